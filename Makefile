@@ -1,0 +1,77 @@
+# The front door. `make` alone lists what there is; every target makes the virtual environment it needs.
+#
+#   PYTHON=...   the interpreter to build .venv with (else the first Python >= 3.11 on the PATH)
+#   VENV=...     where the environment goes (.venv)
+#   ARGS=...     further arguments for the program or for pytest
+
+VENV  ?= .venv
+ARGS  ?=
+EXTRAS = console,spark,broker
+
+PY    := $(VENV)/bin/python
+READY := $(VENV)/.ready
+DOCS  := $(VENV)/.ready-docs
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format cov bench docs soak programs clean
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+run: $(READY) ## Watch it work: a small replicated log under load, about 20 seconds (ARGS="--seconds 5")
+	$(PY) -m examples.quickstart $(ARGS)
+
+test: $(READY) programs ## Run every test (ARGS="-k wheel" for some of them)
+	$(PY) -m pytest -ra $(ARGS)
+
+check: $(READY) ## What to run before a commit: format, lint, types, fast tests
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest -m "not slow and not spark" tests/unit $(ARGS)
+
+format: $(READY) ## Format the code and fix what the linter can fix
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+cov: $(READY) ## Run the quicker tests under coverage and report the lines and branches missed
+	$(VENV)/bin/coverage erase
+	$(VENV)/bin/coverage run -m pytest -m "not slow and not spark" tests $(ARGS)
+	$(VENV)/bin/coverage html --quiet --directory htmlcov
+	$(VENV)/bin/coverage report
+
+bench: $(READY) ## Measure timer and purgatory beside their peers, on an idle machine; a table, and JSON in var/
+	$(PY) -m tests.benchmarks $(ARGS)
+
+docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
+	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	@echo "docs: docs/_build/html/index.html"
+
+SECONDS ?= 120
+soak: $(READY) ## Repeat the property and concurrency tests, new seeds every round, for SECONDS=120
+	@end=$$(( $$(date +%s) + $(SECONDS) )); round=0; \
+	while [ $$(date +%s) -lt $$end ]; do \
+	  round=$$((round + 1)); seed=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' '); \
+	  echo "soak: round $$round, seed $$seed"; \
+	  $(PY) -m pytest -q --hypothesis-seed=$$seed tests/property tests/concurrency $(ARGS) || exit 1; \
+	done; echo "soak: $$round rounds passed in $(SECONDS) s"
+
+programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat) where apt-get may
+	@.ci/setup.sh java prometheus chromium kcat
+
+clean: ## Remove the environment and everything generated
+	rm -rf $(VENV) build dist docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made again when pyproject.toml changes. pip >= 25.1 is the first to read dependency groups.
+$(READY): pyproject.toml
+	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
+	@echo "installing into $(VENV) ..."
+	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
+	@$(PY) -m pip install --quiet --group dev --editable ".[$(EXTRAS)]"
+	@touch $@
+
+$(DOCS): $(READY)
+	@echo "installing the documentation tools into $(VENV) ..."
+	@$(PY) -m pip install --quiet --group docs
+	@touch $@
