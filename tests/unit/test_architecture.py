@@ -1,0 +1,170 @@
+"""
+The arrows between the packages point one way only.
+
+Every import of every module is read from its syntax tree, also those inside functions and under
+``TYPE_CHECKING``: a dependency is one whether or not it runs at import time. ``HOUSE`` says for each floor
+of the house which floors it may import, and what from outside; anything else is a violation.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SATELLITES = ("metrics", "journal", "aio", "console")
+
+# What the core must not touch although the standard library has it: loops, sockets, files, processes, logs.
+NO_IO = frozenset(
+    {
+        *("asyncio", "selectors", "socket", "socketserver", "ssl", "http", "urllib", "smtplib"),
+        *("io", "mmap", "pathlib", "shutil", "tempfile", "sqlite3"),
+        *("logging", "multiprocessing", "subprocess"),
+    }
+)
+
+# The modules of the journal that say how a record looks, and the only ones that the pipeline may know.
+RECORD_FORMAT = ("purgatory.journal.records",)
+
+
+@attrs.frozen
+class Floor:
+    """What the modules of one floor may import."""
+
+    house: tuple[str, ...]  # floors, besides the own
+    outside: frozenset[str] | None = None  # third-party packages; None: any
+    barred: frozenset[str] = frozenset()  # standard library modules
+
+
+HOUSE = {
+    "timer": Floor((), frozenset({"attr", "attrs"}), NO_IO),
+    "core": Floor(("timer",), frozenset({"attr", "attrs", "structlog"}), NO_IO),
+    **{name: Floor(("timer", "core")) for name in SATELLITES},
+    "pipeline": Floor(()),
+    "cli": Floor(("timer", "core", *SATELLITES, "pipeline")),
+    "examples": Floor(("timer", "core", *SATELLITES, "pipeline", "cli")),
+    "tests": Floor(()),
+}
+
+
+def floor_of(module: str) -> str:
+    """The floor that a module of ours is on."""
+    first, _, rest = module.partition(".")
+    if first != "purgatory":
+        return first
+    second = rest.partition(".")[0]
+    if second in (*SATELLITES, "pipeline"):
+        return second
+    return "cli" if second in {"__main__", "_cli"} else "core"
+
+
+def imports(source: str, module: str, *, is_package: bool) -> list[str]:
+    """All that a source imports, as absolute dotted names; ``from a import b`` counts as ``a.b``."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [node.module] if node.module else []
+            if node.level:
+                parents = module.split(".")
+                base = [*parents[: len(parents) + is_package - node.level], *base]
+            found += [".".join([*base, alias.name]) for alias in node.names]
+    return found
+
+
+def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """What a module imports and may not."""
+    floor = floor_of(module)
+    rules = HOUSE[floor]
+
+    def allowed(name: str) -> bool:
+        top = name.partition(".")[0]
+        if top in {"timer", "purgatory", "examples", "tests"}:
+            if floor == "pipeline" and f"{name}.".startswith(tuple(f"{known}." for known in RECORD_FORMAT)):
+                return True
+            return floor_of(name) in (floor, *rules.house)
+        if top in sys.stdlib_module_names:
+            return top not in rules.barred
+        return rules.outside is None or top in rules.outside
+
+    return [
+        f"{module} imports {name}"
+        for name in imports(source, module, is_package=is_package)
+        if not allowed(name)
+    ]
+
+
+SOURCES = sorted(
+    path for package in ("timer", "purgatory", "examples") for path in (ROOT / package).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_arrows(path):
+    """A module imports only from its own floor and from those beneath it."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    module = ".".join(parts[:-1] if is_package else parts)
+
+    assert [] == violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
+
+
+def test_whole_house_is_read():
+    """The packages are found where this test looks for them."""
+    assert {"timer", "purgatory", "examples"} == {path.relative_to(ROOT).parts[0] for path in SOURCES}
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("timer._wheel", "import structlog"),
+        ("timer._wheel", "import logging"),
+        ("timer._wheel", "from purgatory import Outcome"),
+        ("purgatory._purgatory", "import asyncio"),
+        ("purgatory._purgatory", "from asyncio import Future"),
+        ("purgatory._purgatory", "import prometheus_client"),
+        ("purgatory._purgatory", "from pathlib import Path"),
+        ("purgatory._purgatory", "from . import metrics"),
+        ("purgatory._purgatory", "def late():\n    from purgatory.journal import writer"),
+        ("purgatory._purgatory", "if TYPE_CHECKING:\n    from .aio import AsyncPurgatory"),
+        ("purgatory.metrics._collector", "from purgatory.journal import Journal"),
+        ("purgatory.console._app", "from ..metrics import register"),
+        ("purgatory.aio", "import purgatory.pipeline"),
+        ("purgatory.pipeline.report", "from purgatory import DelayedOperation"),
+        ("purgatory.pipeline.report", "from purgatory.journal.recordsmith import forge"),
+        ("purgatory.pipeline.report", "from timer import SystemTimer"),
+        ("purgatory.journal", "import examples.quickstart"),
+        ("timer", "from tests import conftest"),
+    ],
+)
+def test_violation_is_caught(module, source):
+    """An import that goes down or sideways is reported, wherever in the module it stands."""
+    assert 1 == len(violations(source, module))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("timer._wheel", "import heapq\nfrom attrs import frozen\nfrom ._task import TimerTask"),
+        ("purgatory._purgatory", "import structlog\nfrom timer import Timer\nfrom . import _operation"),
+        (
+            "purgatory.metrics._collector",
+            "import prometheus_client\nfrom .. import DelayedOperationPurgatory",
+        ),
+        ("purgatory.pipeline.report", f"import pyspark\nfrom {RECORD_FORMAT[0]} import Record"),
+        ("examples.quickstart.load", "from purgatory.metrics import serve\nfrom timer import SystemTimer"),
+    ],
+)
+def test_upward_import_is_fine(module, source):
+    """An import along the arrows is not reported."""
+    assert [] == violations(source, module)
+
+
+def test_relative_import_is_resolved():
+    """A dot means the own package, from a module and from a package's ``__init__`` alike."""
+    assert ["a.b.x"] == imports("from . import x", "a.b.c", is_package=False)
+    assert ["a.b.x"] == imports("from . import x", "a.b", is_package=True)
+    assert ["a.y.x"] == imports("from ..y import x", "a.b.c", is_package=False)

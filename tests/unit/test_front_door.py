@@ -1,0 +1,123 @@
+"""What a newcomer meets first is true: the README's code runs, and the targets are there."""
+
+import contextlib
+import io
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = ("help", "run", "test", "check", "cov", "bench", "docs", "soak", "clean")
+PAGES = ("README.md", "docs/concepts.md", "docs/guide.md")
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+# Folders of one person's or one builder's machine, and indexes other than the public one. Put together from
+# pieces, so that this file doesn't find itself.
+MACHINE = re.compile(
+    "|".join(
+        [
+            *(rf"(?<![\w.])/{folder}/" for folder in ("work", "root", "Users", "workspace", r"home/\w+")),
+            r"file:///(?!path)",
+            r"extra-" + "index-url",
+        ]
+    )
+)
+
+
+def blocks(page):
+    """The Python blocks of a page, with the line that each starts on."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [(match[1], text.count("\n", 0, match.start(1))) for match in FENCE.finditer(text)]
+
+
+def run(source, page, line):
+    """Execute a block as a module of its own and return what it printed; tracebacks name the page's lines."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile("\n" * line + source, page, "exec"), {"__name__": "page"})
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, number) for page in PAGES for number in range(len(blocks(page)))]
+)
+def test_code_on_a_page_runs(page, number):
+    """A block of Python in the README or the guide runs as it stands, and what it asserts holds."""
+    source, line = blocks(page)[number]
+
+    run(source, page, line)
+
+
+def test_first_block_answers_as_the_readme_says():
+    """The first block answers the one who got mail, and at the end the one who got none."""
+    (source, line), *_ = blocks("README.md")
+
+    assert "alice ['hello']\nbob []\n" == run(source, "README.md", line)
+
+
+def test_own_operation_takes_fifteen_lines():
+    """The subclass shown under "in 15 lines" is no longer than that."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## Your own delayed operation in 15 lines") :]
+    shown = re.search(r"^class .*?(?=^\S|\Z)", section[section.index("class ") :], re.MULTILINE | re.DOTALL)[
+        0
+    ]
+
+    assert len([line for line in shown.splitlines() if line.strip()]) <= 15
+
+
+def make(*arguments):
+    return subprocess.run(
+        ["make", "--no-print-directory", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    ).stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("help",)], ids=["make", "make help"])
+def test_help_lists_targets(arguments):
+    """``make`` alone and ``make help`` list every target, each with a word on what it does."""
+    listed = dict(re.findall(r"^  make (\S+) +(\S.*)$", make(*arguments), re.MULTILINE))
+
+    assert set(TARGETS) <= set(listed)
+
+
+def test_changelog_has_a_place_for_news():
+    """The changelog has an Unreleased section, first."""
+    headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert "Unreleased" == headings[0]
+
+
+def tracked():
+    """The files of the tree that belong to it: git's, or, without git (an sdist), all that are there."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, timeout=30
+    )
+    if listing.returncode == 0:
+        return [ROOT / name for name in listing.stdout.decode().split("\0") if name]
+    return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
+
+
+def test_no_file_speaks_of_one_machine():
+    """No tracked file holds the path of a machine or the address of a private index."""
+    found = []
+    for path in tracked():
+        with contextlib.suppress(UnicodeDecodeError, FileNotFoundError):
+            text = path.read_text(encoding="utf-8")
+            found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in MACHINE.finditer(text)]
+
+    assert [] == found
+
+
+def test_machine_paths_are_recognised():
+    """The pattern finds what it is there to find, and leaves documentation's own examples alone."""
+    assert MACHINE.search("see /" + "work/main/x")
+    assert MACHINE.search("/" + "home/ann/src")
+    assert not MACHINE.search("PYTHON=/path/to/python")
+    assert not MACHINE.search("purgatory/work/queue")
