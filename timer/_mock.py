@@ -1,0 +1,85 @@
+"""A timer for tests: the real wheel on a clock that is moved by hand, running everything on the caller's thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from timer._clock import ManualClock
+from timer._task import checked_delay_ms
+from timer._timer import SystemTimer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timer._bucket import TimerTaskList
+    from timer._task import TimerTask
+
+__all__ = ["MockTimer"]
+
+
+class MockTimer(SystemTimer):
+    """A timer whose time passes only in :meth:`advance_clock`.
+
+    Nothing runs but inside ``advance_clock``, on the thread that calls it, in order of deadline; a task added with a
+    delay of zero or less runs in the next call, be it ``advance_clock(0)``. What a task raises goes to ``on_error``;
+    ``KeyboardInterrupt`` and ``SystemExit`` reach the caller, and the tasks still due run in the next call.
+
+    >>> from timer import TimerTask
+    >>> class Ping(TimerTask):
+    ...     def run(self) -> None:
+    ...         print("ping")
+    >>> timer = MockTimer()
+    >>> timer.add(Ping(20))
+    >>> timer.advance_clock(19)
+    False
+    >>> timer.advance_clock(1)
+    ping
+    True
+    """
+
+    __slots__ = ("_due", "clock")
+
+    def __init__(
+        self,
+        name: str = "mock-timer",
+        *,
+        tick_ms: int = 1,
+        wheel_size: int = 20,
+        max_pending: int | None = None,
+        on_error: Callable[[TimerTask, BaseException], None] | None = None,
+    ) -> None:
+        #: The clock that the timer runs on.
+        self.clock = ManualClock()
+        self._due: deque[TimerTaskList] = deque()
+        super().__init__(
+            name, tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock, max_pending=max_pending, on_error=on_error
+        )
+
+    @property
+    def is_driven(self) -> bool:
+        """Always True: by hand."""
+        return True
+
+    def advance_clock(self, timeout_ms: float) -> bool:
+        """Move the time forward by exactly ``timeout_ms`` and run what has fallen due.
+
+        Returns:
+            Whether anything ran.
+        """
+        self.clock.advance(checked_delay_ms(timeout_ms))
+        fired = self._fired
+        while True:
+            self._flush()
+            if not self._due:
+                return self._fired > fired
+            batch = list(self._due)
+            self._due.clear()
+            try:
+                self._run_batch(batch)
+            except BaseException:
+                self._due.extendleft(bucket for bucket in reversed(batch) if bucket)
+                raise
+
+    def _hand_over(self, batch: list[TimerTaskList]) -> None:
+        self._due.extend(batch)

@@ -1,0 +1,155 @@
+"""The thread that drives a timer, and comes back if it dies.
+
+A :class:`Driver` is the thread alone: a purgatory that was given somebody else's timer drives it with one and leaves
+the timer be at the end. A :class:`SystemTimerReaper` is a timer that drives itself: add to it, and tasks run.
+
+The thread sleeps in the timer until the next occupied bucket, for however long that is; there is no polling. It leaves
+a heartbeat each time round, and if something throws it out (nothing in here should, but a reaper that is gone means a
+service that never answers again) it starts its own successor and counts that.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from timer._errors import TimerClosed, TimerConfigError
+from timer._timer import SystemTimer, Timer
+
+if TYPE_CHECKING:
+    from timer._task import TimerTask
+
+__all__ = ["Driver", "SystemTimerReaper"]
+
+#: How long a driver waits at a time in a timer that is not ours and can't be woken, in milliseconds.
+_FOREIGN_WAIT_MS = 200
+
+
+class Driver:
+    """A daemon thread that calls ``advance_clock`` on a timer until it is stopped.
+
+    Args:
+        name: names the thread.
+        timer: what to drive.
+    """
+
+    __slots__ = ("__weakref__", "_heartbeat_ns", "_name", "_restarts", "_stopped", "_thread", "_timer")
+
+    def __init__(self, name: str, timer: Timer) -> None:
+        self._name = name
+        self._timer = timer
+        self._stopped = False
+        self._restarts = 0
+        self._heartbeat_ns = time.monotonic_ns()
+        self._start()
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread, as it is now."""
+        return self._thread
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """When the thread last went round, on ``time.monotonic_ns``. It rests while it sleeps for a known bucket."""
+        return self._heartbeat_ns
+
+    @property
+    def restarts(self) -> int:
+        """How often the thread died and was replaced."""
+        return self._restarts
+
+    def stop(self) -> None:
+        """End the thread, promptly; waits for it unless called from it. Harmless twice."""
+        self._stopped = True
+        self._timer.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._heartbeat_ns = time.monotonic_ns()
+                if isinstance(self._timer, SystemTimer):
+                    self._timer._advance(None, lambda: self._stopped)
+                    if self._timer.is_closed:
+                        return
+                else:
+                    self._timer.advance_clock(_FOREIGN_WAIT_MS)
+        finally:
+            if not self._stopped and not getattr(self._timer, "is_closed", False):
+                self._restarts += 1
+                time.sleep(0.01)  # a cause that stays must not become a storm of threads
+                self._start()
+
+
+class SystemTimerReaper(Timer):
+    """A timer that is driven by its own thread.
+
+    Args:
+        name: names the thread.
+        timer: the timer to drive; shut down along with the reaper.
+
+    Raises:
+        TimerConfigError: ``timer`` is no timer, or somebody drives it already.
+    """
+
+    __slots__ = ("_closing", "_driver", "_timer")
+
+    def __init__(self, name: str, timer: Timer) -> None:
+        if not isinstance(timer, Timer) or timer.is_driven:
+            raise TimerConfigError("timer", timer, "a Timer that nothing drives yet")
+        self._timer = timer
+        self._closing = threading.Lock()
+        self._driver: Driver | None = Driver(name, timer)
+
+    @property
+    def timer(self) -> Timer:
+        """The timer that is driven."""
+        return self._timer
+
+    @property
+    def driver(self) -> Driver | None:
+        """The thread and its heartbeat; None after shutdown."""
+        return self._driver
+
+    @property
+    def is_driven(self) -> bool:
+        """Always True: by its own thread."""
+        return True
+
+    @property
+    def size(self) -> int:
+        """How many tasks are pending."""
+        return self._timer.size
+
+    def add(self, task: TimerTask) -> None:
+        """Run ``task`` once, when its delay from now has passed.
+
+        Raises:
+            TimerClosed: the reaper is shut down.
+        """
+        if self._driver is None:
+            raise TimerClosed(getattr(self._timer, "name", "timer"))
+        self._timer.add(task)
+
+    def advance_clock(self, timeout_ms: float) -> bool:
+        """Wait and expire as the thread does, beside it. There is hardly a reason to."""
+        return self._timer.advance_clock(timeout_ms)
+
+    def wake(self) -> None:
+        """Make the thread look again."""
+        self._timer.wake()
+
+    def shutdown(self) -> list[TimerTask]:
+        """Stop the thread and shut down the timer, once; returns what was pending, earliest first."""
+        with self._closing:
+            driver, self._driver = self._driver, None
+        if driver is None:
+            return []
+        driver.stop()
+        return self._timer.shutdown()

@@ -1,0 +1,138 @@
+"""A task, and the part of it that belongs to the timer.
+
+Kafka keeps a ``TimerTaskEntry`` beside every task: a link of a doubly linked list. Here the entry is the task's base
+class, so that a pending task is one object and one slot of a hash table. Rejected, with 100,000 tasks outstanding on
+CPython 3.11: an entry of its own (one more allocation, 56 bytes and some 150 ns a task), and linked lists in Python
+(four attribute writes to link and four to unlink, where a dict does either in one C call that is atomic besides).
+
+**Who may write the entry.** ``_bucket`` names the bucket whose dict holds the task. It is written by whoever just put
+the task into that dict, before anyone else can take it out, and by whoever just took it out. Taking out is
+``dict.pop``, atomic in the default and in the free-threaded build, so among a cancel, a move and an expiry exactly one
+gets the task.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from timer._clock import NS_PER_MS
+from timer._errors import DelayTypeError, DelayValueError
+
+if TYPE_CHECKING:
+    from timer._bucket import TimerTaskList
+
+__all__ = ["MISSING", "TimerTask", "TimerTaskEntry", "checked_delay_ms"]
+
+#: What ``bucket.pop(task, MISSING)`` answers when somebody else has the task.
+MISSING: Final = object()
+
+
+def checked_delay_ms(delay_ms: object) -> int:
+    """A delay as whole milliseconds; fractions are rounded up, because nothing may run early.
+
+    Raises:
+        DelayTypeError: it is no number, or a bool.
+        DelayValueError: it is NaN or infinite.
+    """
+    if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):
+        raise DelayTypeError(delay_ms)
+    if isinstance(delay_ms, int):
+        return int(delay_ms)
+    if not math.isfinite(delay_ms):
+        raise DelayValueError(delay_ms)
+    return math.ceil(delay_ms)
+
+
+class TimerTaskEntry:
+    """What a timer writes on a task: when it is due and which bucket holds it."""
+
+    __slots__ = ("_bucket", "_deadline_ns")
+
+    _bucket: TimerTaskList | None
+    _deadline_ns: int
+
+    def __init__(self) -> None:
+        self._bucket = None
+        self._deadline_ns = 0
+
+    @property
+    def deadline_ns(self) -> int:
+        """When the task falls due, on its timer's clock; 0 before it was ever added."""
+        return self._deadline_ns
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a timer holds the task."""
+        return self._bucket is not None
+
+
+class TimerTask(TimerTaskEntry):
+    """Something to run when a delay is over: subclass it and define :meth:`run`.
+
+    A delay of zero or less means "already due". A task may be added again, to the same timer or to another, and
+    adding one that is pending moves it. Two threads that add *the same task* at the same time must agree among
+    themselves who does.
+
+    >>> class Ping(TimerTask):
+    ...     def run(self) -> None:
+    ...         print("ping")
+    >>> Ping(20).delay_ms
+    20
+
+    Raises:
+        DelayTypeError: the delay is no number, or a bool.
+        DelayValueError: the delay is NaN or infinite.
+    """
+
+    __slots__ = ("__weakref__", "_delay_ms")
+
+    def __init__(self, delay_ms: int) -> None:
+        # Not super().__init__(): a call saved on every parked operation.
+        self._bucket = None
+        self._deadline_ns = 0
+        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name in ("__eq__", "__hash__"):
+            if name in cls.__dict__:
+                raise TypeError(
+                    f"{cls.__qualname__} defines {name}, but tasks are told apart by identity; "
+                    "with attrs or dataclasses say eq=False"
+                )
+
+    @property
+    def delay_ms(self) -> int:
+        """The delay that the task was made with."""
+        return self._delay_ms
+
+    @property
+    def added_ns(self) -> int:
+        """When the task was last added to a timer, on that timer's clock; 0 before it ever was."""
+        return self._deadline_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
+
+    def run(self) -> None:
+        """Do what was put off. Called once per ``add``, on the timer's executor, unless cancelled before."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define run()")
+
+    def cancel(self) -> bool:
+        """Take the task out of its timer.
+
+        Returns:
+            True if it will now not run; False if it wasn't pending: never added, running, run, or cancelled already.
+        """
+        bucket = self._bucket
+        if bucket is None:
+            return False
+        if bucket.pop(self, MISSING) is not MISSING:
+            self._bucket = None
+            return True
+        # It is not where it was said to be: it ran, or a cascade is moving it just now. A cascade moves under the
+        # timer's lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
+        with bucket.lock:
+            bucket = self._bucket
+            if bucket is None or bucket.pop(self, MISSING) is MISSING:
+                return False
+            self._bucket = None
+            return True
