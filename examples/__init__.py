@@ -1,0 +1,1 @@
+"""Programs that embed the library, to run and to copy from."""

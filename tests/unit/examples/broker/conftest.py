@@ -1,0 +1,46 @@
+"""Strategies that the broker's unit tests share: any message of the protocol, built from its declaration."""
+
+from typing import Annotated, get_args, get_origin, get_type_hints
+
+import attrs
+import pytest
+from hypothesis import strategies as st
+
+_RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
+
+
+def _values(hint, version, nulls):
+    if get_origin(hint) is Annotated:
+        wire = get_args(hint)[1]
+        if hasattr(wire, "char"):
+            if wire.char == "?":
+                return st.booleans()
+            half = 1 << (_RANGES[wire.char] - 1)
+            return st.integers(-half, half - 1)
+        plain = st.text(max_size=6) if wire.text else st.binary(max_size=6)
+        return st.none() | plain if wire.nullable else plain
+    if get_origin(hint) is list:
+        return st.lists(_values(get_args(hint)[0], version, nulls), max_size=3)
+    if attrs.has(hint):
+        return messages(hint, version, nulls)
+    inner = next(part for part in get_args(hint) if part is not type(None))
+    plain = _values(inner, version, nulls)
+    return st.none() | plain if nulls else plain
+
+
+def messages(message, version, nulls=True):
+    """Any value of the message as this version can carry it: fields of other versions keep their defaults."""
+    hints = get_type_hints(message, include_extras=True)
+    return st.builds(
+        message,
+        **{
+            field.name: _values(hints[field.name], version, nulls)
+            for field in attrs.fields(message)
+            if version in field.metadata.get("versions", range(99))
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def any_message():
+    return messages
