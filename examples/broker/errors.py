@@ -62,6 +62,5 @@ class BrokerError(Exception):
         self.code = code
 
 
-class MalformedRequest(ValueError):  # noqa: N818 - named for what happened, as the library's own exceptions
-are
+class MalformedRequest(ValueError):  # noqa: N818 - named for what happened
     """The bytes are no request that this broker serves; the connection that sent them is closed."""

@@ -197,8 +197,7 @@ def _decode_struct(source: _Source, message: type, version: int) -> str:
     for field, hint, present in _fields(message, version):
         if present:
             arguments.append(_decode_value(source, hint, version))
-        elif isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # attrs types it as a
-        function
+        elif isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # typed as a function
             arguments.append("[]")
         else:
             source.names[default := f"d_{message.__name__}_{field.name}"] = field.default
