@@ -8,7 +8,6 @@ release = version = installed("delayed-operation-purgatory")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
-suppress_warnings = ["toc.empty_glob"]  # the contents end with "and all other pages"; there may be none
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
