@@ -22,3 +22,5 @@ napoleon_use_ivar = True  # attributes of a value are listed once, in its class
 html_theme = "furo"
 html_title = "purgatory"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
