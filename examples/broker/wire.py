@@ -108,7 +108,7 @@ def decode(message: type[M], version: int, data: bytes, start: int = 0) -> M:
         MalformedRequest: if the bytes are no such message.
     """
     try:
-        value, end = _decoder(message, version)(data, start, len(data))
+        value, end = _decoder(message, version)(data, start, len(data))  # type: ignore[arg-type]  # classes hash
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{message.__name__} v{version}: {error}") from error
     if end != len(data):
@@ -121,7 +121,7 @@ def encode(value: object, version: int) -> list[bytes]:
     framed.
     """
     pieces: list[bytes] = []
-    _encoder(type(value), version)(value, pieces.append)
+    _encoder(type(value), version)(value, pieces.append)  # type: ignore[arg-type]  # classes hash
     return pieces
 
 
