@@ -1,0 +1,40 @@
+"""A crash-safe record of every operation that left a purgatory, cheap enough to be always on.
+
+`Journal` and `Trace` write, `read` and `verify` read; the record format is `purgatory.journal.records`.
+On the command line: `purgatory journal verify|tail|seal|serve DIR`.
+"""
+
+from purgatory.journal._journal import Journal, Trace, label
+from purgatory.journal._metrics import JournalCollector
+from purgatory.journal._reader import Verdict, read, verify
+from purgatory.journal._serve import JournalServer, serve
+from purgatory.journal._writer import JournalStats, Options
+from purgatory.journal.records import Record, TraceRow
+from purgatory.journal.records.errors import (
+    JournalClosed,
+    JournalError,
+    JournalFormat,
+    JournalLocked,
+    JournalMissing,
+)
+
+__all__ = [
+    "Journal",
+    "JournalClosed",
+    "JournalCollector",
+    "JournalError",
+    "JournalFormat",
+    "JournalLocked",
+    "JournalMissing",
+    "JournalServer",
+    "JournalStats",
+    "Options",
+    "Record",
+    "Trace",
+    "TraceRow",
+    "Verdict",
+    "label",
+    "read",
+    "serve",
+    "verify",
+]

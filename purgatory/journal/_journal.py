@@ -1,0 +1,336 @@
+"""`Journal` and `Trace`: observers that write a row for each operation, or what could replay it.
+
+    journal = Journal("var/journal", instance="broker-1")
+    produce = DelayedOperationPurgatory("produce", observers=[journal.observer("produce")])
+    ...
+    journal.close()
+
+The hot path takes what it needs of the operation as it leaves (nothing of it is kept alive) and appends it
+to the writer's buffer. Labels of keys and errors, and the grouping of the text columns, are made later, on
+the writer's thread; so a key needs no quick `str`, and one whose `str` raises costs its rows, not the
+operation.
+
+A trace says what an operation *needs*, which only the service knows: `needs(operation)` gives the level it
+waits for on each key, and `trace.event(key, level)` says that a key has reached a level.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from purgatory.journal._writer import FolderWriter, JournalStats, Options
+from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
+from purgatory.journal.records.frames import Batch, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from types import TracebackType
+
+_MAX_LABEL: Final = 200
+_JOURNAL_WIDTH: Final = 10
+_TRACE_WIDTH: Final = 7
+
+
+class Operation(Protocol):
+    """What a journal reads of an operation (`purgatory.DelayedOperation` has it)."""
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]: ...
+    @property
+    def created_ns(self) -> int: ...
+    @property
+    def delay_ms(self) -> int: ...
+    @property
+    def checks(self) -> int: ...
+
+
+class Observer(Protocol):
+    """What a purgatory tells of its operations."""
+
+    def parked(self, operation: Any) -> None: ...
+    def finished(self, operation: Any, outcome: Any, error: BaseException | None) -> None: ...
+
+
+def label(key: Hashable) -> str:
+    """A key as text: a tuple's parts joined by a dash, else its `str`; cut at 200 characters."""
+    text = "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
+    return text if len(text) <= _MAX_LABEL else text[: _MAX_LABEL - 1] + "…"
+
+
+def _labels(keys: Sequence[Hashable]) -> list[str]:
+    return [label(key) for key in keys]
+
+
+def _columns(values: list[Any], width: int) -> list[list[Any]]:
+    return [values[place::width] for place in range(width)]
+
+
+class _Groups(dict[Any, int]):
+    """Numbers distinct groups as they appear; `__missing__` runs once a group, the rest is a C lookup."""
+
+    def __missing__(self, group: Any) -> int:
+        number = self[group] = len(self)
+        return number
+
+
+class _Folder:
+    """What `Journal` and `Trace` have in common: a writer, a clock, and their end."""
+
+    def __init__(self, writer: FolderWriter) -> None:
+        self._writer = writer
+        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+
+    @property
+    def folder(self) -> Path:
+        """Where it is written."""
+        return self._writer.folder
+
+    def flush(self, timeout_s: float | None = 10.0) -> bool:
+        """Wait until everything so far is written; False if the disk didn't let that happen in time."""
+        return self._writer.flush(timeout_s)
+
+    def stats(self) -> JournalStats:
+        """The counters: written, dropped, errors, sealed, bytes."""
+        return self._writer.stats()
+
+    def close(self) -> JournalStats:
+        """Write what is left, seal the last segment and let go of the folder."""
+        return self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _shift(self, now_ns: Callable[[], int] | None, epoch_ns: int | None) -> int:
+        """What to add to an instant of the given clock to make it one of the monotonic clock."""
+        if now_ns is None:
+            return 0
+        if epoch_ns is None:
+            epoch_ns = time.time_ns() - now_ns()
+        return epoch_ns - self._epoch_ns
+
+
+class Journal(_Folder):
+    """Writes one record for each operation that leaves the purgatories it observes.
+
+    Args:
+        folder: made if missing; one writer at a time.
+        instance: the name of this process in the records (a broker's number, a host).
+        options: see `Options`.
+
+    Raises:
+        JournalLocked: another writer holds the folder.
+    """
+
+    def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
+        self._instance = instance
+        super().__init__(FolderWriter(Path(folder), JOURNAL, _JOURNAL_WIDTH, self._batch, Options(**options)))
+
+    def observer(
+        self,
+        purgatory: str,
+        *,
+        now_ns: Callable[[], int] | None = None,
+        epoch_ns: int | None = None,
+        identify: Callable[[Any], str | None] | None = None,
+    ) -> Observer:
+        """An observer for the purgatory of that name.
+
+        Args:
+            purgatory: the name to write.
+            now_ns: the clock of the purgatory's timer, where it isn't the system's monotonic clock.
+            epoch_ns: nanoseconds since the epoch at that clock's zero; by default its now is taken to be now.
+            identify: an operation's own name, where records must be told apart (it costs a dictionary entry
+            a record).
+        """
+        return _JournalObserver(self._writer, purgatory, now_ns, self._shift(now_ns, epoch_ns), identify)
+
+    def _batch(self, values: list[Any], first: int) -> Batch:
+        source, kinds, keys, outcomes, errors, created, delays, finished, checks, names = _columns(
+            values, _JOURNAL_WIDTH
+        )
+        groups = _Groups()
+        # Outcomes are singletons, and Enum's own hash is a Python call: their identity groups them at C
+        # speed.
+        index = array(
+            "I",
+            map(groups.__getitem__, zip(source, kinds, names, keys, map(id, outcomes), errors, strict=True)),
+        )
+        words = {
+            id(outcome): _word(outcome)
+            for outcome in dict(zip(map(id, outcomes), outcomes, strict=True)).values()
+        }
+        texts = [
+            [src, kind.__name__, name, _labels(ks), self._instance, words[outcome], _describe(error)]
+            for src, kind, name, ks, outcome, error in groups
+        ]
+        numbers = {
+            "created": packed(created),
+            "delay_ms": packed(delays),
+            "finished": packed(finished),
+            "checks": packed(checks),
+        }
+        return Batch(JOURNAL, first, self._epoch_ns, texts, index, numbers)
+
+
+def _word(outcome: Any) -> str:
+    return str(getattr(outcome, "value", outcome))
+
+
+def _describe(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"[:_MAX_LABEL]
+
+
+class _JournalObserver:
+    """The hot path: a closure as an attribute, which spares the bound method and six loads a call."""
+
+    __slots__ = ("finished",)
+
+    finished: Callable[[Any, Any, BaseException | None], None]
+
+    def __init__(
+        self,
+        writer: FolderWriter,
+        purgatory: str,
+        now_ns: Callable[[], int] | None,
+        shift: int,
+        identify: Callable[[Any], str | None] | None,
+    ) -> None:
+        buffer, full, refuse = writer.buffer, writer.full, writer.refuse
+        extend = buffer.extend
+        clock = time.monotonic_ns if now_ns is None else now_ns
+
+        def finished(operation: Operation, outcome: Any, error: BaseException | None) -> None:
+            left = clock()
+            row = (
+                purgatory,
+                operation.__class__,
+                operation.keys,
+                outcome,
+                error,
+                (operation.created_ns or left) + shift,  # 0: it was never parked
+                operation.delay_ms,
+                left + shift,
+                operation.checks,
+                None if identify is None else identify(operation),
+            )
+            if len(buffer) < full:
+                extend(row)
+            else:
+                refuse(row)
+
+        self.finished = finished
+
+    def parked(self, operation: Operation) -> None:
+        """A journal writes an operation when it leaves."""
+
+
+class Trace(_Folder):
+    """Writes what operations wait for, and the events, so that other timeouts can be tried out afterwards.
+
+    Args:
+        folder: made if missing; one writer at a time, and not a journal's folder.
+        options: see `Options`.
+    """
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        super().__init__(FolderWriter(Path(folder), TRACE, _TRACE_WIDTH, self._batch, Options(**options)))
+
+    def observer(
+        self,
+        purgatory: str,
+        needs: Callable[[Any], Mapping[Hashable, int]],
+        *,
+        identify: Callable[[Any], str] | None = None,
+        now_ns: Callable[[], int] | None = None,
+        epoch_ns: int | None = None,
+    ) -> Observer:
+        """An observer for the purgatory of that name.
+
+        Args:
+            purgatory: the name to write.
+            needs: the level that an operation waits for on each key.
+            identify: an operation's own name; by default the purgatory's name and a running number.
+            now_ns: the clock of the purgatory's timer, where it isn't the system's monotonic clock.
+            epoch_ns: nanoseconds since the epoch at that clock's zero.
+        """
+        clock = now_ns or time.monotonic_ns
+        return _TraceObserver(self._put, purgatory, needs, identify, clock, self._shift(now_ns, epoch_ns))
+
+    def event(self, key: Hashable, level: int, *, at_ns: int | None = None) -> None:
+        """A key has reached a level, now or at an instant of the monotonic clock."""
+        self._put((EVENT, "", None, (key,), time.monotonic_ns() if at_ns is None else at_ns, 0, (level,)))
+
+    def _put(self, row: tuple[Any, ...]) -> None:
+        buffer = self._writer.buffer
+        if len(buffer) < self._writer.full:
+            buffer.extend(row)
+        else:
+            self._writer.refuse(row)
+
+    def _batch(self, values: list[Any], first: int) -> Batch:
+        kinds, purgatories, names, keys, instants, delays, levels = _columns(values, _TRACE_WIDTH)
+        groups = _Groups()
+        index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, strict=True)))
+        numbers = {
+            "ts": packed(instants),
+            "delay_ms": packed(delays),
+            "levels.n": array("q", map(len, levels)),
+            "levels": packed([level for each in levels for level in each]),
+        }
+        texts = [[kind, purgatory, name, _labels(ks)] for kind, purgatory, name, ks in groups]
+        return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
+
+
+class _TraceObserver:
+    """Writes an operation as it is parked, or, if it never was, as it finishes at once."""
+
+    __slots__ = ("_clock", "_identify", "_needs", "_purgatory", "_put", "_shift")
+
+    def __init__(
+        self,
+        put: Callable[[tuple[Any, ...]], None],
+        purgatory: str,
+        needs: Callable[[Any], Mapping[Hashable, int]],
+        identify: Callable[[Any], str] | None,
+        clock: Callable[[], int],
+        shift: int,
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._purgatory = purgatory
+        self._needs = needs
+        self._identify = identify
+        self._shift = shift
+
+    def parked(self, operation: Operation) -> None:
+        """Take down what the operation needs."""
+        needs = self._needs(operation)
+        created = operation.created_ns or self._clock()  # 0: it was never parked
+        if self._identify is None:
+            name = f"{self._purgatory}:{created:x}:{id(operation):x}"
+        else:
+            name = self._identify(operation)
+        created += self._shift
+        row = (
+            OPERATION,
+            self._purgatory,
+            name,
+            tuple(needs),
+            created,
+            operation.delay_ms,
+            tuple(needs.values()),
+        )
+        self._put(row)
+
+    def finished(self, operation: Operation, outcome: Any, error: BaseException | None) -> None:  # noqa: ARG002
+        """An operation completed at once was never parked, and belongs into the trace all the same."""
+        if _word(outcome) == OUTCOMES[0]:
+            self.parked(operation)

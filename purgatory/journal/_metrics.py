@@ -1,0 +1,51 @@
+"""A journal's counters for Prometheus, read at scrape.
+
+from prometheus_client import REGISTRY
+REGISTRY.register(JournalCollector({"broker-1": journal}))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from purgatory.journal._writer import JournalStats
+
+_COUNTERS: Final = (
+    ("rows_written", "written", "Rows written to the journal."),
+    ("rows_dropped", "dropped", "Rows refused because the buffer was full or the disk failed."),
+    ("write_errors", "write_errors", "Writes that the disk refused; the rows were kept and retried."),
+    ("seal_errors", "seal_errors", "Segments that could not be sealed; they stay readable."),
+    ("segments_sealed", "segments_sealed", "Segments sealed."),
+    ("written_bytes", "bytes_written", "Bytes written to open segments."),
+)
+
+
+class _HasStats(Protocol):
+    def stats(self) -> JournalStats: ...
+
+
+class JournalCollector:
+    """One collector over all journals of a process, each under the label `journal`."""
+
+    def __init__(self, journals: Mapping[str, _HasStats]) -> None:
+        self._journals = dict(journals)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metric families now."""
+        now = {name: journal.stats() for name, journal in self._journals.items()}
+        for suffix, attribute, text in _COUNTERS:
+            counter = CounterMetricFamily(f"purgatory_journal_{suffix}", text, labels=["journal"])
+            for name, stats in now.items():
+                counter.add_metric([name], getattr(stats, attribute))
+            yield counter
+        gauge = GaugeMetricFamily(
+            "purgatory_journal_buffered_rows", "Rows waiting to be written.", labels=["journal"]
+        )
+        for name, stats in now.items():
+            gauge.add_metric([name], stats.buffered)
+        yield gauge

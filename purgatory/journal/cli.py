@@ -1,0 +1,137 @@
+"""`purgatory journal verify|tail|seal|serve|rehearse DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from purgatory.journal._reader import read, verify
+from purgatory.journal._serve import serve, tip
+from purgatory.journal.records import parquet as _parquet
+from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.folder import list_segments
+from purgatory.journal.segments import FolderLock, recover, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from purgatory.journal.records import Record, TraceRow
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit status: 0 well, 1 the journal isn't sound, 2 it couldn't be done."""
+    options = _parser().parse_args(argv)
+    try:
+        status: int = options.run(options)
+    except JournalError as error:
+        sys.stderr.write(f"purgatory journal: {error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `| head` has seen enough
+        sys.stderr.close()
+        return 0
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="purgatory journal", description="Look at, check and seal a journal's folder."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("folder", type=Path, metavar="DIR")
+        sub.set_defaults(run=globals()[f"_{name}"])
+        return sub
+
+    command("verify", "Check every checksum and that no record is missing or doubled.")
+    tail = command("tail", "Print the last records as JSON lines.")
+    tail.add_argument("-n", type=int, default=10, metavar="N", help="how many (default 10; -1 for all)")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on as records are written")
+    command(
+        "seal",
+        "Seal what a killed writer left open, and turn frames into Parquet where pyarrow is installed.",
+    )
+    web = command("serve", "Serve the journal over HTTP until interrupted.")
+    web.add_argument("--port", type=int, default=9097)
+    web.add_argument("--addr", default="127.0.0.1")
+    rehearse = command(
+        "rehearse", "Run a trace through the library on a manual clock, and journal the outcome."
+    )
+    rehearse.add_argument(
+        "--journal", type=Path, required=True, metavar="DIR", help="where to write the journal"
+    )
+    return parser
+
+
+def _verify(options: argparse.Namespace) -> int:
+    verdict = verify(options.folder)
+    _print(f"{verdict.rows} records, sequence {verdict.first} to {verdict.last}")
+    _print(f"{verdict.segments} segments, {verdict.open_segments} of them open")
+    if verdict.torn_bytes:
+        _print(f"{verdict.torn_bytes} bytes of a torn tail: not acknowledged, cut off at the next start")
+    _print(f"{verdict.missing} missing, {verdict.doubled} doubled, {verdict.damaged_bytes} bytes damaged")
+    _print("sound" if verdict.sound else "NOT sound")
+    return 0 if verdict.sound else 1
+
+
+def _tail(options: argparse.Namespace) -> int:
+    after = tip(options.folder)["last"] - options.n if options.n >= 0 else -1
+    for row in _follow(options.folder, after) if options.follow else read(options.folder, after):
+        _print(json.dumps(attrs.asdict(row), ensure_ascii=False))
+    return 0
+
+
+def _follow(folder: Path, after: int) -> Iterator[Record | TraceRow]:
+    while True:
+        for row in read(folder, after):
+            after = row.seq
+            yield row
+        sys.stdout.flush()
+        time.sleep(0.2)
+
+
+def _seal(options: argparse.Namespace) -> int:
+    if not options.folder.is_dir():
+        raise JournalError(f"{options.folder} is not a folder")  # noqa: EM102, TRY003
+    lock = FolderLock(options.folder)
+    try:
+        recover(options.folder)
+        if _parquet.available():
+            for segment in list_segments(options.folder):
+                if segment.path.suffix == ".frames":
+                    seal(segment.path)
+        for segment in list_segments(options.folder):
+            _print(segment.path.name)
+    finally:
+        lock.release()
+    return 0
+
+
+def _serve(options: argparse.Namespace) -> int:
+    tip(options.folder)
+    with serve(options.folder, options.port, options.addr) as server:
+        _print(f"serving {options.folder} at {server.url}")
+        sys.stdout.flush()
+        while True:
+            time.sleep(3600)
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from purgatory.journal.rehearse import rehearse  # noqa: PLC0415  (others need no live purgatory)
+
+    count = rehearse(options.folder, options.journal)
+    _print(f"{count} operations rehearsed into {options.journal}")
+    return 0
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(line + "\n")

@@ -1,0 +1,135 @@
+"""What a journal and a trace say: the record format, version 1.
+
+This module is the whole of what a reader has to know. It imports nothing that lives (no purgatory, no
+timer), so that the pipeline, and anybody else's tool, can depend on the format without depending on the
+library that writes it.
+
+A *journal* has one record for each operation that left a purgatory. A *trace* has two kinds of row: an
+operation with what it waits for (a level on each of several keys), and an event (a key has reached a
+level). A journal says what happened; from a trace one can compute what would have happened under another
+timeout, exactly.
+
+Instants are microseconds since the epoch. A record's two instants come from one monotonic clock shifted by
+one constant, so their difference is a true wait even when the wall clock is being corrected.
+
+Evolution: a reader ignores the columns that it doesn't know and gives a missing one its default, so a
+column may be added without a new version. A changed meaning needs a new version, and a reader refuses a
+version it doesn't know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+VERSION: Final = 1
+
+Kind: TypeAlias = Literal["text", "texts", "int", "ints", "instant"]
+
+
+@attrs.frozen
+class Field:
+    """One column: its name, its kind, and what a file that lacks it is read as."""
+
+    name: str
+    kind: Kind
+    default: Any = None
+
+
+@attrs.frozen
+class Schema:
+    """The columns of one kind of folder, in order. The sequence number comes first and is implied."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def texts(self) -> tuple[Field, ...]:
+        """The columns that are stored together in a frame's dictionary."""
+        return tuple(field for field in self.fields if field.kind in ("text", "texts"))
+
+    @property
+    def numbers(self) -> tuple[Field, ...]:
+        """The columns that are stored as packed integers."""
+        return tuple(field for field in self.fields if field.kind not in ("text", "texts"))
+
+
+JOURNAL: Final = Schema(
+    "journal",
+    (
+        Field("purgatory", "text", ""),
+        Field("type", "text", ""),
+        Field("operation", "text"),
+        Field("keys", "texts", ()),
+        Field("instance", "text", ""),
+        Field("outcome", "text", ""),
+        Field("error", "text"),
+        Field("created", "instant", 0),
+        Field("delay_ms", "int", 0),
+        Field("finished", "instant", 0),
+        Field("checks", "int", 0),
+    ),
+)
+
+TRACE: Final = Schema(
+    "trace",
+    (
+        Field("kind", "text", ""),
+        Field("purgatory", "text", ""),
+        Field("operation", "text"),
+        Field("keys", "texts", ()),
+        Field("ts", "instant", 0),
+        Field("delay_ms", "int", 0),
+        Field("levels", "ints", ()),
+    ),
+)
+
+SCHEMAS: Final = {schema.name: schema for schema in (JOURNAL, TRACE)}
+
+OPERATION: Final = "operation"
+EVENT: Final = "event"
+FLUSH: Final = "flush"
+"""A trace row that only says that time has come so far; it lets a stream settle what is still open."""
+
+OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
+
+
+@attrs.frozen(kw_only=True)
+class Record:
+    """One operation that left a purgatory."""
+
+    seq: int
+    purgatory: str
+    type: str
+    keys: tuple[str, ...]
+    instance: str
+    created: int
+    delay_ms: int
+    finished: int
+    outcome: str
+    checks: int
+    error: str | None = None
+    operation: str | None = None
+
+    @property
+    def waited_us(self) -> int:
+        """How long the operation was in the purgatory."""
+        return self.finished - self.created
+
+
+@attrs.frozen(kw_only=True)
+class TraceRow:
+    """An operation and what it waits for, or an event: `levels[i]` belongs to `keys[i]`."""
+
+    seq: int
+    kind: str
+    purgatory: str
+    operation: str | None
+    keys: tuple[str, ...]
+    ts: int
+    delay_ms: int
+    levels: tuple[int, ...]
+
+
+ROWS: Final[dict[str, type[Record | TraceRow]]] = {"journal": Record, "trace": TraceRow}

@@ -1,0 +1,45 @@
+"""The mistakes one can make with a journal, one class each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class JournalError(Exception):
+    """Something is wrong with a journal, or with how it is being used."""
+
+
+class JournalLocked(JournalError, RuntimeError):  # noqa: N818  (reads as a state, like PurgatoryClosed)
+    """Another writer holds the folder."""
+
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(
+            f"{folder} is already being written by process {holder}: give each writer a folder of its own"
+        )
+        self.folder = folder
+        self.holder = holder
+
+
+class JournalClosed(JournalError, RuntimeError):  # noqa: N818
+    """The journal was closed before this call."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"the journal in {folder} is closed: open a new one on the same folder to go on with its sequence"
+        )
+        self.folder = folder
+
+
+class JournalFormat(JournalError, ValueError):  # noqa: N818
+    """The folder or file holds something this reader doesn't understand."""
+
+
+class JournalMissing(JournalError, FileNotFoundError):  # noqa: N818
+    """There is no journal where one was looked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"no journal in {folder}: the folder is missing or holds no segment")
+        self.folder = folder

@@ -1,0 +1,80 @@
+"""A journal's folder: the names in it, and which files a reader should look at.
+
+    .lock                                 held by the one writer
+    .open-<first>.frames                  being written; the dot hides it from Spark and from globs
+    _journal-<first>-<last>.frames        sealed where pyarrow is missing (the underscore hides it from Spark)
+    journal-<first>-<last>.parquet        sealed
+
+`<first>` and `<last>` are sequence numbers, so that a name says which rows a file holds, sealing the same
+segment twice gives the same file, and a reader that sees a segment both open and sealed (a crash between
+the two last steps) drops the doubles. A trace's files begin with `trace`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from purgatory.journal.records.frames import Batch, decode, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from purgatory.journal.records import Schema
+
+_OPEN: Final = re.compile(r"\.open-(\d{20})\.frames")
+SEALED: Final = re.compile(r"_?(journal|trace)-(\d{20})-(\d{20})\.(parquet|frames)")
+
+
+@attrs.frozen(order=True)
+class Segment:
+    """One file of the folder; `last` is unknown while it is open."""
+
+    first: int
+    last: int | None
+    path: Path = attrs.field(order=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may still grow."""
+        return self.last is None
+
+
+def open_name(first: int) -> str:
+    """The name of a segment being written."""
+    return f".open-{first:020d}.frames"
+
+
+def sealed_name(schema: Schema, first: int, last: int, *, parquet: bool) -> str:
+    """The name of a segment that is complete."""
+    name = f"{schema.name}-{first:020d}-{last:020d}"
+    return f"{name}.parquet" if parquet else f"_{name}.frames"
+
+
+def list_segments(folder: Path) -> list[Segment]:
+    """All that a reader should look at, in sequence; of a segment sealed in both forms, the Parquet file."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if match := SEALED.fullmatch(path.name):
+            found.append(Segment(int(match[2]), int(match[3]), path))
+        elif match := _OPEN.fullmatch(path.name):
+            found.append(Segment(int(match[1]), None, path))
+    found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), s.path.suffix != ".parquet"))
+    return [
+        s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)
+    ]
+
+
+def _same(one: Segment, other: Segment) -> bool:
+    return not other.is_open and (one.first, one.last) == (other.first, other.last)
+
+
+def batches(path: Path, after: int = -1) -> Iterator[Batch]:
+    """The frames of a file whose rows are not all at or below the sequence number `after`."""
+    data = path.read_bytes()
+    for frame in scan(data):
+        if frame.last > after:
+            yield decode(data, frame)

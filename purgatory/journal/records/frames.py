@@ -1,0 +1,227 @@
+"""How rows become bytes: frames of packed columns, each with its own checksum.
+
+A segment is a row of frames and nothing else, so it can be appended to, cut off at any byte, and still be
+read up to its last whole frame::
+
+    "PURJ" version flags | payload length | rows | first sequence | crc32      28 bytes, little-endian
+    length of the header | header (JSON) | column bytes | column bytes | ...   the payload
+
+The header names the columns, so a reader of another version finds those it knows and skips the rest. All
+text columns of a row form one *group* (purgatory, type, keys, outcome, ...); a service has few of them and
+many rows, so a frame stores each distinct group once and a 4-byte index for each row. The numbers are
+`array` buffers.
+
+Why not JSON lines: measured on the same rows, the standard library's encoder takes 3 to 4 us a record, all
+of it under the interpreter lock, which is more than half of a whole park and satisfy cycle. Here every step
+per row runs inside a C loop (`zip`, `map`, `array`). `purgatory journal tail` prints JSON lines for those
+who want to read them. Why not `pickle` or `marshal`: a journal is data that travels, and reading data must
+not be able to run code. Why not Arrow: the core installs nothing heavy; a *sealed* segment is Parquet where
+pyarrow is there.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import zlib
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow
+from purgatory.journal.records.errors import JournalFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MAGIC: Final = b"PURJ"
+_HEAD: Final = struct.Struct("<4sHHIIQI")
+_LENGTH: Final = struct.Struct("<I")
+HEAD_BYTES: Final = _HEAD.size
+_UNCHECKED: Final = _HEAD.size - _LENGTH.size  # the checksum covers the head up to itself, and the payload
+_SWAP: Final = sys.byteorder == "big"
+_LIMIT: Final = 2**63 - 1
+
+
+def packed(values: Sequence[int]) -> array[int]:
+    """Pack integers into 8 bytes each; what doesn't fit (a timeout of ten billion years) is clamped."""
+    try:
+        return array("q", values)
+    except (OverflowError, TypeError):  # TypeError: a float, which a delay may be
+        return array("q", [int(max(-_LIMIT, min(_LIMIT, value))) for value in values])
+
+
+@attrs.frozen
+class Batch:
+    """Rows as columns, ready to be encoded, or as they were decoded.
+
+    `groups` are the distinct combinations of text columns, in the schema's order; `index` has one entry a
+    row. Instants are nanoseconds of any clock; adding `epoch_ns` makes them nanoseconds since the epoch. A
+    column of kind `ints` has the length of each row's list under its name + ".n".
+    """
+
+    schema: Schema
+    first: int
+    epoch_ns: int
+    groups: list[list[Any]]
+    index: array[int]
+    numbers: dict[str, array[int]]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def last(self) -> int:
+        """The sequence number of the last row."""
+        return self.first + len(self.index) - 1
+
+    def instants(self, name: str) -> list[int]:
+        """A column of instants in microseconds since the epoch."""
+        epoch = self.epoch_ns
+        return [(value + epoch) // 1000 for value in self.numbers[name]]
+
+    def rows(self) -> Iterator[Record | TraceRow]:
+        """The rows as values, in sequence."""
+        make = ROWS[self.schema.name]
+        columns: list[Sequence[Any]] = []
+        names = []
+        for position, field in enumerate(self.schema.texts):
+            texts = [_text(group[position], field.kind) for group in self.groups]
+            columns.append([texts[i] for i in self.index])
+            names.append(field.name)
+        for field in self.schema.numbers:
+            names.append(field.name)
+            if field.name not in self.numbers:
+                columns.append([field.default] * len(self))
+            elif field.kind == "instant":
+                columns.append(self.instants(field.name))
+            elif field.kind == "ints":
+                columns.append(list(self._lists(field.name)))
+            else:
+                columns.append(self.numbers[field.name])
+        for seq, values in enumerate(zip(*columns, strict=True), self.first):
+            yield make(seq=seq, **dict(zip(names, values, strict=True)))
+
+    def _lists(self, name: str) -> Iterator[tuple[int, ...]]:
+        values, start = self.numbers[name], 0
+        for length in self.numbers[name + ".n"]:
+            yield tuple(values[start : start + length])
+            start += length
+
+
+def _text(value: Any, kind: str) -> Any:
+    return tuple(value) if kind == "texts" and value is not None else value
+
+
+def encode(batch: Batch) -> bytes:
+    """One frame."""
+    columns: dict[str, array[int]] = {"": batch.index, **batch.numbers}
+    header = json.dumps(
+        {
+            "schema": batch.schema.name,
+            "epoch_ns": batch.epoch_ns,
+            "texts": [field.name for field in batch.schema.texts],
+            "groups": batch.groups,
+            "columns": [(name, column.typecode, len(column)) for name, column in columns.items()],
+        },
+        separators=(",", ":"),
+        ensure_ascii=False,
+    ).encode("utf-8", "replace")
+    parts = [_LENGTH.pack(len(header)), header]
+    for column in columns.values():
+        if _SWAP:  # pragma: no cover - needs a big-endian machine
+            column = column[:]  # noqa: PLW2901
+            column.byteswap()
+        parts.append(column.tobytes())
+    payload = b"".join(parts)
+    head = _HEAD.pack(MAGIC, VERSION, 0, len(payload), len(batch), batch.first, 0)
+    crc = zlib.crc32(payload, zlib.crc32(head[:_UNCHECKED]))
+    return head[:_UNCHECKED] + _LENGTH.pack(crc) + payload
+
+
+@attrs.frozen
+class Frame:
+    """A whole frame found in a buffer: where it lies and which rows it holds."""
+
+    start: int
+    end: int
+    first: int
+    rows: int
+    version: int
+
+    @property
+    def last(self) -> int:
+        """The sequence number of the last row."""
+        return self.first + self.rows - 1
+
+
+def frame_at(data: bytes | memoryview, start: int) -> Frame | None:
+    """The frame that begins at `start`, or None if what is there is not one that was written whole."""
+    view = memoryview(data)
+    if len(view) - start < HEAD_BYTES:
+        return None
+    magic, version, _, length, rows, first, crc = _HEAD.unpack_from(view, start)
+    end = start + HEAD_BYTES + length
+    if magic != MAGIC or end > len(view):
+        return None
+    if crc != zlib.crc32(view[start + HEAD_BYTES : end], zlib.crc32(view[start : start + _UNCHECKED])):
+        return None
+    return Frame(start, end, first, rows, version)
+
+
+def scan(data: bytes, start: int = 0) -> Iterator[Frame]:
+    """Every whole frame from `start` on. What is damaged between two frames is stepped over."""
+    while start < len(data):
+        frame = frame_at(data, start)
+        if frame is None:
+            start = data.find(MAGIC, start + 1)
+            if start < 0:
+                return
+            continue
+        yield frame
+        start = frame.end
+
+
+def decode(data: bytes, frame: Frame) -> Batch:
+    """The rows of a frame.
+
+    Raises:
+        JournalFormat: its version or its schema is one that this reader doesn't know.
+    """
+    if frame.version > VERSION:
+        message = (
+            f"record format version {frame.version}, this reader knows up to {VERSION}: upgrade the reader"
+        )
+        raise JournalFormat(message)
+    at = frame.start + HEAD_BYTES
+    (length,) = _LENGTH.unpack_from(data, at)
+    at += _LENGTH.size
+    header = json.loads(data[at : at + length])
+    at += length
+    schema = SCHEMAS.get(header["schema"])
+    if schema is None:
+        message = f"unknown schema {header['schema']!r}, this reader knows {sorted(SCHEMAS)}"
+        raise JournalFormat(message)
+    columns: dict[str, array[int]] = {}
+    for name, code, count in header["columns"]:
+        column = array(code)
+        size = column.itemsize * count
+        column.frombytes(data[at : at + size])
+        if _SWAP:  # pragma: no cover
+            column.byteswap()
+        columns[name] = column
+        at += size
+    index = columns.pop("")
+    return Batch(schema, frame.first, header["epoch_ns"], _known(schema, header), index, columns)
+
+
+def _known(schema: Schema, header: dict[str, Any]) -> list[list[Any]]:
+    """The groups with exactly this reader's text columns, in this reader's order."""
+    written: list[str] = header["texts"]
+    groups: list[list[Any]] = header["groups"]
+    if written == [field.name for field in schema.texts]:
+        return groups
+    places = [(written.index(f.name) if f.name in written else None, f.default) for f in schema.texts]
+    return [[default if place is None else group[place] for place, default in places] for group in groups]

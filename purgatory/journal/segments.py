@@ -1,0 +1,117 @@
+"""Sealing and recovery, and the lock that keeps two writers apart.
+
+Sealing is: write `.tmp-...`, fsync, rename onto the final name, fsync the folder, remove the open segment.
+Killed at any point, it can be begun again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+from purgatory.journal.records import parquet as _parquet
+from purgatory.journal.records.errors import JournalFormat, JournalLocked
+from purgatory.journal.records.folder import SEALED, list_segments, sealed_name
+from purgatory.journal.records.frames import decode, scan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from purgatory.journal.records import Schema
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
+    """Turn an open (or frames) segment into a sealed one; None if it holds no row and was removed.
+
+    With pyarrow installed the result is Parquet, else the frames under their final name.
+    """
+    if parquet is None:
+        parquet = _parquet.available()
+    data = path.read_bytes()
+    frames = list(scan(data))
+    if not frames:
+        path.unlink(missing_ok=True)
+        return None
+    first, last = frames[0].first, frames[-1].last
+    schema = decode(data, frames[0]).schema
+    target = path.with_name(sealed_name(schema, first, last, parquet=parquet))
+    if target == path or target.exists():
+        if target != path:
+            path.unlink(missing_ok=True)
+        return target
+    temporary = path.with_name(f".tmp-{target.name}")
+    if parquet:
+        _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
+    else:
+        with temporary.open("wb") as file:
+            for frame in frames:
+                file.write(data[frame.start : frame.end])
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(target)
+    sync_folder(target.parent)
+    path.unlink(missing_ok=True)
+    return target
+
+
+def recover(folder: Path) -> int:
+    """Clean up after a writer that was killed: seal what it left open. Gives the next sequence number."""
+    for path in folder.glob(".tmp-*"):
+        path.unlink()
+    segments = list_segments(folder)
+    sealed = {segment.first for segment in segments if not segment.is_open}
+    for segment in segments:
+        if segment.is_open and segment.first in sealed:
+            segment.path.unlink()  # killed between the rename and the removal
+        elif segment.is_open:
+            seal(segment.path)
+    return max((s.last + 1 for s in list_segments(folder) if s.last is not None), default=0)
+
+
+class FolderLock:
+    """At most one writer a folder; the kernel lets go when the process dies, however it dies."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / ".lock").open("a+", encoding="ascii")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise JournalLocked(folder, holder) from None
+        with contextlib.suppress(
+            OSError
+        ):  # only the message of a refused writer needs it: a full disk is no reason to stop
+            self._file.truncate(0)
+            self._file.write(str(os.getpid()))
+            self._file.flush()
+
+    def release(self) -> None:
+        """Let the next writer in."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def check_schema(folder: Path, schema: Schema) -> None:
+    """Refuse to mix a journal and a trace in one folder.
+
+    Raises:
+        JournalFormat: the folder already holds the other kind.
+    """
+    for path in folder.iterdir():
+        match = SEALED.fullmatch(path.name)
+        if match and match[1] != schema.name:
+            message = f"{folder} holds a {match[1]}, not a {schema.name}: give each its own folder"
+            raise JournalFormat(message)

@@ -1,0 +1,204 @@
+"""What a kill, a full disk or a cut file leave behind."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from purgatory.journal import Journal, read, verify
+from purgatory.journal.records.folder import list_segments, open_name
+from purgatory.journal.segments import recover, seal
+
+ROOT = Path(__file__).parents[3]
+
+WRITER = """
+import os, sys, time
+from purgatory.journal import Journal
+
+class Op:
+    def __init__(self, number):
+        self.keys, self.created_ns, self.delay_ms, self.checks = (f"k{number % 7}",), time.monotonic_ns(),
+        5, number
+
+journal = Journal(sys.argv[1], segment_bytes=30_000, chunk=200, interval_ms=1, when_full="wait",
+patience_ms=60_000) number = journal._writer._next observer = journal.observer("fetch") while True:
+    for _ in range(300):
+        observer.finished(Op(number), "satisfied", None)
+        number += 1
+    assert journal.flush(60)
+    os.write(1, b"%d\\n" % number)
+"""
+
+
+def test_kill_9_at_random_points_loses_and_doubles_nothing_acknowledged(tmp_path):
+    """Killed again and again, the journal is one sequence without gap or double, and holds what it said."""
+    rng = random.Random(5)
+    acknowledged = 0
+    for _ in range(8):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        first = child.stdout.readline()
+        time.sleep(rng.uniform(0, 0.15))
+        child.send_signal(signal.SIGKILL)
+        rest = child.communicate()[0]
+        lines = [line for line in (first + rest).split(b"\n")[:-1] if line]
+        acknowledged = int(lines[-1])
+        rows = list(read(tmp_path))
+        assert list(range(len(rows))) == [row.seq for row in rows]
+        assert [row.seq for row in rows] == [row.checks for row in rows]
+        assert acknowledged <= len(rows)
+        assert verify(tmp_path).sound
+    Journal(tmp_path).close()
+    assert 0 == verify(tmp_path).open_segments
+    assert acknowledged <= verify(tmp_path).rows
+
+
+def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write):
+    """After a crash in mid-write, the whole frames are sealed and new records follow them directly."""
+    write(tmp_path, 100, parquet=False, chunk=10)
+    (sealed,) = tmp_path.glob("_journal*")
+    data = sealed.read_bytes()
+    sealed.unlink()
+    (tmp_path / open_name(0)).write_bytes(data[:-7])
+    verdict = verify(tmp_path)
+    assert verdict.sound
+    assert 0 < verdict.torn_bytes
+    assert verdict.rows < 100
+    write(tmp_path, 5)
+    assert list(range(verdict.rows + 5)) == [row.seq for row in read(tmp_path)]
+
+
+def test_crash_between_rename_and_unlink_doubles_nothing(tmp_path, write):
+    """A segment found both sealed and open is read once, and the open one goes away at the next start."""
+    write(tmp_path, 50, parquet=False)
+    (sealed,) = tmp_path.glob("_journal*")
+    shutil.copy(sealed, tmp_path / open_name(0))
+    assert list(range(50)) == [row.seq for row in read(tmp_path)]
+    assert verify(tmp_path).sound
+    assert 50 == recover(tmp_path)
+    assert [False] == [segment.is_open for segment in list_segments(tmp_path)]
+
+
+def test_crash_while_sealing_is_begun_again(tmp_path, write):
+    """A half-written sealed file is no segment, and sealing twice gives the same file."""
+    write(tmp_path, 50, parquet=False)
+    (sealed,) = tmp_path.glob("_journal*")
+    data = sealed.read_bytes()
+    sealed.unlink()
+    opened = tmp_path / open_name(0)
+    opened.write_bytes(data)
+    (tmp_path / ".tmp-journal-x.parquet").write_bytes(b"PAR1 half")
+    first = seal(opened)
+    opened.write_bytes(data)
+    assert first == seal(opened)
+    assert 50 == recover(tmp_path)
+    assert not list(tmp_path.glob(".tmp*"))
+
+
+def test_damage_in_the_middle_is_reported(tmp_path, write):
+    """A flipped byte in a sealed file is found, and what follows it is still read."""
+    write(tmp_path, 100, parquet=False, chunk=10)
+    (sealed,) = tmp_path.glob("_journal*")
+    data = bytearray(sealed.read_bytes())
+    data[len(data) // 2] ^= 1
+    sealed.write_bytes(data)
+    verdict = verify(tmp_path)
+    assert not verdict.sound
+    assert (True, True) == (verdict.damaged_bytes > 0, verdict.missing > 0)
+    assert 99 == list(read(tmp_path))[-1].seq
+
+
+class FullDisk:
+    """A file on a disk with so many bytes left; `room` can be raised later."""
+
+    room = 0
+
+    def __init__(self, path):
+        self._file = path.open("wb", buffering=0)
+
+    def write(self, data):
+        if FullDisk.room <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = self._file.write(data[: FullDisk.room])
+        FullDisk.room -= count
+        return count
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, operation, outcome):
+    """On a full disk calls return at once, memory is bounded, losses are counted; then writing resumes."""
+    FullDisk.room = 300
+    with Journal(tmp_path, open_file=FullDisk, capacity=100, chunk=10, interval_ms=1) as journal:
+        observer = journal.observer("fetch")
+        started = time.monotonic()
+        for _ in range(5_000):
+            observer.finished(operation(), outcome.SATISFIED, None)
+        assert time.monotonic() - started < 5
+        assert not journal.flush(0.05)
+        stats = journal.stats()
+        assert 0 < stats.write_errors
+        assert 0 < stats.dropped
+        assert stats.buffered <= 110
+        FullDisk.room = 10**9
+        assert journal.flush(10)
+    stats = journal.stats()
+    assert 5_000 == stats.written + stats.dropped
+    assert list(range(stats.written)) == [row.seq for row in read(tmp_path)]
+    assert verify(tmp_path).sound
+
+
+def test_disk_that_stays_full_does_not_hold_up_close(tmp_path, operation, outcome):
+    """Closing on a full disk returns, and every record is counted as dropped."""
+    FullDisk.room = 0
+    journal = Journal(tmp_path, open_file=FullDisk)
+    for _ in range(100):
+        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert (0, 100) == (journal.close().written, journal.stats().dropped)
+
+
+def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, operation, outcome):
+    """With the policy to wait, a full buffer holds a caller for the patience and then drops."""
+    FullDisk.room = 0
+    with Journal(tmp_path, open_file=FullDisk, capacity=1, when_full="wait", patience_ms=50) as journal:
+        observer = journal.observer("fetch")
+        started = time.monotonic()
+        for _ in range(3):
+            observer.finished(operation(), outcome.SATISFIED, None)
+        assert time.monotonic() - started < 5
+        FullDisk.room = 10**9
+        assert journal.flush(10)
+    assert 3 == journal.stats().written + journal.stats().dropped
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system"
+)
+def test_real_full_file_system(tmp_path, operation, outcome):
+    """On a file system of 64 KiB the journal fills it, counts the rest, and what is there is sound."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        journal = Journal(tmp_path, capacity=100, chunk=50, interval_ms=1, parquet=False)
+        observer = journal.observer("fetch")
+        deadline = time.monotonic() + 20
+        while not journal.stats().write_errors and time.monotonic() < deadline:
+            observer.finished(operation(), outcome.SATISFIED, None)
+        stats = journal.close()
+        assert 0 < stats.write_errors
+        assert stats.written == verify(tmp_path).rows
+        assert verify(tmp_path).sound
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)

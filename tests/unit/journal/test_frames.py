@@ -1,0 +1,96 @@
+import json
+import zlib
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.errors import JournalFormat
+from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed, scan
+
+
+def batch(first=0, rows=3, checks=None):
+    numbers = {name: packed(range(rows)) for name in ("created", "delay_ms", "finished")}
+    numbers["checks"] = packed(checks or range(rows))
+    group = ["fetch", "Fetch", None, ["orders-1"], "", "satisfied", None]
+    return Batch(JOURNAL, first, 0, [group], array("I", [0] * rows), numbers)
+
+
+def altered(data, change):
+    """The same frame with its header's JSON changed, and a right checksum."""
+    length = int.from_bytes(data[HEAD_BYTES : HEAD_BYTES + 4], "little")
+    header = json.loads(data[HEAD_BYTES + 4 : HEAD_BYTES + 4 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    payload = len(text).to_bytes(4, "little") + text + data[HEAD_BYTES + 4 + length :]
+    head = bytearray(data[: HEAD_BYTES - 4])
+    head[8:12] = len(payload).to_bytes(4, "little")
+    return bytes(head) + zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little") + payload
+
+
+@given(st.lists(st.integers(-(2**63) + 1, 2**63 - 1), min_size=1, max_size=50))
+def test_a_frame_gives_back_what_was_put_in(checks):
+    """Decoding an encoded batch gives its rows."""
+    data = encode(batch(7, len(checks), checks))
+    (frame,) = scan(data)
+    assert checks == [row.checks for row in decode(data, frame).rows()]
+    assert (7, 6 + len(checks)) == (frame.first, frame.last)
+
+
+@given(st.data())
+def test_a_frame_cut_at_any_byte_leaves_those_before_it(data):
+    """Whatever byte the file ends at, the whole frames before it are read and the torn one is not."""
+    whole = [encode(batch(0)), encode(batch(3)), encode(batch(6))]
+    text = b"".join(whole)
+    cut = data.draw(st.integers(0, len(text) - 1))
+    expected = [n * 3 for n in range(3) if sum(map(len, whole[: n + 1])) <= cut]
+    assert expected == [frame.first for frame in scan(text[:cut])]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_a_flipped_byte_is_never_read_as_data(place, mask):
+    """A frame with any byte changed is not accepted, and its neighbours are still found."""
+    whole = encode(batch(0)), encode(batch(3)), encode(batch(6))
+    broken = bytearray(whole[1])
+    broken[place % len(broken)] ^= mask
+    assert [0, 6] == [frame.first for frame in scan(whole[0] + bytes(broken) + whole[2])]
+
+
+def test_a_newer_writer_s_columns_are_skipped_and_missing_ones_get_their_default():
+    """A reader of version 1 reads a frame that has columns it doesn't know and lacks some that it knows."""
+
+    def change(header):
+        header["texts"] = ["region", *[name for name in header["texts"] if name != "error"]]
+        header["groups"] = [["eu", *group[:-1]] for group in header["groups"]]
+        header["columns"] = [
+            ("weight" if name == "checks" else name, *rest) for name, *rest in header["columns"]
+        ]
+
+    data = altered(encode(batch()), change)
+    rows = list(decode(data, frame_at(data, 0)).rows())
+    assert ("fetch", ("orders-1",), "satisfied", None) == (
+        rows[1].purgatory,
+        rows[1].keys,
+        rows[1].outcome,
+        rows[1].error,
+    )
+    assert [0, 0, 0] == [row.checks for row in rows]
+
+
+def test_an_unknown_version_is_refused():
+    """A frame of a later version of the format is refused with advice, not misread."""
+    data = bytearray(encode(batch()))
+    data[4:6] = (99).to_bytes(2, "little")
+    head, payload = bytes(data[: HEAD_BYTES - 4]), bytes(data[HEAD_BYTES:])
+    data[HEAD_BYTES - 4 : HEAD_BYTES] = zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
+    with pytest.raises(JournalFormat, match="version 99.*upgrade the reader"):
+        decode(bytes(data), frame_at(bytes(data), 0))
+
+
+def test_an_unknown_schema_is_refused():
+    """A frame of another kind of folder is refused by name."""
+    data = altered(encode(batch()), lambda header: header.update(schema="diary"))
+    with pytest.raises(JournalFormat, match="diary"):
+        decode(data, frame_at(data, 0))
