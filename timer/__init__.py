@@ -15,7 +15,14 @@ This package knows time and nothing else: no operations, no metrics, no logging.
 from timer._bucket import TimerTaskList
 from timer._check import check_invariants
 from timer._clock import NS_PER_MS, Clock, ManualClock, system_clock
-from timer._errors import DelayTypeError, DelayValueError, TimerClosed, TimerConfigError, TimerError, TimerFull
+from timer._errors import (
+    DelayTypeError,
+    DelayValueError,
+    TimerClosed,
+    TimerConfigError,
+    TimerError,
+    TimerFull,
+)
 from timer._mock import MockTimer
 from timer._reaper import Driver, SystemTimerReaper
 from timer._task import TimerTask, TimerTaskEntry, checked_delay_ms

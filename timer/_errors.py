@@ -32,7 +32,9 @@ class DelayValueError(TimerError, ValueError):
     """
 
     def __init__(self, delay: float) -> None:
-        super().__init__(f"a delay must be finite, not {delay!r}; for 'no timeout' use a very long delay, in ms")
+        super().__init__(
+            f"a delay must be finite, not {delay!r}; for 'no timeout' use a very long delay, in ms"
+        )
         self.delay = delay
 
 
@@ -71,6 +73,8 @@ class TimerFull(TimerError, RuntimeError):
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        super().__init__(f"timer {name!r} holds its limit of {limit} pending tasks; try again later or raise max_pending")
+        super().__init__(
+            f"timer {name!r} holds its limit of {limit} pending tasks; try again later or raise max_pending"
+        )
         self.name = name
         self.limit = limit

@@ -53,7 +53,12 @@ class MockTimer(SystemTimer):
         self.clock = ManualClock()
         self._due: deque[TimerTaskList] = deque()
         super().__init__(
-            name, tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock, max_pending=max_pending, on_error=on_error
+            name,
+            tick_ms=tick_ms,
+            wheel_size=wheel_size,
+            clock=self.clock,
+            max_pending=max_pending,
+            on_error=on_error,
         )
 
     @property

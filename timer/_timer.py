@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["SLICE", "InlineExecutor", "Submits", "SystemTimer", "Timer", "TimerStatistics", "report_task_error"]
+__all__ = [
+    "SLICE",
+    "InlineExecutor",
+    "Submits",
+    "SystemTimer",
+    "Timer",
+    "TimerStatistics",
+    "report_task_error",
+]
 
 #: How many tasks a cascade moves before it lets go of the timer's lock for a moment.
 SLICE = 256
@@ -417,7 +425,9 @@ class SystemTimer(Timer):
             with self._lock:
                 executor = self._executor
                 if executor is None:
-                    executor = self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+                    executor = self._executor = ThreadPoolExecutor(
+                        1, thread_name_prefix=f"{self._name}-executor"
+                    )
         return executor
 
     def _run_batch(self, batch: list[TimerTaskList]) -> None:

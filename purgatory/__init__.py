@@ -1,0 +1,44 @@
+"""Park what cannot be answered yet; complete it on events, expire the rest, each operation exactly once."""
+
+from purgatory._actions import ActionQueue
+from purgatory._errors import (
+    AlreadyParked,
+    InvalidOperation,
+    InvalidSetting,
+    NoKeys,
+    PurgatoryClosed,
+    PurgatoryError,
+    PurgatoryFull,
+    UnhashableKey,
+    WatchKeysType,
+)
+from purgatory._future import DelayedFuture, DelayedFuturePurgatory
+from purgatory._operation import DelayedOperation, LockLike
+from purgatory._outcome import Observer, Outcome
+from purgatory._purgatory import DelayedOperationPurgatory
+from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._threshold import ThresholdPurgatory
+
+__all__ = [
+    "ActionQueue",
+    "AlreadyParked",
+    "DelayedFuture",
+    "DelayedFuturePurgatory",
+    "DelayedOperation",
+    "DelayedOperationPurgatory",
+    "InvalidOperation",
+    "InvalidSetting",
+    "LockLike",
+    "NoKeys",
+    "Observer",
+    "Outcome",
+    "PurgatoryClosed",
+    "PurgatoryError",
+    "PurgatoryFull",
+    "PurgatorySnapshot",
+    "ShutdownReport",
+    "ThresholdPurgatory",
+    "Totals",
+    "UnhashableKey",
+    "WatchKeysType",
+]

@@ -1,0 +1,73 @@
+"""Checks that wait until the handler has let go of its locks and sent its answer.
+
+A handler that appends to a log makes other requests completable: it must check their keys. Doing so on the spot runs
+strangers' ``on_complete`` under the handler's locks, and puts their work before the handler's own answer. So it queues
+the checks, and runs the queue last:
+
+>>> actions = ActionQueue()
+>>> def append(record: str) -> None:
+...     print("appended, lock held")
+...     actions.add(print, "checked the fetches parked on orders-3")
+>>> append("record")
+appended, lock held
+>>> print("answered the producer")
+answered the producer
+>>> actions.try_complete_actions()
+checked the fetches parked on orders-3
+1
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from purgatory._log import log
+
+__all__ = ["ActionQueue"]
+
+
+class ActionQueue:
+    """A queue of calls to be made later, by whichever thread comes to it. Any thread may add, any may run it.
+
+    Calls that a running action adds wait for the next run, so one run ends even if every action adds another.
+    """
+
+    __slots__ = ("_actions",)
+
+    def __init__(self) -> None:
+        # Appending and popping are atomic in the default and in the free-threaded build.
+        self._actions: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+
+    def add(self, action: Callable[..., object], /, *args: Any) -> None:
+        """Make the call ``action(*args)`` in the next run.
+
+        Raises:
+            TypeError: ``action`` can't be called.
+        """
+        if not callable(action):
+            raise TypeError(f"an action must be callable, not {action!r}")
+        self._actions.append((action, args))
+
+    def try_complete_actions(self) -> int:
+        """Make the calls queued so far. What one raises is logged, and the others are made all the same.
+
+        Returns:
+            How many calls were made.
+        """
+        made = 0
+        for _ in range(len(self._actions)):
+            try:
+                action, args = self._actions.popleft()
+            except IndexError:  # another thread runs the queue too
+                break
+            made += 1
+            try:
+                action(*args)
+            except Exception as error:  # noqa: BLE001: contained: the next check is somebody else's answer
+                log.error("action_failed", action=repr(action), error=repr(error), exc_info=error)
+        return made
+
+    def __len__(self) -> int:
+        return len(self._actions)

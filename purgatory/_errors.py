@@ -1,0 +1,126 @@
+"""What can go wrong with a purgatory: one class per mistake, each refining the built-in that callers already catch."""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyParked",
+    "InvalidOperation",
+    "InvalidSetting",
+    "NoKeys",
+    "PurgatoryClosed",
+    "PurgatoryError",
+    "PurgatoryFull",
+    "UnhashableKey",
+    "WatchKeysType",
+]
+
+
+class PurgatoryError(Exception):
+    """Everything that this package raises on purpose."""
+
+
+class PurgatoryClosed(PurgatoryError, RuntimeError):
+    """The purgatory was shut down and takes no more operations.
+
+    Attributes:
+        name: the purgatory's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"purgatory {name!r} is shut down and takes no more operations; answer the client yourself"
+        )
+        self.name = name
+
+
+class PurgatoryFull(PurgatoryError, RuntimeError):
+    """The purgatory holds as many operations as it was allowed to. The operation was not touched.
+
+    Attributes:
+        name: the purgatory's name.
+        limit: its ``max_parked``.
+    """
+
+    def __init__(self, name: str, limit: int) -> None:
+        super().__init__(
+            f"purgatory {name!r} holds its limit of {limit} parked operations; answer 'busy', or raise max_parked"
+        )
+        self.name = name
+        self.limit = limit
+
+
+class AlreadyParked(PurgatoryError, RuntimeError):
+    """An operation was given to a purgatory for the second time.
+
+    Attributes:
+        operation: the operation.
+    """
+
+    def __init__(self, operation: object) -> None:
+        super().__init__(
+            f"{operation!r} was parked before; an operation is good for one stay, make a new one"
+        )
+        self.operation = operation
+
+
+class NoKeys(PurgatoryError, ValueError):
+    """An operation was to be watched under no key at all: no event could ever complete it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "watch_keys is empty, so no check could ever reach the operation; give at least one key"
+        )
+
+
+class WatchKeysType(PurgatoryError, TypeError):
+    """``watch_keys`` is not a sequence of keys.
+
+    Attributes:
+        watch_keys: what was given.
+    """
+
+    def __init__(self, watch_keys: object) -> None:
+        super().__init__(
+            f"watch_keys must be a sequence of keys, not {watch_keys!r}; for a single key write [key]"
+        )
+        self.watch_keys = watch_keys
+
+
+class UnhashableKey(PurgatoryError, TypeError):
+    """A watch key has no hash, so that nothing could be found under it.
+
+    Attributes:
+        key: the key.
+    """
+
+    def __init__(self, key: object) -> None:
+        super().__init__(
+            f"watch key {key!r} is unhashable ({type(key).__name__}); use a tuple or a frozen value"
+        )
+        self.key = key
+
+
+class InvalidOperation(PurgatoryError, TypeError):
+    """What was to be parked cannot be.
+
+    Attributes:
+        operation: what was given.
+    """
+
+    def __init__(self, operation: object, why: str) -> None:
+        super().__init__(f"{type(operation).__qualname__} cannot be parked: {why}")
+        self.operation = operation
+
+
+class InvalidSetting(PurgatoryError, ValueError):
+    """A purgatory was built, or a call made, with a setting that cannot work.
+
+    Attributes:
+        setting: the parameter's name.
+        value: what was given.
+    """
+
+    def __init__(self, setting: str, value: object, wanted: str) -> None:
+        super().__init__(f"{setting} must be {wanted}, not {value!r}")
+        self.setting = setting
+        self.value = value

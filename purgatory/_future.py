@@ -1,0 +1,163 @@
+"""Waiting for a set of futures, without a thread: a delayed operation that completes when all of them are done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from purgatory._errors import InvalidSetting
+from purgatory._operation import DelayedOperation
+from purgatory._purgatory import DelayedOperationPurgatory
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from purgatory._snapshot import PurgatorySnapshot, ShutdownReport
+    from timer import Timer
+
+__all__ = ["DelayedFuture", "DelayedFuturePurgatory"]
+
+ResultT = TypeVar("ResultT")
+
+
+class DelayedFuture(DelayedOperation, Generic[ResultT]):
+    """Completes when every one of ``futures`` is done, well or not; then calls ``callback(futures)``.
+
+    If the time is up first, those still pending fail with ``TimeoutError``, and the callback is called all the same.
+    So the futures should be promises that your own code fulfils, not an executor's: an executor that finds its future
+    failed by somebody else complains.
+    """
+
+    __slots__ = ("_callback", "_done", "_futures")
+
+    def __init__(
+        self,
+        delay_ms: int,
+        futures: Sequence[Future[ResultT]],
+        callback: Callable[[Sequence[Future[ResultT]]], object],
+    ) -> None:
+        super().__init__(delay_ms)
+        self._futures = tuple(futures)
+        self._callback = callback
+        self._done = 0  # so many from the front are known to be done: no future is looked at twice
+
+    @property
+    def futures(self) -> tuple[Future[ResultT], ...]:
+        """The futures that are waited for."""
+        return self._futures
+
+    def try_complete(self) -> bool:
+        """Complete if all futures are done."""
+        futures = self._futures
+        while self._done < len(futures):
+            if not futures[self._done].done():
+                return False
+            self._done += 1
+        return self.force_complete()
+
+    def on_complete(self) -> None:
+        """Fail what is pending, then call back."""
+        for future in self._futures:
+            if not future.done():
+                try:
+                    future.set_exception(TimeoutError(f"not done within {self.delay_ms} ms"))
+                except InvalidStateError:  # it got done, or was cancelled, at this very moment
+                    continue
+        self._callback(self._futures)
+
+
+class DelayedFuturePurgatory(Generic[ResultT]):
+    """A purgatory for sets of ``concurrent.futures.Future``.
+
+    Callbacks of sets that had to wait run on one thread, ``<name>-executor``, made when the first is needed; those of
+    sets that are done already run inline; those at a timeout on the timer's executor.
+
+    >>> from concurrent.futures import Future
+    >>> answers = [Future(), Future()]
+    >>> for answer in answers:
+    ...     answer.set_result("yes")
+    >>> with DelayedFuturePurgatory("votes") as votes:
+    ...     votes.try_complete_else_watch(1_000, answers, lambda futures: print([f.result() for f in futures]))
+    ['yes', 'yes']
+    True
+    """
+
+    __slots__ = ("_executor", "_lock", "_name", "_purgatory")
+
+    def __init__(
+        self, name: str, *, timer: Timer | None = None, broker_id: int = 0, reaper_enabled: bool = True
+    ) -> None:
+        self._purgatory: DelayedOperationPurgatory[DelayedFuture[ResultT]] = DelayedOperationPurgatory(
+            name, timer=timer, broker_id=broker_id, reaper_enabled=reaper_enabled
+        )
+        self._name = name
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+
+    @property
+    def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[ResultT]]:
+        """The purgatory that the sets wait in."""
+        return self._purgatory
+
+    def try_complete_else_watch(
+        self,
+        timeout_ms: int,
+        futures: Sequence[Future[ResultT]],
+        callback: Callable[[Sequence[Future[ResultT]]], object],
+    ) -> bool:
+        """Call ``callback(futures)`` when all are done, or the time is up. Returns whether it was called inline.
+
+        Raises:
+            InvalidSetting: the callback can't be called, or what is waited for is no future.
+            PurgatoryClosed: the purgatory is shut down.
+        """
+        if not callable(callback):
+            raise InvalidSetting("callback", callback, "callable with the futures")
+        for future in futures:
+            if not isinstance(future, Future):
+                raise InvalidSetting("futures", future, "concurrent.futures.Future objects")
+        operation = DelayedFuture(timeout_ms, futures, callback)
+        if self._purgatory.try_complete_else_watch(operation, [operation]):
+            return True
+
+        def check(_: Future[Any]) -> None:
+            if operation.is_completed:
+                return
+            try:
+                self._executor_now().submit(self._purgatory.check_and_complete, operation)
+            except RuntimeError:  # shut down meanwhile: on the thread that completed the future, then
+                self._purgatory.check_and_complete(operation)
+
+        for future in operation.futures:
+            future.add_done_callback(check)
+        return False
+
+    def snapshot(self) -> PurgatorySnapshot:
+        """The purgatory as it is now."""
+        return self._purgatory.snapshot()
+
+    def shutdown(self) -> ShutdownReport:
+        """Expire what is parked, so that every callback is called, and end the thread."""
+        report = self._purgatory.shutdown()
+        with self._lock:
+            executor = self._executor
+        if executor is not None:
+            executor.shutdown()
+        return report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _executor_now(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+            return self._executor

@@ -1,0 +1,308 @@
+"""A delayed operation: what it waits for, what happens when it has it, and what when its time is up.
+
+**Exactly once.** An operation is *open* until it gets its one outcome. That step is taken under the lock of its home
+shard, by whoever comes first: a check, an expiry, ``force_complete`` from anywhere, a cancel. Only the one who took it
+runs ``on_complete``.
+
+**No check is lost, and nobody waits.** :meth:`DelayedOperation.maybe_try_complete` never blocks on the operation's lock:
+
+    1. thread A holds the lock and has just looked at the state: not complete yet
+    2. thread B changes the state, checks, and cannot get the lock
+    3. B sets ``_pending`` and *tries the lock once more*; it is still held, so B leaves
+    4. A releases the lock, *then* looks at ``_pending``, sees it, and starts over
+
+If A looked before releasing, B's flag could come between look and release, and both would leave. If B didn't try again
+after setting the flag, A could release and look between B's failed try and the flag. As it is: B's second try failed, so
+A had not released when the flag was already set, so A's look, which comes later, sees it. (Free-threaded build: storing
+an attribute takes and releases the object's own mutex, and releasing a lock is a sequentially consistent atomic too, so
+neither of the two stores can be passed by the load that follows it.)
+
+**A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A try
+missed on such a lock is handed to the purgatory's keeper, a background thread that tries again until it succeeds.
+
+**Expiry takes the same way.** It sets ``_overdue`` and goes through ``maybe_try_complete``, and whoever then holds the
+lock expires the operation instead of trying it. So an expiry never overlaps a ``try_complete`` of the same operation,
+and an executor thread never waits for a lock that a user holds.
+
+**Lock order**: the operation's lock, then a shard's lock. The timer's lock is a leaf and is never taken with a shard's
+held. Hooks run with the operation's lock held at most (``on_complete`` in a check or an expiry), never a shard's or the
+timer's. A hook may therefore park and check as it likes; what it must not do is wait for a thread that needs the
+operation's lock.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Protocol
+
+from purgatory._log import log_callback_error
+from purgatory._outcome import Outcome
+from purgatory._watchers import CANCELLED, EXPIRED, FORCED, OPEN, SATISFIED, WatcherList, Watchers
+from timer import TimerTask, checked_delay_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DelayedOperation", "LockLike"]
+
+_OUTCOMES = (None, Outcome.IMMEDIATE, Outcome.SATISFIED, Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FORCED)
+
+#: Guards the one step of an operation that was never given to a purgatory.
+_homeless = threading.RLock()
+
+
+class LockLike(Protocol):
+    """What an operation asks of a lock: ``threading.Lock`` and ``threading.RLock`` have it."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, or say that it can't be had."""
+
+    def release(self) -> None:
+        """Let go."""
+
+
+class DelayedOperation(TimerTask, abc.ABC):
+    """Something that cannot be done yet, and must be answered within a delay.
+
+    Subclass it and define :meth:`try_complete` and :meth:`on_complete`:
+
+    >>> class Join(DelayedOperation):
+    ...     def __init__(self, group: set[str], size: int, delay_ms: int) -> None:
+    ...         super().__init__(delay_ms)
+    ...         self.group, self.size = group, size
+    ...     def try_complete(self) -> bool:
+    ...         return len(self.group) >= self.size and self.force_complete()
+    ...     def on_complete(self) -> None:
+    ...         print("joined by", sorted(self.group))
+
+    Args:
+        delay_ms: how long it may take; zero or less means that the time is up already.
+        lock: held while the operation is checked. Give the lock of the state that ``try_complete`` reads, if the
+            operation is parked or checked by code that holds it; make that an ``RLock``. One of its own if not given.
+
+    Raises:
+        timer.DelayTypeError: the delay is no number, or a bool.
+        timer.DelayValueError: the delay is NaN or infinite.
+    """
+
+    __slots__ = (
+        "_checks",
+        "_home",
+        "_lock",
+        "_outcome",
+        "_overdue",
+        "_pending",
+        "_phase",
+        "_token",
+        "_watches",
+    )
+
+    _home: WatcherList | None
+    _lock: LockLike
+    _outcome: int
+    _phase: int
+    _watches: Sequence[Watchers]
+
+    def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
+        # TimerTask.__init__, written out: a parked operation is made once a request.
+        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+        self._deadline_ns = 0
+        self._bucket = None
+        if lock is None:
+            # The lock of an operation's own serves as its token too; see _watchers.
+            self._token = self._lock = threading.Lock()
+        else:
+            self._lock = lock
+            self._token = object()
+        self._home = None
+        self._outcome = self._phase = OPEN
+        self._pending = self._overdue = False
+        self._checks = 0
+        self._watches = ()
+
+    # -- what a subclass defines
+
+    @abc.abstractmethod
+    def try_complete(self) -> bool:
+        """Look whether the operation can complete; if so, ``return self.force_complete()``, else return False.
+
+        Called with the operation's lock held, never by two threads at once. Look only; act in :meth:`on_complete`. What
+        it raises is logged and counted, and the operation stays parked.
+        """
+
+    def on_complete(self) -> None:
+        """Answer. Called exactly once if the operation completes, for whatever reason, expiry included."""
+
+    def on_expiration(self) -> None:
+        """Called after :meth:`on_complete`, only if the operation completed because its time was up."""
+
+    # -- what one can do with an operation
+
+    def force_complete(self) -> bool:
+        """Complete the operation, if it is still open, and run :meth:`on_complete`.
+
+        Returns:
+            True to exactly one caller; False if it completed before, or was taken out of its purgatory.
+        """
+        if self._finish(self._phase or FORCED):
+            self._tell(self._complete())
+            return True
+        return False
+
+    def maybe_try_complete(self) -> bool:
+        """Check the operation, unless someone is at it, who will then check again. Never blocks.
+
+        Returns:
+            True if this call completed it.
+        """
+        completed = self._check()
+        if self._outcome != OPEN and self._home is not None:
+            self._home.purgatory._bury(self)
+        return completed
+
+    def _check(self) -> bool:
+        """:meth:`maybe_try_complete`, leaving it to the caller to bury an operation that is complete."""
+        lock = self._lock
+        completed = False
+        while self._outcome == OPEN:
+            if not lock.acquire(False):
+                self._pending = True
+                if not lock.acquire(False):
+                    if self._token is not lock and self._home is not None:
+                        self._home.purgatory._keep_trying(self)
+                    return False
+            expired = False
+            error = None
+            try:
+                self._pending = False
+                if self._outcome == OPEN:
+                    if self._overdue:
+                        expired = completed = self._finish(EXPIRED)
+                        if expired:
+                            error = self._complete()
+                    else:
+                        completed = self._attempt(SATISFIED)
+            except BaseException:
+                # This thread is being stopped and won't look at the flag: somebody else must.
+                if self._home is not None:
+                    self._home.purgatory._keep_trying(self)
+                raise
+            finally:
+                self._phase = OPEN
+                lock.release()
+            if expired:
+                self._expire(error)
+            if not self._pending:
+                break
+        return completed
+
+    def run(self) -> None:
+        """Expire: complete and run :meth:`on_expiration`. Called by the timer."""
+        self._overdue = True
+        self.maybe_try_complete()
+
+    def cancel(self) -> bool:
+        """Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.
+
+        Returns:
+            True to exactly one caller, who now owes the answer; False if it has completed or was taken out before.
+        """
+        if self._finish(CANCELLED):
+            self._tell(None)
+            return True
+        return False
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the operation has completed. False for one that was taken out uncompleted."""
+        return self._outcome not in (OPEN, CANCELLED)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the operation left; None while it is open."""
+        return _OUTCOMES[self._outcome]
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """The keys that the operation was watched under; empty if it never was."""
+        return tuple(watchers.key for watchers in self._watches)
+
+    @property
+    def checks(self) -> int:
+        """How often :meth:`try_complete` was called."""
+        return self._checks
+
+    @property
+    def created_ns(self) -> int:
+        """When the operation was parked, on its timer's clock; 0 if it never was, or if there is no timer."""
+        return self.added_ns
+
+    # -- the machinery
+
+    def _attempt(self, phase: int) -> bool:
+        """Call ``try_complete`` and say whether the operation is complete. The lock is held, the operation open."""
+        self._phase = phase
+        self._checks += 1
+        try:
+            self.try_complete()
+        except Exception as error:  # noqa: BLE001: contained: the operation stays as it is
+            self._contain("try_complete", error)
+        return self._outcome == phase
+
+    def _finish(self, outcome: int) -> bool:
+        """Take the one step from open to ``outcome``, and leave the timer and the watch lists."""
+        home = self._home
+        lock = _homeless if home is None else home.lock
+        lock.acquire(False) or lock.acquire()
+        try:
+            if self._outcome != OPEN:
+                return False
+            self._outcome = outcome
+            if home is not None:
+                home.left[outcome] += 1
+        finally:
+            lock.release()
+        if self._bucket is not None:
+            TimerTask.cancel(self)
+        if home is not None:
+            home.purgatory._left(self)
+        return True
+
+    def _complete(self) -> Exception | None:
+        """Run ``on_complete``, which happens once; what it raised is contained and returned."""
+        try:
+            self.on_complete()
+        except Exception as error:  # noqa: BLE001: contained: the operation has completed all the same
+            self._contain("on_complete", error)
+            return error
+        except BaseException as error:
+            self._tell(error)
+            raise
+        return None
+
+    def _expire(self, error: BaseException | None) -> None:
+        """Run ``on_expiration``. The operation's lock is free again."""
+        try:
+            self.on_expiration()
+        except Exception as raised:  # noqa: BLE001: contained
+            error = raised
+            self._contain("on_expiration", raised)
+        except BaseException as raised:
+            self._tell(raised)
+            raise
+        self._tell(error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        home = self._home
+        if home is not None and home.purgatory._observers:
+            outcome = _OUTCOMES[self._outcome]
+            assert outcome is not None
+            home.purgatory._notify_finished(self, outcome, error)
+
+    def _contain(self, hook: str, error: BaseException) -> None:
+        if self._home is not None:
+            self._home.purgatory._contain(self, hook, error)
+        else:
+            log_callback_error(None, self, hook, error)
