@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import structlog
+import structlog.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("help", "run", "test", "check", "cov", "bench", "docs", "soak", "clean")
@@ -19,7 +21,7 @@ MACHINE = re.compile(
     "|".join(
         [
             *(rf"(?<![\w.])/{folder}/" for folder in ("work", "root", "Users", "workspace", r"home/\w+")),
-            r"file:///(?!path)",
+            r"file:/" + "//(?!path)",
             r"extra-" + "index-url",
         ]
     )
@@ -35,14 +37,16 @@ def blocks(page):
 def run(source, page, line):
     """Execute a block as a module of its own and return what it printed; tracebacks name the page's lines."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile("\n" * line + source, page, "exec"), {"__name__": "page"})
+    config = structlog.get_config()  # which a block may change
+    try:
+        with contextlib.redirect_stdout(printed), structlog.testing.capture_logs():
+            exec(compile("\n" * line + source, page, "exec"), {"__name__": "page"})
+    finally:
+        structlog.configure(**config)
     return printed.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("page", "number"), [(page, number) for page in PAGES for number in range(len(blocks(page)))]
-)
+@pytest.mark.parametrize(("page", "number"), [(page, number) for page in PAGES for number in range(len(blocks(page)))])
 def test_code_on_a_page_runs(page, number):
     """A block of Python in the README or the guide runs as it stands, and what it asserts holds."""
     source, line = blocks(page)[number]
@@ -61,9 +65,7 @@ def test_own_operation_takes_fifteen_lines():
     """The subclass shown under "in 15 lines" is no longer than that."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     section = text[text.index("## Your own delayed operation in 15 lines") :]
-    shown = re.search(r"^class .*?(?=^\S|\Z)", section[section.index("class ") :], re.MULTILINE | re.DOTALL)[
-        0
-    ]
+    shown = re.search(r"^class .*?(?=^\S|\Z)", section[section.index("class ") :], re.MULTILINE | re.DOTALL)[0]
 
     assert len([line for line in shown.splitlines() if line.strip()]) <= 15
 
@@ -96,9 +98,7 @@ def test_changelog_has_a_place_for_news():
 
 def tracked():
     """The files of the tree that belong to it: git's, or, without git (an sdist), all that are there."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, timeout=30
-    )
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False, timeout=30)
     if listing.returncode == 0:
         return [ROOT / name for name in listing.stdout.decode().split("\0") if name]
     return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
