@@ -8,7 +8,7 @@ set -eu
 present() {
     case $1 in
         java) # Spark needs 17 or newer.
-            major=$(java -version 2>&1 | sed -n '1s/.*"\([0-9]*\).*/\1/p') || return 1
+            major=$(java -version 2>&1 | sed -n 's/^[^"]* version "\([0-9]*\).*/\1/p') || return 1
             [ "${major:-0}" -ge 17 ] ;;
         *) command -v "$1" >/dev/null 2>&1 ;;
     esac
