@@ -89,9 +89,7 @@ class Load:
         def poll(place: int, offset: int, min_records: int) -> None:
             partition = partitions[place]
             timeout_ms = self.settings.poll_timeout_ms
-            self.requests.append(
-                self.service.poll(partition, offset, min_records, timeout_ms, self._answers.put)
-            )
+            self.requests.append(self.service.poll(partition, offset, min_records, timeout_ms, self._answers.put))
 
         for consumer in range(self.settings.consumers):
             poll(consumer % len(partitions), 0, draw.randint(1, 40))

@@ -106,7 +106,5 @@ def summarise(load: Load, snapshots: tuple[PurgatorySnapshot, ...], answered_by_
         answered_by_shutdown=answered_by_shutdown,
         unanswered=sum(request.answered == 0 for request in load.requests),
         answered_twice=sum(request.answered > 1 for request in load.requests),
-        broken_promises=sum(
-            append.outcome is Outcome.SATISFIED and not append.committed for append in appends
-        ),
+        broken_promises=sum(append.outcome is Outcome.SATISFIED and not append.committed for append in appends),
     )

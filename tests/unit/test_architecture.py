@@ -90,16 +90,10 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
             return top not in rules.barred
         return rules.outside is None or top in rules.outside
 
-    return [
-        f"{module} imports {name}"
-        for name in imports(source, module, is_package=is_package)
-        if not allowed(name)
-    ]
+    return [f"{module} imports {name}" for name in imports(source, module, is_package=is_package) if not allowed(name)]
 
 
-SOURCES = sorted(
-    path for package in ("timer", "purgatory", "examples") for path in (ROOT / package).rglob("*.py")
-)
+SOURCES = sorted(path for package in ("timer", "purgatory", "examples") for path in (ROOT / package).rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -87,6 +88,39 @@ def test_help_lists_targets(arguments):
     listed = dict(re.findall(r"^  make (\S+) +(\S.*)$", make(*arguments), re.MULTILINE))
 
     assert set(TARGETS) <= set(listed)
+
+
+def script(name, *arguments, path):
+    """Run one of the set-up scripts with nothing on the PATH but what is named."""
+    return subprocess.run(
+        [ROOT / ".ci" / name, *arguments],
+        env={"PATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+def test_missing_python_is_said_in_a_line(tmp_path):
+    """Without a Python that serves there is one line that says what to do, and no environment."""
+    done = script("venv.sh", tmp_path / "venv", path=tmp_path)
+
+    assert 1 == done.returncode
+    assert re.fullmatch(r"error: no Python >= 3\.11 .*PYTHON=/path/to/python\n", done.stderr)
+    assert not (tmp_path / "venv").exists()
+
+
+def test_missing_programs_are_named_in_a_line(tmp_path):
+    """Where the set-up can't install what is missing, it names the packages in one line, and fails nothing."""
+    for program in ("id", "sed"):
+        (tmp_path / program).symlink_to(shutil.which(program))
+    (tmp_path / "kcat").symlink_to(shutil.which("true"))
+
+    done = script("setup.sh", "java", "kcat", "chromium", path=tmp_path)
+
+    assert 0 == done.returncode
+    assert re.fullmatch(r"please install: openjdk-17-jre-headless chromium \(.*\n", done.stderr)
 
 
 def test_changelog_has_a_place_for_news():
