@@ -4,21 +4,21 @@
 shard, by whoever comes first: a check, an expiry, ``force_complete`` from anywhere, a cancel. Only the one who took it
 runs ``on_complete``.
 
-**No check is lost, and nobody waits.** :meth:`DelayedOperation.maybe_try_complete` never blocks on the operation's lock:
+**No check is lost, nobody waits.** :meth:`DelayedOperation.maybe_try_complete` never blocks on the operation's lock:
 
     1. thread A holds the lock and has just looked at the state: not complete yet
     2. thread B changes the state, checks, and cannot get the lock
     3. B sets ``_pending`` and *tries the lock once more*; it is still held, so B leaves
     4. A releases the lock, *then* looks at ``_pending``, sees it, and starts over
 
-If A looked before releasing, B's flag could come between look and release, and both would leave. If B didn't try again
-after setting the flag, A could release and look between B's failed try and the flag. As it is: B's second try failed, so
-A had not released when the flag was already set, so A's look, which comes later, sees it. (Free-threaded build: storing
-an attribute takes and releases the object's own mutex, and releasing a lock is a sequentially consistent atomic too, so
-neither of the two stores can be passed by the load that follows it.)
+If A looked before releasing, B's flag could come between look and release, and both would leave. If B didn't try
+again after setting the flag, A could release and look between B's failed try and the flag. As it is: B's second try
+failed, so A had not released when the flag was already set, so A's look, which comes later, sees it. (Free-threaded
+build: storing an attribute takes and releases the object's own mutex, and releasing a lock is a sequentially
+consistent atomic too, so neither of the two stores can be passed by the load that follows it.)
 
-**A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A try
-missed on such a lock is handed to the purgatory's keeper, a background thread that tries again until it succeeds.
+**A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A
+try missed on such a lock is handed to the purgatory's keeper, a background thread that tries again until it succeeds.
 
 **Expiry takes the same way.** It sets ``_overdue`` and goes through ``maybe_try_complete``, and whoever then holds the
 lock expires the operation instead of trying it. So an expiry never overlaps a ``try_complete`` of the same operation,
@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Protocol
 from purgatory._log import log_callback_error
 from purgatory._outcome import Outcome
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, OPEN, SATISFIED, WatcherList, Watchers
-from timer import TimerTask, checked_delay_ms
+from timer import MISSING, TimerTask, checked_delay_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +101,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     _home: WatcherList | None
     _lock: LockLike
+    _token: object
     _outcome: int
     _phase: int
     _watches: Sequence[Watchers]
@@ -112,7 +113,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         self._bucket = None
         if lock is None:
             # The lock of an operation's own serves as its token too; see _watchers.
-            self._token = self._lock = threading.Lock()
+            self._lock = threading.Lock()
+            self._token = self._lock
         else:
             self._lock = lock
             self._token = object()
@@ -146,10 +148,22 @@ class DelayedOperation(TimerTask, abc.ABC):
         Returns:
             True to exactly one caller; False if it completed before, or was taken out of its purgatory.
         """
-        if self._finish(self._phase or FORCED):
-            self._tell(self._complete())
-            return True
-        return False
+        if not self._finish(self._phase or FORCED):
+            return False
+        # _complete and _tell, written out: this is the end of every check that succeeds.
+        error: Exception | None = None
+        try:
+            self.on_complete()
+        except Exception as raised:  # noqa: BLE001  # contained: the operation has completed all the same
+            self._contain("on_complete", raised)
+            error = raised
+        except BaseException as raised:
+            self._tell(raised)
+            raise
+        home = self._home
+        if home is not None and home.purgatory._observers:
+            self._tell(error)
+        return True
 
     def maybe_try_complete(self) -> bool:
         """Check the operation, unless someone is at it, who will then check again. Never blocks.
@@ -173,17 +187,27 @@ class DelayedOperation(TimerTask, abc.ABC):
                     if self._token is not lock and self._home is not None:
                         self._home.purgatory._keep_trying(self)
                     return False
+            if self._phase != OPEN:
+                # A re-entrant lock, and this thread is inside try_complete of this very operation, further up.
+                self._pending = True
+                lock.release()
+                return False
             expired = False
             error = None
             try:
                 self._pending = False
-                if self._outcome == OPEN:
-                    if self._overdue:
-                        expired = completed = self._finish(EXPIRED)
-                        if expired:
-                            error = self._complete()
-                    else:
-                        completed = self._attempt(SATISFIED)
+                if self._overdue:
+                    expired = completed = self._finish(EXPIRED)
+                    if expired:
+                        error = self._complete()
+                elif self._outcome == OPEN:
+                    self._phase = SATISFIED
+                    self._checks += 1
+                    self.try_complete()
+                    completed = self._outcome == SATISFIED
+            except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is
+                self._contain("try_complete", raised)
+                completed = self._outcome == SATISFIED
             except BaseException:
                 # This thread is being stopped and won't look at the flag: somebody else must.
                 if self._home is not None:
@@ -241,18 +265,13 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     # -- the machinery
 
-    def _attempt(self, phase: int) -> bool:
-        """Call ``try_complete`` and say whether the operation is complete. The lock is held, the operation open."""
-        self._phase = phase
-        self._checks += 1
-        try:
-            self.try_complete()
-        except Exception as error:  # noqa: BLE001: contained: the operation stays as it is
-            self._contain("try_complete", error)
-        return self._outcome == phase
-
     def _finish(self, outcome: int) -> bool:
-        """Take the one step from open to ``outcome``, and leave the timer and the watch lists."""
+        """Take the one step from open to ``outcome``, and leave the timer and the watch lists.
+
+        If somebody is inside ``try_complete`` of it, that one sees the outcome when leaving, and buries the operation: a
+        check drops the entry that it came by without more ado. If not, it is buried here. Somebody who leaves at this
+        moment ends the phase before looking at the outcome, so at least one of the two does it.
+        """
         home = self._home
         lock = _homeless if home is None else home.lock
         lock.acquire(False) or lock.acquire()
@@ -264,17 +283,26 @@ class DelayedOperation(TimerTask, abc.ABC):
                 home.left[outcome] += 1
         finally:
             lock.release()
-        if self._bucket is not None:
-            TimerTask.cancel(self)
+        bucket = self._bucket
+        if bucket is not None:
+            # TimerTask.cancel, its first look written out.
+            if bucket.pop(self, MISSING) is MISSING:
+                TimerTask.cancel(self)
+            else:
+                self._bucket = None
         if home is not None:
-            home.purgatory._left(self)
+            purgatory = home.purgatory
+            if self._phase == OPEN and self._watches:
+                purgatory._bury(self)
+            if purgatory._max_parked is not None:
+                purgatory._give_room()
         return True
 
     def _complete(self) -> Exception | None:
         """Run ``on_complete``, which happens once; what it raised is contained and returned."""
         try:
             self.on_complete()
-        except Exception as error:  # noqa: BLE001: contained: the operation has completed all the same
+        except Exception as error:  # noqa: BLE001  # contained: the operation has completed all the same
             self._contain("on_complete", error)
             return error
         except BaseException as error:
@@ -286,7 +314,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Run ``on_expiration``. The operation's lock is free again."""
         try:
             self.on_expiration()
-        except Exception as raised:  # noqa: BLE001: contained
+        except Exception as raised:  # noqa: BLE001  # contained
             error = raised
             self._contain("on_expiration", raised)
         except BaseException as raised:

@@ -30,9 +30,8 @@ operation as parked and sees whether a shutdown has come between.
 
 **Purge debt.** What an operation leaves under the keys it was *not* completed through are tombstones (see
 ``purgatory._watchers``), and each is noted. Once there are more than ``purge_interval``, whoever adds one drops up to
-:data:`PURGE_SLICE` of them, and the keeper the rest. A purge costs as much as it drops, whatever else is parked; nothing
-is searched.
-"""
+:data:`PURGE_SLICE` of them, and the keeper the rest. A purge costs as much as it drops, whatever else is parked;
+nothing is searched."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from purgatory._errors import (
     AlreadyParked,
@@ -55,7 +54,6 @@ from purgatory._errors import (
 from purgatory._keeper import Keeper
 from purgatory._log import log, log_callback_error
 from purgatory._operation import DelayedOperation
-from purgatory._outcome import Observer, Outcome
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
 from timer import NS_PER_MS, Driver, SystemTimer, SystemTimerReaper, Timer, TimerTask
@@ -63,6 +61,8 @@ from timer import NS_PER_MS, Driver, SystemTimer, SystemTimerReaper, Timer, Time
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+    from purgatory._outcome import Observer, Outcome
 
 __all__ = ["DelayedOperationPurgatory"]
 
@@ -212,9 +212,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         """
         if type(operation) not in self._admitted:
             self._admit(operation)
-        keys = (
-            watch_keys if type(watch_keys) is list or type(watch_keys) is tuple else _checked_keys(watch_keys)
-        )
+        keys = watch_keys if type(watch_keys) is list or type(watch_keys) is tuple else _checked_keys(watch_keys)
         shards, count = self._shards, self._shard_count
         try:
             if len(keys) == 1:
@@ -242,65 +240,80 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 self._give_room()
                 return False
             operation._home = home
+            operation._phase = IMMEDIATE
+            operation._checks = 1
             try:
-                if operation._attempt(IMMEDIATE):
-                    return True
+                operation.try_complete()
+            except Exception as error:  # noqa: BLE001  # contained: the operation is parked
+                self._contain(operation, "try_complete", error)
+            if operation._outcome == IMMEDIATE:
+                return True
+            if len(homes) == 1:
+                operation._watches = (home.watch(keys[0], operation._token, operation),)
+            else:
                 self._watch(operation, keys, homes)
-                if operation._outcome == OPEN and operation._attempt(IMMEDIATE):
-                    operation._phase = OPEN
-                    self._bury(operation)
-                    return True
-            except BaseException:
+            if operation._outcome == OPEN:
+                operation._checks = 2
+                try:
+                    operation.try_complete()
+                except Exception as error:  # noqa: BLE001  # contained: the operation is parked
+                    self._contain(operation, "try_complete", error)
+            if operation._outcome == IMMEDIATE:
+                self._bury(operation)
+                return True
+        except BaseException:
+            if operation._home is home:
+                operation._phase = OPEN
                 operation.cancel()
-                raise
+            raise
         finally:
             operation._phase = OPEN
             lock.release()
 
         timer = self._timer
-        if timer is not None and operation._outcome == OPEN:
-            try:
-                timer.add(operation)
-            except BaseException:
-                self._count_parked(operation, home)
-                operation.cancel()
-                raise
-        self._count_parked(operation, home)
+        if operation._outcome == OPEN:
+            if timer is None:
+                operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+            else:
+                try:
+                    timer.add(operation)
+                except BaseException:
+                    operation.cancel()
+                    self._settle_in(operation, home)
+                    raise
+        self._settle_in(operation, home)
         if operation._pending:
             operation.maybe_try_complete()
         return False
 
     def _watch(self, operation: OperationT, keys: Sequence[Hashable], homes: Sequence[WatcherList]) -> None:
-        """Put the operation under its keys, until it is complete."""
+        """Put the operation under several keys, until it is complete."""
         token = operation._token
-        if len(keys) == 1:
-            operation._watches = (homes[0].watch(keys[0], token, operation),)
-        else:
-            watches: list[Watchers] = []
-            operation._watches = watches
-            for shard, key in zip(homes, keys, strict=True):
-                if operation._outcome != OPEN:
-                    break
-                watches.append(shard.watch(key, token, operation))
+        watches: list[Watchers] = []
+        operation._watches = watches
+        for shard, key in zip(homes, keys, strict=True):
+            if operation._outcome != OPEN:
+                break
+            watches.append(shard.watch(key, token, operation))
 
-    def _count_parked(self, operation: OperationT, home: WatcherList) -> None:
-        """Count the operation as parked, and put right what happened since the last check."""
+    def _settle_in(self, operation: OperationT, home: WatcherList) -> None:
+        """Count the operation as parked, and put right what happened since its last check."""
         lock = home.lock
         lock.acquire(False) or lock.acquire()
         try:
+            home.parked += 1
             outcome = operation._outcome
             closed = self._closed
-            if outcome != IMMEDIATE:
-                home.parked += 1
         finally:
             lock.release()
         if outcome != OPEN:
+            # Whoever completed it may have come before its last watch, or before the timer.
             self._bury(operation)
             if operation._bucket is not None:
                 TimerTask.cancel(operation)
         elif closed and operation.cancel():
             raise PurgatoryClosed(self._name)
-        if self._observers and outcome != IMMEDIATE:
+        if self._observers:
             self._notify_parked(operation)
 
     # -- satisfy
@@ -334,21 +347,16 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 if len(operation._watches) > 1:
                     self._bury(operation, watchers)
             watchers.pop(token, None)
-        if not watchers:
-            shard.remove_if_empty(watchers)
+        if not watchers and not watchers.idle:
+            self._note_idle(watchers)
         return completed
 
-    def _left(self, operation: DelayedOperation) -> None:
-        """An operation has got its outcome, just now: nobody may find it any more.
-
-        If somebody is inside ``try_complete`` of it, that one sees the outcome when leaving, and buries it: a check
-        drops the entry that it came by without more ado. If not, it is buried here. Somebody who leaves at this moment
-        ends the phase before looking at the outcome, so at least one of the two does it.
-        """
-        if operation._phase == OPEN and operation._watches:
-            self._bury(operation)
-        if self._max_parked is not None:
-            self._give_room()
+    def _note_idle(self, watchers: Watchers) -> None:
+        """Nobody waits under the key any more: leave it to the next purge, as it may well be wanted again."""
+        watchers.idle = True
+        self._stale.append((watchers, None))
+        if len(self._stale) > self._purge_interval:
+            self._purge_more()
 
     def _bury(self, operation: DelayedOperation, but: Watchers | None = None) -> None:
         """Leave a tombstone under each key of a finished operation, and drop some if there are too many."""
@@ -358,13 +366,8 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             if watchers is not but:
                 watchers[token] = None
                 stale.append((watchers, token))
-        if (
-            len(stale) > self._purge_interval
-            and self._purge_slice()
-            and self._reaper_enabled
-            and not self._closed
-        ):
-            self._keeper.purge()
+        if len(stale) > self._purge_interval:
+            self._purge_more()
 
     # -- clear away
 
@@ -381,6 +384,11 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 return dropped
             before = dropped
             time.sleep(0)
+
+    def _purge_more(self) -> None:
+        """Drop a slice of tombstones here, and leave the rest to the keeper."""
+        if self._purge_slice() and self._reaper_enabled and not self._closed:
+            self._keeper.purge()
 
     def _purge_slice(self) -> bool:
         """Drop up to a slice of tombstones; whether there are more."""
@@ -399,7 +407,8 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 break
             if watchers.pop(token, missing) is not missing:
                 dropped += 1
-            if not watchers and not watchers.closed:
+            watchers.idle = False
+            if not watchers:
                 shards[hash(watchers.key) % count].remove_if_empty(watchers)
         return dropped
 
@@ -426,7 +435,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             if operation is None or operation._outcome != OPEN:
                 watchers.pop(token, None)
         if not watchers:
-            shard.remove_if_empty(watchers)
+            self._note_idle(watchers)
         return cancelled  # type: ignore[return-value]  # what was parked here is of the purgatory's type
 
     # -- looking in
@@ -469,7 +478,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
 
     @property
     def watched(self) -> int:
-        """How many entries the watch lists have: one for each operation and key, finished ones not yet cleared included."""
+        """How many entries the watch lists have: one an operation and key, finished ones not yet cleared included."""
         return sum(len(watchers) for shard in self._shards for watchers in list(shard.by_key.values()))
 
     @property
@@ -696,21 +705,17 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         for observer in self._observers:
             try:
                 observer.parked(operation)
-            except Exception as error:  # noqa: BLE001: contained, as any callback
+            except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, observer, error)
 
-    def _notify_finished(
-        self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None
-    ) -> None:
+    def _notify_finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None) -> None:
         for observer in self._observers:
             try:
                 observer.finished(operation, outcome, error)
-            except Exception as raised:  # noqa: BLE001: contained, as any callback
+            except Exception as raised:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, observer, raised)
 
-    def _contain_observer(
-        self, operation: DelayedOperation, observer: Observer, error: BaseException
-    ) -> None:
+    def _contain_observer(self, operation: DelayedOperation, observer: Observer, error: BaseException) -> None:
         with self._errors_lock:
             self._callback_errors["observer"] += 1
         log.error(

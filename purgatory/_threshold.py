@@ -4,8 +4,8 @@ Each threshold that somebody waits for is a watch key; a heap of the distinct th
 reaches. So everything else, deadlines, exactly-once, shutdown, is the purgatory's.
 
 Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
-*before* the heap is looked at: a value that rises in between finds the key, or the waiter's second check finds the value.
-"""
+*before* the heap is looked at: a value that rises in between finds the key, or the waiter's second check finds the
+value."""
 
 from __future__ import annotations
 

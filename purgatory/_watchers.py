@@ -10,18 +10,17 @@ checks again keeps an empty cell, never the operation and what hangs on it. Cell
 key or by a purge. The token is an object that belongs to the operation alone; as long as a cell refers to it, no other
 can have the same identity, so clearing away a tombstone can never hit a newcomer.
 
-**The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home here
-from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that exists
-doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks inside, so
-one of the two sees the other. What this prevents, and what Kafka had to be cured of:
+**The shard's lock** guards three things: removing a key's ``Watchers``, the step of an operation at home
+here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that
+exists doesn't take it, nor does making a key's ``Watchers``, by the atomic ``setdefault``: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks
+inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
 
     1. thread A finds the watchers of key K, and is about to add its operation
     2. thread B drops the last operation under K, sees the watchers empty, removes K from the shard
     3. A adds to watchers that nobody can find any more: every later check of K misses its operation
 
-A key's ``__hash__`` and ``__eq__`` are the user's code and run inside dict operations, some with the lock held. The lock
-is therefore re-entrant, and nothing relies on a key not being touched between two dict operations.
-"""
+A key's ``__hash__`` and ``__eq__`` are the user's code and run inside dict operations, some with the lock held. The
+lock is therefore re-entrant, and nothing relies on a key not being touched between two dict operations."""
 
 from __future__ import annotations
 
@@ -54,13 +53,15 @@ class Watchers(_Cells):
     Attributes:
         key: the key.
         closed: set while, and after, the key is removed from its shard.
+        idle: set when nobody waits under the key any more and that has been noted for the next purge.
     """
 
-    __slots__ = ("closed", "key")
+    __slots__ = ("closed", "idle", "key")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.closed = False
+        self.idle = False
 
 
 class WatcherList:
@@ -88,15 +89,16 @@ class WatcherList:
     def watch(self, key: Hashable, token: object, operation: DelayedOperation) -> Watchers:
         """Put an operation under a key."""
         watchers = self.by_key.get(key)
-        if watchers is not None:
-            watchers[token] = operation
-            if not watchers.closed:
-                return watchers
-            watchers.pop(token, None)
-        with self.lock:
+        if watchers is None:
             watchers = self.by_key.setdefault(key, Watchers(key))
-            watchers[token] = operation
-            return watchers
+        watchers[token] = operation
+        while watchers.closed:
+            # The key is being removed, or was. Behind the lock that is decided.
+            watchers.pop(token, None)
+            with self.lock:
+                watchers = self.by_key.setdefault(key, Watchers(key))
+                watchers[token] = operation
+        return watchers
 
     def remove_if_empty(self, watchers: Watchers) -> None:
         """Forget a key that nobody waits under."""
@@ -106,9 +108,7 @@ class WatcherList:
             watchers.closed = True
             # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
             if watchers.copy():
-                watchers.closed = (
-                    False  # a newcomer; had it seen the flag, it comes by the lock and watches again
-                )
+                watchers.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
             elif self.by_key.get(watchers.key) is watchers:
                 del self.by_key[watchers.key]
         finally:
@@ -118,6 +118,4 @@ class WatcherList:
         """Every operation in the shard, some perhaps several times."""
         with self.lock:
             lists = list(self.by_key.values())
-        return [
-            operation for watchers in lists for operation in watchers.copy().values() if operation is not None
-        ]
+        return [operation for watchers in lists for operation in watchers.copy().values() if operation is not None]

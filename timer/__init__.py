@@ -25,11 +25,12 @@ from timer._errors import (
 )
 from timer._mock import MockTimer
 from timer._reaper import Driver, SystemTimerReaper
-from timer._task import TimerTask, TimerTaskEntry, checked_delay_ms
+from timer._task import MISSING, TimerTask, TimerTaskEntry, checked_delay_ms
 from timer._timer import InlineExecutor, Submits, SystemTimer, Timer, TimerStatistics, report_task_error
 from timer._wheel import TimingWheel
 
 __all__ = [
+    "MISSING",
     "NS_PER_MS",
     "Clock",
     "DelayTypeError",

@@ -39,9 +39,7 @@ class TimerTaskList(_Tasks):
 
     __slots__ = ("closed", "end", "first", "level", "lock")
 
-    def __init__(
-        self, first: int, end: int, level: int, lock: threading.Lock, *, closed: bool = False
-    ) -> None:
+    def __init__(self, first: int, end: int, level: int, lock: threading.Lock, *, closed: bool = False) -> None:
         self.first = first
         self.end = end
         self.level = level

@@ -32,9 +32,7 @@ class DelayValueError(TimerError, ValueError):
     """
 
     def __init__(self, delay: float) -> None:
-        super().__init__(
-            f"a delay must be finite, not {delay!r}; for 'no timeout' use a very long delay, in ms"
-        )
+        super().__init__(f"a delay must be finite, not {delay!r}; for 'no timeout' use a very long delay, in ms")
         self.delay = delay
 
 

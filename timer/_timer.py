@@ -1,8 +1,9 @@
 """The timer: adds tasks to a wheel, waits for what comes due, and hands it to an executor.
 
-**Flow of an expiry**: a driver (usually a :class:`~timer.SystemTimerReaper`) sleeps in :meth:`SystemTimer.advance_clock`
-until the next occupied bucket -> the bucket is closed and taken out -> its tasks cascade, or are due -> everything due
-goes to the executor as one batch -> the executor claims each task and runs it, in order of deadline.
+**Flow of an expiry**: a driver (usually a :class:`~timer.SystemTimerReaper`) sleeps in
+:meth:`SystemTimer.advance_clock` until the next occupied bucket -> the bucket is closed and taken out -> its tasks
+cascade, or are due -> everything due goes to the executor as one batch -> the executor claims each task and runs it,
+in order of deadline.
 
 **Never early.** A task's due tick is its deadline rounded *up*, and a bucket is flushed when the clock, read after
 waking, has reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time it takes
@@ -12,10 +13,9 @@ to wake the reaper and to get to the task.
 cascading (in slices of :data:`SLICE` tasks). It is a leaf: nothing is called with it held but the clock. Adding to a
 bucket that exists and cancelling don't take it (``timer._wheel`` says why that is safe). No task runs with it held.
 
-**Rejected.** A condition variable a task or a queue a task to the executor: a wake-up costs more than the task. A thread
-per timer that also runs the tasks: a slow one would hold up all others' expiry; someone whose tasks are quick may say
-so with ``executor=InlineExecutor()`` and saves the hand-over.
-"""
+**Rejected.** A condition variable a task or a queue a task to the executor: a wake-up costs more than the task. A
+thread per timer that also runs the tasks: a slow one would hold up all others' expiry; someone whose tasks are quick
+may say so with ``executor=InlineExecutor()`` and saves the hand-over."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class TimerStatistics:
         next_deadline_ms: milliseconds until the next bucket comes due, or None.
         fired: tasks run since the start.
         failed: of these, how many raised.
-        late_ns: lateness of the tasks run, as counts by power of two: entry *i* counts those less than ``2**i`` ns late,
-            and not counted in an entry before.
+        late_ns: lateness of the tasks run, as counts by power of two: entry *i* counts those less than ``2**i`` ns
+            late and not counted in an entry before.
         late_sum_ns: the sum of all lateness.
         late_max_ns: the greatest lateness.
     """
@@ -100,7 +100,8 @@ class TimerStatistics:
 
 
 def report_task_error(task: TimerTask, error: BaseException) -> None:
-    """The default for a timer's ``on_error``: hand the error to ``threading.excepthook``, as a thread's own would be."""
+    """The default for a timer's ``on_error``: hand the error to ``threading.excepthook``, as a thread's own."""
+    del task
     args = (type(error), error, error.__traceback__, threading.current_thread())
     threading.excepthook(threading.ExceptHookArgs(args))
 
@@ -140,7 +141,7 @@ class Timer(abc.ABC):
         """Whether somebody calls :meth:`advance_clock` already, so that a second driver would be one too many."""
         return False
 
-    def wake(self) -> None:
+    def wake(self) -> None:  # noqa: B027  # a timer that nobody can wait in has nothing to do here
         """Make whoever waits in :meth:`advance_clock` look again."""
 
     def __enter__(self) -> Self:
@@ -425,9 +426,7 @@ class SystemTimer(Timer):
             with self._lock:
                 executor = self._executor
                 if executor is None:
-                    executor = self._executor = ThreadPoolExecutor(
-                        1, thread_name_prefix=f"{self._name}-executor"
-                    )
+                    executor = self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
         return executor
 
     def _run_batch(self, batch: list[TimerTaskList]) -> None:
@@ -452,7 +451,7 @@ class SystemTimer(Timer):
                 fired += 1
                 try:
                     task.run()
-                except Exception as error:  # noqa: BLE001: a task's error is reported and stops nobody else
+                except Exception as error:  # noqa: BLE001  # a task's error is reported and stops nobody else
                     failed += 1
                     self._report(task, error)
         finally:
@@ -467,7 +466,7 @@ class SystemTimer(Timer):
     def _report(self, task: TimerTask, error: BaseException) -> None:
         try:
             self._on_error(task, error)
-        except Exception as second:  # noqa: BLE001: a broken error handler must not stop the timer either
+        except Exception as second:  # noqa: BLE001  # a broken error handler must not stop the timer either
             report_task_error(task, second)
 
     # -- looking in
@@ -503,7 +502,7 @@ class SystemTimer(Timer):
         return self._clock()
 
     def next_deadline_ms(self) -> float | None:
-        """Milliseconds until the next bucket comes due (a task in it may be due later), or None if nothing is pending."""
+        """Milliseconds until the next bucket comes due (a task in it may be due later); None if nothing is pending."""
         with self._lock:
             upcoming = self._wheel.next_tick()
             if upcoming is None:
