@@ -62,5 +62,5 @@ class BrokerError(Exception):
         self.code = code
 
 
-class MalformedRequest(ValueError):  # noqa: N818 - named for what happened
+class MalformedRequest(ValueError):
     """The bytes are no request that this broker serves; the connection that sent them is closed."""

@@ -59,9 +59,7 @@ class ProducerStates:
         if known is None:
             return None
         if batch.producer_epoch < known.epoch:
-            raise BrokerError(
-                ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} < {known.epoch}"
-            )
+            raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} < {known.epoch}")
         if batch.producer_epoch > known.epoch:
             if batch.base_sequence != 0:
                 raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch starts at 0")

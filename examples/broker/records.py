@@ -78,8 +78,8 @@ def parse(data: bytes, position: int = 0) -> Batch:
     """
     if len(data) - position < HEADER_SIZE:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the bytes end inside a batch's header")
-    (base, length, _, magic, crc, attributes, delta, _, latest, producer, epoch, sequence, count) = (
-        _HEADER.unpack_from(data, position)
+    (base, length, _, magic, crc, attributes, delta, _, latest, producer, epoch, sequence, count) = _HEADER.unpack_from(
+        data, position
     )
     size = length + 12
     if magic != 2:  # noqa: PLR2004 - the format's number
@@ -146,13 +146,14 @@ def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
     method = batch.attributes & _COMPRESSION
     if method == _GZIP:
         unpacker = zlib.decompressobj(wbits=31)
-        body = unpacker.decompress(body, _MAX_UNPACKED)
+        try:
+            body = unpacker.decompress(body, _MAX_UNPACKED)
+        except zlib.error as error:
+            raise BrokerError(ErrorCode.INVALID_RECORD, str(error)) from error
         if unpacker.unconsumed_tail:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "the batch unpacks to more than is allowed")
     elif method:
-        raise BrokerError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {method} can't be taken apart"
-        )
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {method} can't be taken apart")
     (first,) = struct.unpack_from(">q", data, batch.position + 27)
     try:
         position = 0

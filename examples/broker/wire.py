@@ -49,6 +49,7 @@ __all__ = [
     "String",
     "array",
     "decode",
+    "decode_prefix",
     "encode",
     "only",
     "since",
@@ -107,13 +108,22 @@ def decode(message: type[M], version: int, data: bytes, start: int = 0) -> M:
     Raises:
         MalformedRequest: if the bytes are no such message.
     """
-    try:
-        value, end = _decoder(message, version)(data, start, len(data))  # type: ignore[arg-type]  # classes hash
-    except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedRequest(f"{message.__name__} v{version}: {error}") from error
+    value, end = decode_prefix(message, version, data, start)
     if end != len(data):
         raise MalformedRequest(f"{message.__name__} v{version}: {len(data) - end} bytes too many")
-    return value  # type: ignore[no-any-return]  # the compiled function builds a `message`
+    return value
+
+
+def decode_prefix(message: type[M], version: int, data: bytes, start: int = 0) -> tuple[M, int]:
+    """Read one message at the start of `data`; give it and where it ends.
+
+    Raises:
+        MalformedRequest: if the bytes are no such message.
+    """
+    try:
+        return _decoder(message, version)(data, start, len(data))  # type: ignore[arg-type]  # classes hash
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"{message.__name__} v{version}: {error}") from error
 
 
 def encode(value: object, version: int) -> list[bytes]:
@@ -220,9 +230,7 @@ def _decode_value(source: _Source, hint: Any, version: int) -> str:
     _unpack(source)
     nullable = nullable or getattr(wire, "nullable", False)
     source.add(f"if {length} < 0:")
-    source.add(
-        f"    {result} = None" if nullable else "    raise MalformedRequest('null where a value is needed')"
-    )
+    source.add(f"    {result} = None" if nullable else "    raise MalformedRequest('null where a value is needed')")
     source.add(f"elif {length} > size - pos:")
     source.add(f"    raise MalformedRequest(f'length {{{length}}} reaches past the end')")
     source.add("else:")
@@ -247,9 +255,7 @@ def _decode_array(source: _Source, element: Any, version: int, result: str, leng
     source.add(f"for _ in range({length}):")
     source.depth += 1
     item = (
-        _decode_value(source, element, version)
-        if isinstance(wire, _Sized)
-        else _decode_struct(source, wire, version)
+        _decode_value(source, element, version) if isinstance(wire, _Sized) else _decode_struct(source, wire, version)
     )
     source.add(f"{result}.append({item})")
     source.depth -= 1

@@ -1,0 +1,150 @@
+"""`python -m examples.broker`: one node, or a cluster of them on one machine.
+
+With `--replicas 3` this process starts three of itself, a node each, on ports that follow one another (or
+free ones, for `--port 0`), and stays to stop them. A node ends by itself when its standard input is closed,
+which is what happens when the process that started it dies, however it does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import structlog
+
+from examples.broker.broker import Broker
+from examples.broker.config import Config
+from examples.broker.log import Fsync
+
+__all__ = ["main"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m examples.broker", description="A small replicated log broker.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=9092, help="of node 1; 0 takes free ones (9092)")
+    parser.add_argument("--data", type=Path, default=Path("var/broker"), help="the data folder (var/broker)")
+    parser.add_argument("--replicas", type=int, default=1, help="how many nodes (1)")
+    parser.add_argument("--partitions", type=int, default=1, help="of a topic made by being asked for (1)")
+    parser.add_argument("--min-isr", type=int, default=1, help="in-sync replicas that acks=all needs (1)")
+    parser.add_argument("--lag-ms", type=int, default=10_000, help="a replica behind for longer leaves the ISR")
+    parser.add_argument("--rebalance-delay-ms", type=int, default=500, help="a new group waits for more members")
+    parser.add_argument("--fsync", choices=[policy.value for policy in Fsync], default="interval")
+    parser.add_argument("--frame-timeout-ms", type=int, default=30_000, help="a request must be whole by then")
+    parser.add_argument("--max-request-bytes", type=int, default=32 * 1024 * 1024)
+    parser.add_argument("--metrics-port", type=int, help="serve /metrics of node 1 here, of the next on the next")
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    parser.add_argument("--node-id", type=int, help="run this node only, of those that --ports names")
+    parser.add_argument("--ports", help="the ports of all nodes, node 1 first, with commas between")
+    return parser
+
+
+def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -> Config:
+    metrics = options.metrics_port
+    return Config(
+        data=options.data if len(ports) == 1 else options.data / f"node-{node_id}",
+        host=options.host,
+        node_id=node_id,
+        ports=ports,
+        partitions=options.partitions,
+        min_isr=options.min_isr,
+        replica_lag_ms=options.lag_ms,
+        initial_rebalance_delay_ms=options.rebalance_delay_ms,
+        fsync=Fsync(options.fsync),
+        frame_timeout_ms=options.frame_timeout_ms,
+        max_request_bytes=options.max_request_bytes,
+        metrics_port=None if metrics is None else metrics + node_id - 1,
+    )
+
+
+def _free_ports(host: str, count: int) -> tuple[int, ...]:
+    sockets = [socket.create_server((host, 0)) for _ in range(count)]
+    try:
+        return tuple(sock.getsockname()[1] for sock in sockets)
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+async def _run_node(config: Config, *, watch_stdin: bool) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    if watch_stdin:
+        loop.add_reader(0, lambda: None if os.read(0, 4096) else stop.set())
+    broker = Broker(config)
+    await broker.start()
+    print(f"node {config.node_id} listens on {config.host}:{config.port}", flush=True)
+    await stop.wait()
+    if watch_stdin:
+        loop.remove_reader(0)
+    await broker.stop()
+
+
+def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], arguments: list[str]) -> int:
+    """Start a process for each node; when one ends, or a signal comes, end the others."""
+    command = [sys.executable, "-m", "examples.broker", *arguments, "--ports", ",".join(map(str, ports))]
+    nodes = [
+        subprocess.Popen([*command, "--node-id", str(node)], stdin=subprocess.PIPE)  # noqa: S603 - ourselves
+        for node in range(1, len(ports) + 1)
+    ]
+    print(
+        "cluster:",
+        " ".join(f"{options.host}:{port}(pid {p.pid})" for port, p in zip(ports, nodes, strict=True)),
+        flush=True,
+    )
+
+    def stop(*_: object) -> None:
+        for node in nodes:
+            if node.poll() is None:
+                node.terminate()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    code = nodes[0].wait()  # without the leader there is nothing to serve
+    stop()
+    return max([code, *(node.wait() for node in nodes)])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments say until SIGINT or SIGTERM; give the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, options.log_level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    if options.replicas < 1:
+        parser.error(f"--replicas must be 1 or more, got {options.replicas}")
+    try:
+        if options.ports:
+            ports = tuple(int(port) for port in options.ports.split(","))
+        elif options.port == 0:
+            ports = _free_ports(options.host, options.replicas)
+        else:
+            ports = tuple(range(options.port, options.port + options.replicas))
+        config = _config(options, options.node_id or 1, ports)
+    except ValueError as error:
+        parser.error(str(error))
+    if options.node_id is None and len(ports) > 1:
+        return _run_cluster(options, ports, arguments)
+    try:
+        asyncio.run(_run_node(config, watch_stdin=options.node_id is not None and not sys.stdin.isatty()))
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

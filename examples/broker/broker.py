@@ -1,0 +1,119 @@
+"""One node: its parts put together, started and stopped.
+
+**Time.** All purgatories share one timer. Its executor is the event loop: what expires is run there, like a
+request, so nothing in the broker is ever touched by two threads. The timer's own thread only waits.
+
+**Stopping.** First no new clients; then the purgatories are shut down, which answers everything that waits;
+then the answers are written; then the logs are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from examples.broker.handlers import RecordHandlers
+from examples.broker.log import Fsync
+from examples.broker.replica_manager import ReplicaManager
+from examples.broker.server import Server
+from examples.broker.topics import TopicStore
+from purgatory import ActionQueue
+from timer import SystemTimer, SystemTimerReaper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from examples.broker.config import Config
+
+__all__ = ["Broker"]
+
+_log = structlog.get_logger(__name__)
+_HOUSEKEEPING_S = 0.25
+
+
+class _OnLoop:
+    """An executor that runs what expired on the event loop, and then the checks that this caused."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, after: Callable[[], None]) -> None:
+        self._loop = loop
+        self._after = after
+
+    def submit(self, function: Callable[..., Any], /, *args: Any) -> None:
+        """Run it on the loop, soon; when the loop is closed there is nobody left to answer."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._run, function, args)
+
+    def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        function(*args)
+        self._after()
+
+
+class Broker:
+    """A node of the cluster; start it within a running loop."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.actions = ActionQueue()
+        self.server = Server(config, self.actions)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._syncing = threading.Event()
+        self._syncer: threading.Thread | None = None
+
+    async def start(self) -> None:
+        """Open the logs, and listen.
+
+        Raises:
+            OSError: if the address or the data folder can't be had.
+        """
+        loop = asyncio.get_running_loop()
+        config = self.config
+        executor = _OnLoop(loop, self.server.run_actions)
+        self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
+        self.store = TopicStore(config.data)
+        self.replicas = ReplicaManager(config, self.store, self.timer, self.actions)
+        self.server.handlers |= RecordHandlers(config, self.replicas).table
+        if config.fsync is Fsync.INTERVAL:
+            self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
+            self._syncer.start()
+        await self.server.start()
+        self._tasks.append(loop.create_task(self._keep_house()))
+        _log.info("listening", node=config.node_id, host=config.host, port=config.port, data=str(config.data))
+
+    def _sync(self) -> None:
+        while not self._syncing.wait(self.config.fsync_interval_ms / 1_000):
+            self.replicas.sync()
+
+    async def _keep_house(self) -> None:
+        rounds = 0
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            rounds += 1
+            try:
+                self.server.close_drips()
+                self.replicas.shrink_isrs()
+                self.server.run_actions()
+                if rounds % 4 == 0:
+                    self.replicas.checkpoint()
+            except Exception:  # noqa: BLE001 - contained: tried again next time
+                _log.exception("housekeeping failed")
+
+    async def stop(self) -> None:
+        """Answer what waits, and stop."""
+        _log.info("stopping", node=self.config.node_id)
+        self.server.stop_listening()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._syncing.set()
+        if self._syncer is not None:
+            await asyncio.to_thread(self._syncer.join)
+        self.replicas.shut_down()
+        self.timer.shutdown()
+        self.server.run_actions()
+        self.server.close()
+        await asyncio.sleep(0.05)  # the transports write what they hold
+        self.replicas.close()
