@@ -1,0 +1,188 @@
+"""
+Measuring things beside each other.
+
+A bare number says little: the machine is busy, the clock rate moves, caches are shared. So whatever is compared is
+measured *interleaved*: every round runs each case once, the next round starts with the next case, and what counts is
+the ratio of two cases **of the same round**. A figure in the table is the median over the rounds.
+
+A case is a context manager that prepares what is needed and yields a function ``run(n)``, which does *n* operations and
+is timed as a whole, or returns the seconds itself if part of what it does should not count:
+
+    >>> import contextlib
+    >>> @contextlib.contextmanager
+    ... def appending():
+    ...     things = []
+    ...     def run(n):
+    ...         for i in range(n):
+    ...             things.append(i)
+    ...     yield run
+    >>> table = compare("lists", [Case("append", appending, 1000)], rounds=3)
+    >>> table.columns
+    ('case', 'ns', 'p10-p90', 'ratio')
+
+Garbage is collected before each run, and collection stays enabled in it: a service has it enabled too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import attrs
+
+__all__ = ["Case", "Table", "clock", "compare", "percentile", "say", "show", "write_json"]
+
+clock = time.perf_counter
+
+Run = Callable[[int], "float | None"]
+
+
+@attrs.frozen
+class Case:
+    """Something to be measured.
+
+    Attributes:
+        name: how the table calls it.
+        prepare: makes what is needed and yields ``run(n)``.
+        n: operations a round; so many that a run takes some 10 ms.
+    """
+
+    name: str
+    prepare: Callable[[], AbstractContextManager[Run]]
+    n: int
+
+
+@attrs.frozen
+class Table:
+    """A result.
+
+    Attributes:
+        title: what was measured.
+        columns: what the columns say.
+        rows: one value a column, text or number.
+        note: how to read it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+    note: str = ""
+
+    def column(self, name: str) -> dict[str, float]:
+        """A column's numbers by the first column's text."""
+        place = self.columns.index(name)
+        return {str(row[0]): row[place] for row in self.rows if isinstance(row[place], (int, float))}
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which ``share`` of the values lie (nearest rank); NaN if there are none."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))] if ordered else math.nan
+
+
+def compare(
+    title: str, cases: Sequence[Case], *, rounds: int = 15, scale: float = 1.0, unit: str = "ns", note: str = ""
+) -> Table:
+    """Measure cases interleaved; ratios are to the first.
+
+    Args:
+        title: what is compared.
+        cases: the first is what the others are set beside.
+        rounds: how often each is run; one round more, the first, only warms up.
+        scale: makes every run shorter, for a look or a smoke test.
+        unit: ``ns`` or ``us``.
+        note: how to read it.
+    """
+    per = {"ns": 1e9, "us": 1e6}[unit]
+    costs: list[list[float]] = [[] for _ in cases]
+    with contextlib.ExitStack() as stack:
+        runs = [stack.enter_context(case.prepare()) for case in cases]
+        for turn in range(rounds + 1):
+            for step in range(len(cases)):
+                index = (turn + step) % len(cases)
+                n = max(1, round(cases[index].n * scale))
+                gc.collect()
+                start = clock()
+                seconds = runs[index](n)
+                elapsed = clock() - start
+                if turn:
+                    costs[index].append((elapsed if seconds is None else seconds) / n * per)
+    first = costs[0]
+    rows = tuple(
+        (
+            case.name,
+            round(statistics.median(cost), 1),
+            f"{percentile(cost, 0.1):,.0f}-{percentile(cost, 0.9):,.0f}",
+            round(statistics.median([ours / theirs for ours, theirs in zip(cost, first, strict=True)]), 2),
+        )
+        for case, cost in zip(cases, costs, strict=True)
+    )
+    return Table(title, ("case", unit, "p10-p90", "ratio"), rows, note)
+
+
+def say(text: str) -> None:
+    """Tell what is going on, on the error stream, where it doesn't get into the tables."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def show(table: Table) -> None:
+    """Print a table: with rich where it is installed and the output is a terminal, else plain."""
+    cells = [[_text(value) for value in row] for row in table.rows]
+    right = [not isinstance(value, str) for value in table.rows[0]] if table.rows else []
+    if sys.stdout.isatty():
+        with contextlib.suppress(ModuleNotFoundError):
+            from rich.console import Console  # noqa: PLC0415  (it may not be there)
+            from rich.table import Table as RichTable  # noqa: PLC0415
+
+            grid = RichTable(title=table.title, caption=table.note or None, title_justify="left")
+            for name, at_right in zip(table.columns, right, strict=True):
+                grid.add_column(name, justify="right" if at_right else "left")
+            for row in cells:
+                grid.add_row(*row)
+            Console().print(grid)
+            return
+    widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
+    lines = [table.title, "-" * len(table.title)]
+    for row in (list(table.columns), *cells):
+        padded = [
+            text.rjust(width) if at_right else text.ljust(width)
+            for text, width, at_right in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    if table.note:
+        lines.append(table.note)
+    print("\n".join(lines), end="\n\n", flush=True)
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def write_json(tables: Sequence[Table], path: Path) -> None:
+    """Keep the tables, with what they were measured on, in a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result = {
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "load": round(os.getloadavg()[0], 2),
+        "tables": [attrs.asdict(table) for table in tables],
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
