@@ -164,8 +164,7 @@ class Journal(_Folder):
             map(groups.__getitem__, zip(source, kinds, names, keys, map(id, outcomes), errors, strict=True)),
         )
         words = {
-            id(outcome): _word(outcome)
-            for outcome in dict(zip(map(id, outcomes), outcomes, strict=True)).values()
+            id(outcome): _word(outcome) for outcome in dict(zip(map(id, outcomes), outcomes, strict=True)).values()
         }
         texts = [
             [src, kind.__name__, name, _labels(ks), self._instance, words[outcome], _describe(error)]
@@ -262,7 +261,7 @@ class Trace(_Folder):
             epoch_ns: nanoseconds since the epoch at that clock's zero.
         """
         clock = now_ns or time.monotonic_ns
-        return _TraceObserver(self._put, purgatory, needs, identify, clock, self._shift(now_ns, epoch_ns))
+        return _TraceObserver(self._put, purgatory, needs, identify, clock, shift=self._shift(now_ns, epoch_ns))
 
     def event(self, key: Hashable, level: int, *, at_ns: int | None = None) -> None:
         """A key has reached a level, now or at an instant of the monotonic clock."""
@@ -301,6 +300,7 @@ class _TraceObserver:
         needs: Callable[[Any], Mapping[Hashable, int]],
         identify: Callable[[Any], str] | None,
         clock: Callable[[], int],
+        *,
         shift: int,
     ) -> None:
         self._clock = clock

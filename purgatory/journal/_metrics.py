@@ -43,9 +43,7 @@ class JournalCollector:
             for name, stats in now.items():
                 counter.add_metric([name], getattr(stats, attribute))
             yield counter
-        gauge = GaugeMetricFamily(
-            "purgatory_journal_buffered_rows", "Rows waiting to be written.", labels=["journal"]
-        )
+        gauge = GaugeMetricFamily("purgatory_journal_buffered_rows", "Rows waiting to be written.", labels=["journal"])
         for name, stats in now.items():
             gauge.add_metric([name], stats.buffered)
         yield gauge

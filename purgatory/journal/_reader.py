@@ -31,9 +31,7 @@ def read(folder: str | Path, after: int = -1) -> Iterator[Record | TraceRow]:
     if not list_segments(folder):
         raise JournalMissing(folder)
     progress = True
-    while (
-        progress
-    ):  # again after a segment vanished under us: it was sealed, and its rows are in the new file
+    while progress:  # again after a segment vanished under us: it was sealed, and its rows are in the new file
         progress = False
         for segment in list_segments(folder):
             if segment.last is not None and segment.last <= after:
@@ -130,11 +128,7 @@ def _parquet_span(segment: Segment) -> tuple[int, int]:
         message = f"{segment.path.name} can't be read: {error}"
         raise JournalFormat(message) from error
     expected = segment.last - segment.first + 1
-    if (
-        len(sequence) != expected
-        or sequence[0].as_py() != segment.first
-        or sequence[-1].as_py() != segment.last
-    ):
+    if len(sequence) != expected or sequence[0].as_py() != segment.first or sequence[-1].as_py() != segment.last:
         message = f"{segment.path.name} holds {len(sequence)} rows, its name says {expected}"
         raise JournalFormat(message)
     return segment.first, segment.last

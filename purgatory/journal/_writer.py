@@ -92,9 +92,7 @@ class Options:
     interval_ms: int = attrs.field(default=20, validator=attrs.validators.ge(1))
     when_full: WhenFull = attrs.field(default="drop", validator=attrs.validators.in_(("drop", "wait")))
     patience_ms: int = attrs.field(default=10, validator=attrs.validators.ge(0))
-    sync: Sync = attrs.field(
-        default="segment", validator=attrs.validators.in_(("never", "segment", "flush", "always"))
-    )
+    sync: Sync = attrs.field(default="segment", validator=attrs.validators.in_(("never", "segment", "flush", "always")))
     segment_bytes: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(1))
     segment_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
     parquet: bool | None = None

@@ -63,12 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     web = command("serve", "Serve the journal over HTTP until interrupted.")
     web.add_argument("--port", type=int, default=9097)
     web.add_argument("--addr", default="127.0.0.1")
-    rehearse = command(
-        "rehearse", "Run a trace through the library on a manual clock, and journal the outcome."
-    )
-    rehearse.add_argument(
-        "--journal", type=Path, required=True, metavar="DIR", help="where to write the journal"
-    )
+    rehearse = command("rehearse", "Run a trace through the library on a manual clock, and journal the outcome.")
+    rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="where to write the journal")
     return parser
 
 
@@ -101,7 +97,7 @@ def _follow(folder: Path, after: int) -> Iterator[Record | TraceRow]:
 
 def _seal(options: argparse.Namespace) -> int:
     if not options.folder.is_dir():
-        raise JournalError(f"{options.folder} is not a folder")  # noqa: EM102, TRY003
+        raise JournalError(f"{options.folder} is not a folder")
     lock = FolderLock(options.folder)
     try:
         recover(options.folder)

@@ -71,9 +71,7 @@ def rehearse(trace: Path, journal: Path) -> int:
         watcher = sink.observer(
             "rehearsal", now_ns=timer.clock, epoch_ns=start * 1000, identify=lambda operation: operation.name
         )
-        with DelayedOperationPurgatory[_Threshold](
-            "rehearsal", timer=timer, observers=(watcher,)
-        ) as purgatory:
+        with DelayedOperationPurgatory[_Threshold]("rehearsal", timer=timer, observers=(watcher,)) as parked:
             for row in rows:
                 at_ms = (row.ts - start) // 1000
                 advance(at_ms)

@@ -12,18 +12,16 @@ class JournalError(Exception):
     """Something is wrong with a journal, or with how it is being used."""
 
 
-class JournalLocked(JournalError, RuntimeError):  # noqa: N818  (reads as a state, like PurgatoryClosed)
+class JournalLocked(JournalError, RuntimeError):
     """Another writer holds the folder."""
 
     def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(
-            f"{folder} is already being written by process {holder}: give each writer a folder of its own"
-        )
+        super().__init__(f"{folder} is already being written by process {holder}: give each writer a folder of its own")
         self.folder = folder
         self.holder = holder
 
 
-class JournalClosed(JournalError, RuntimeError):  # noqa: N818
+class JournalClosed(JournalError, RuntimeError):
     """The journal was closed before this call."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,11 +31,11 @@ class JournalClosed(JournalError, RuntimeError):  # noqa: N818
         self.folder = folder
 
 
-class JournalFormat(JournalError, ValueError):  # noqa: N818
+class JournalFormat(JournalError, ValueError):
     """The folder or file holds something this reader doesn't understand."""
 
 
-class JournalMissing(JournalError, FileNotFoundError):  # noqa: N818
+class JournalMissing(JournalError, FileNotFoundError):
     """There is no journal where one was looked for."""
 
     def __init__(self, folder: Path) -> None:

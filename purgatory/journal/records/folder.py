@@ -63,9 +63,7 @@ def list_segments(folder: Path) -> list[Segment]:
         elif match := _OPEN.fullmatch(path.name):
             found.append(Segment(int(match[1]), None, path))
     found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), s.path.suffix != ".parquet"))
-    return [
-        s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)
-    ]
+    return [s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)]
 
 
 def _same(one: Segment, other: Segment) -> bool:

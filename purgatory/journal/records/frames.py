@@ -191,9 +191,7 @@ def decode(data: bytes, frame: Frame) -> Batch:
         JournalFormat: its version or its schema is one that this reader doesn't know.
     """
     if frame.version > VERSION:
-        message = (
-            f"record format version {frame.version}, this reader knows up to {VERSION}: upgrade the reader"
-        )
+        message = f"record format version {frame.version}, this reader knows up to {VERSION}: upgrade the reader"
         raise JournalFormat(message)
     at = frame.start + HEAD_BYTES
     (length,) = _LENGTH.unpack_from(data, at)

@@ -63,9 +63,7 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
         elif field.name not in batch.numbers:
             columns.append(pa.array([field.default] * count, wanted))
         elif field.kind == "instant":
-            whole = pc.add(
-                _buffer(batch.numbers[field.name], pa.int64()), pa.scalar(batch.epoch_ns, pa.int64())
-            )
+            whole = pc.add(_buffer(batch.numbers[field.name], pa.int64()), pa.scalar(batch.epoch_ns, pa.int64()))
             columns.append(pc.divide(whole, pa.scalar(1000, pa.int64())).cast(wanted))
         elif field.kind == "ints":
             offsets = array("i", [0])

@@ -24,11 +24,13 @@ from purgatory.journal import Journal
 
 class Op:
     def __init__(self, number):
-        self.keys, self.created_ns, self.delay_ms, self.checks = (f"k{number % 7}",), time.monotonic_ns(),
-        5, number
+        self.keys, self.created_ns, self.delay_ms, self.checks = (f"k{number % 7}",), time.monotonic_ns(), 5, number
 
-journal = Journal(sys.argv[1], segment_bytes=30_000, chunk=200, interval_ms=1, when_full="wait",
-patience_ms=60_000) number = journal._writer._next observer = journal.observer("fetch") while True:
+options = {"segment_bytes": 30_000, "chunk": 200, "interval_ms": 1, "when_full": "wait", "patience_ms": 60_000}
+journal = Journal(sys.argv[1], **options)
+number = journal._writer._next
+observer = journal.observer("fetch")
+while True:
     for _ in range(300):
         observer.finished(Op(number), "satisfied", None)
         number += 1
@@ -183,9 +185,7 @@ def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, 
     assert 3 == journal.stats().written + journal.stats().dropped
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system"
-)
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
 def test_real_full_file_system(tmp_path, operation, outcome):
     """On a file system of 64 KiB the journal fills it, counts the rest, and what is there is sound."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:

@@ -64,9 +64,7 @@ def test_a_newer_writer_s_columns_are_skipped_and_missing_ones_get_their_default
     def change(header):
         header["texts"] = ["region", *[name for name in header["texts"] if name != "error"]]
         header["groups"] = [["eu", *group[:-1]] for group in header["groups"]]
-        header["columns"] = [
-            ("weight" if name == "checks" else name, *rest) for name, *rest in header["columns"]
-        ]
+        header["columns"] = [("weight" if name == "checks" else name, *rest) for name, *rest in header["columns"]]
 
     data = altered(encode(batch()), change)
     rows = list(decode(data, frame_at(data, 0)).rows())

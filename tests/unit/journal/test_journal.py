@@ -148,9 +148,7 @@ def test_label(key, expected):
     assert expected == label(key)
 
 
-@pytest.mark.parametrize(
-    "options", [{"capacity": 0}, {"when_full": "explode"}, {"sync": "maybe"}, {"interval_ms": 0}]
-)
+@pytest.mark.parametrize("options", [{"capacity": 0}, {"when_full": "explode"}, {"sync": "maybe"}, {"interval_ms": 0}])
 def test_bad_options_are_refused_before_anything_is_made(tmp_path, options):
     """A wrong option raises at once and leaves no folder behind."""
     with pytest.raises(ValueError, match=next(iter(options))):

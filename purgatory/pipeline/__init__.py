@@ -1,0 +1,13 @@
+"""Learn from every operation, and run past one machine: PySpark over the journal and the trace.
+
+    purgatory pipeline report   --journal DIR --out DIR     tables and a page for people
+    purgatory pipeline replay   --trace DIR --out DIR       what becomes of every operation, in one batch
+    purgatory pipeline stream   --in DIR --out DIR ...      the same as a streaming query, exactly once
+    purgatory pipeline monitor  --journal DIR               windowed outcomes, live
+    purgatory pipeline whatif   --trace|--journal DIR ...   try out timeouts, purge intervals, wheels
+    purgatory pipeline verify                               library = stream = batch twin, on seeded workloads
+    purgatory pipeline gen      --out DIR                   workloads, from Kafka-like to adversarial
+
+`spark.dataSource.register(PurgatoryDataSource)` makes `format("purgatory")` readable in a session of your own.
+The modules here know the journal's record format and nothing of the live purgatory.
+"""

@@ -1,0 +1,263 @@
+"""Workloads: traces from Kafka-like to adversarial, and journals to report on. Seeded: the same seed, the same files.
+
+A trace is made as a log's history. Each key's level counts up by one an event; an operation asks, on each of its keys, for the
+level there at its arrival plus a few, so it is answered by events to come; some ask for more than will ever come. Rows are then
+put in order of *arrival*, which differs from their own instants by a bounded disorder, and a few are made late, doubled or
+malformed, as the workload says. Everything is arithmetic on whole columns, 10 million rows take seconds.
+
+Instants are whole milliseconds, so that the library itself, which counts milliseconds, can be run on the same trace.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from purgatory.journal.records import EVENT, FLUSH, JOURNAL, OPERATION, TRACE, Schema
+from purgatory.journal.records.folder import sealed_name
+from purgatory.journal.records.parquet import arrow_schema
+
+START_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00 UTC
+_NEVER: Final = 1_000_000_000
+
+
+@attrs.frozen(kw_only=True)
+class Workload:
+    """What a trace is like."""
+
+    operations: int = 10_000
+    events: int = 20_000
+    seconds: int = 600
+    keys: int = 200
+    skew: float = 0.0  # exponent of the keys' popularity: 0 all alike, 1 and more a few hot ones
+    keys_per_operation: int = 3
+    ahead: int = 2  # how many events further than now an operation asks for, on average
+    unreachable: float = 0.02
+    delays_ms: tuple[int, ...] = (500, 1_000, 30_000)
+    bursts: int = 0  # operations come in so many bursts instead of evenly
+    disorder_ms: int = 0
+    late: float = 0.0
+    duplicates: float = 0.0
+    malformed: float = 0.0
+
+
+WORKLOADS: Final = {
+    "kafka": Workload(skew=0.8),
+    "hot-keys": Workload(skew=2.0, keys=50),
+    "bursts": Workload(bursts=12),
+    "disorder": Workload(disorder_ms=4_000),
+    "late": Workload(disorder_ms=2_000, late=0.01),
+    "duplicates": Workload(disorder_ms=1_000, duplicates=0.05),
+    "malformed": Workload(malformed=0.02),
+    "huge-timeouts": Workload(delays_ms=(0, 1, 86_400_000, 2_592_000_000)),
+    "adversarial": Workload(
+        skew=1.6,
+        bursts=5,
+        disorder_ms=4_000,
+        duplicates=0.03,
+        malformed=0.01,
+        late=0.01,
+        unreachable=0.1,
+        delays_ms=(0, 1, 20, 400, 60_000, 2_592_000_000),
+    ),
+}
+
+
+def _popular(rng: np.random.Generator, count: int, workload: Workload) -> Any:
+    weights = 1.0 / np.arange(1, workload.keys + 1) ** workload.skew
+    return rng.choice(workload.keys, count, p=weights / weights.sum())
+
+
+def _instants(rng: np.random.Generator, count: int, workload: Workload, bursts: int) -> Any:
+    span = workload.seconds * 1000
+    if bursts:
+        centres = rng.integers(0, span, bursts)
+        at = rng.choice(centres, count) + rng.exponential(span / 400, count).astype(np.int64)
+        return np.sort(np.minimum(at, span))
+    return np.sort(rng.integers(0, span, count))
+
+
+def _operations(rng: np.random.Generator, workload: Workload, event_key: Any, event_at: Any) -> tuple[Any, ...]:
+    """Arrival, number of keys, keys and levels of each operation; those of one operation lie together."""
+    count, most = workload.operations, workload.keys_per_operation
+    at = _instants(rng, count, workload, workload.bursts)
+    sizes = rng.integers(1, most + 1, count)
+    first = _popular(rng, count, workload)
+    # Distinct keys of one operation without a loop: the first is drawn, the next ones lie a drawn stride further on.
+    stride = rng.integers(1, max(2, workload.keys // max(1, most)), count)
+    owner = np.repeat(np.arange(count), sizes)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    key = (first[owner] + place * stride[owner]) % workload.keys
+    # The level of a key at an instant is the number of its events so far: a search in the events sorted by key and instant.
+    span = workload.seconds * 1000 + 1
+    order = np.sort(event_key.astype(np.int64) * span + event_at)
+    seen = np.searchsorted(order, key.astype(np.int64) * span + at[owner], side="right")
+    level = seen - np.searchsorted(order, key.astype(np.int64) * span, side="left")
+    need = level + rng.geometric(1 / (1 + workload.ahead), len(owner)) - 1
+    need[rng.random(len(owner)) < workload.unreachable / most] += _NEVER
+    return at, sizes, key, need
+
+
+def trace(workload: Workload, seed: int = 1) -> pa.Table:
+    """A whole trace, in order of arrival."""
+    rng = np.random.default_rng(seed)
+    event_at = _instants(rng, workload.events, workload, 0)
+    event_key = _popular(rng, workload.events, workload)
+    order = np.argsort(event_key, kind="stable")
+    starts = np.searchsorted(event_key[order], np.arange(workload.keys))
+    event_level = np.empty(workload.events, np.int64)
+    event_level[order] = np.arange(workload.events) - starts[event_key[order]] + 1
+    at, sizes, key, need = _operations(rng, workload, event_key, event_at)
+    names = pa.array([f"key-{n}" for n in range(workload.keys)])
+
+    def lists(keys: Any, levels: Any, lengths: Any) -> tuple[pa.Array, pa.Array]:
+        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+        labels = names.take(pa.array(keys.astype(np.int64)))
+        return pa.ListArray.from_arrays(offsets, labels), pa.ListArray.from_arrays(offsets, pa.array(levels))
+
+    def table(kind: str, instants: Any, operation: Any, delay: Any, parts: tuple[pa.Array, pa.Array]) -> pa.Table:
+        count = len(instants)
+        stamp = pa.array((instants + START_MS) * 1000).cast(pa.timestamp("us", "UTC"))
+        columns = {
+            "seq": pa.array(np.zeros(count, np.int64)),
+            "kind": pa.array([kind] * count),
+            "purgatory": pa.array(["produce"] * count),
+            "operation": operation,
+            "keys": parts[0],
+            "ts": stamp,
+            "delay_ms": pa.array(delay, pa.int64()),
+            "levels": parts[1],
+        }
+        return pa.table(columns, schema=arrow_schema(TRACE))
+
+    ids = pa.array([f"op-{n}" for n in range(workload.operations)])
+    delays = rng.choice(np.array(workload.delays_ms, np.int64), workload.operations)
+    ones = np.ones(workload.events, np.int64)
+    none = pa.nulls(workload.events, pa.string())
+    events = table(EVENT, event_at, none, np.zeros(workload.events, np.int64), lists(event_key, event_level, ones))
+    whole = pa.concat_tables([table(OPERATION, at, ids, delays, lists(key, need, sizes)), events])
+    return _arrive(rng, workload, whole, np.concatenate([at, event_at]))
+
+
+def _arrive(rng: np.random.Generator, workload: Workload, table: pa.Table, at: Any) -> pa.Table:
+    """Put the rows in order of arrival, with the workload's disorder, late rows, doubles and malformed rows."""
+    count = len(at)
+    arrival = at + (rng.integers(0, workload.disorder_ms + 1, count) if workload.disorder_ms else 0)
+    late = rng.random(count) < workload.late
+    arrival = np.where(late, arrival + workload.seconds * 1000 // 2, arrival)
+    again = np.flatnonzero((rng.random(count) < workload.duplicates) & ~late)
+    picked = np.concatenate([np.arange(count), again])
+    when = np.concatenate([arrival, arrival[again] if len(again) else arrival[:0]])
+    # Without disorder, an instant's events come before its operations, as they apply.
+    kind_rank = np.concatenate([np.ones(workload.operations), np.zeros(workload.events)])[picked]
+    order = np.lexsort((kind_rank, when))
+    table = table.take(pa.array(picked[order]))
+    bad = np.flatnonzero(rng.random(len(picked)) < workload.malformed)
+    return _spoil(rng, table, bad) if len(bad) else table
+
+
+def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
+    """Add a malformed copy of some rows: the good ones stay, so that what should come out is known."""
+    rows = table.take(pa.array(places)).to_pylist()
+    for row in rows:
+        damage = rng.integers(0, 5)
+        row["operation"] = f"bad-{row['operation']}"
+        if damage == 0:
+            row["keys"] = None
+        elif damage == 1:
+            row["levels"] = [*row["levels"], 1]
+        elif damage == 2:  # noqa: PLR2004
+            row["ts"] = None
+        elif damage == 3:  # noqa: PLR2004
+            row["kind"] = "wish"
+        else:
+            row["keys"] = [None] * len(row["keys"])
+    bad = pa.Table.from_pylist(rows, table.schema)
+    order = np.argsort(np.concatenate([np.arange(len(table)), places + 0.5]), kind="stable")
+    return pa.concat_tables([table, bad]).take(pa.array(order))
+
+
+def flush_row(at_ms: int) -> pa.Table:
+    """A row that says time has come to `at_ms` since the epoch."""
+    row = {"seq": 0, "kind": FLUSH, "purgatory": "", "operation": None, "keys": [], "levels": [], "delay_ms": 0}
+    schema = arrow_schema(TRACE)
+    stamp = pa.array([at_ms * 1000]).cast(pa.timestamp("us", "UTC"))
+    table = pa.Table.from_pylist([{**row, "ts": None}], schema)
+    return table.set_column(schema.get_field_index("ts"), schema.field("ts"), stamp)
+
+
+def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: int = 0) -> int:
+    """Write a table as sealed segments, each put in place whole and dated after the one before; the next number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = table.set_column(0, "seq", pa.array(np.arange(first, first + len(table))))
+    table = table.cast(arrow_schema(schema))
+    size = -(-len(table) // max(1, files))
+    now = int(folder.stat().st_mtime)
+    for number, start in enumerate(range(0, len(table), size)):
+        part = table.slice(start, size)
+        last = first + start + len(part) - 1
+        name = sealed_name(schema, first + start, last, parquet=True)
+        temporary = folder / f".tmp-{name}"
+        pq.write_table(part, temporary, compression="zstd", coerce_timestamps="us")
+        os.utime(temporary, (now + number, now + number))  # a file source reads in order of modification
+        temporary.rename(folder / name)
+    return first + len(table)
+
+
+def journal(count: int, seed: int = 1, seconds: int = 1_800) -> pa.Table:
+    """A journal as a broker under load leaves it: three purgatories, hot keys, and an incident on `orders-3`."""
+    rng = np.random.default_rng(seed)
+    span = seconds * 1_000_000
+    at = np.sort((np.minimum(rng.beta(1.3, 1.2, count), 0.999) * span).astype(np.int64))
+    source = rng.choice(3, count, p=[0.46, 0.5, 0.04])
+    names = (("produce", "DelayedProduce"), ("fetch", "DelayedFetch"), ("rebalance", "DelayedJoin"))
+    delay = np.array([500, 1000, 10_000])[source]
+    topics = ["orders"] * 12 + ["payments"] * 8 + ["audit"] * 4
+    key_names = [f"{topic}-{n}" for n, topic in enumerate(topics)]
+    weights = 1.0 / np.arange(1, len(key_names) + 1) ** 0.9
+    rank = rng.permutation(len(key_names))
+    rank[np.flatnonzero(rank == 3)], rank[1] = rank[1], 3  # the key of the incident is a popular one
+    key = rank[rng.choice(len(key_names), count, p=weights / weights.sum())]
+    wait = rng.lognormal(np.log(np.array([38_000, 160_000, 1_500_000])[source]), np.array([0.7, 0.9, 0.6])[source])
+    incident = (key == 3) & (at > span * 0.45) & (at < span * 0.58) & (source == 0)
+    wait = np.where(incident, wait * 14, wait).astype(np.int64)
+    immediate = rng.random(count) < np.array([0.02, 0.35, 0.0])[source]
+    wait = np.where(immediate, 3, wait)
+    expired = ~immediate & (wait > delay * 1000)
+    wait = np.where(expired, delay * 1000 + rng.integers(50, 900, count), wait)
+    checks = np.where(immediate, 1, 2 + rng.poisson(np.array([0.9, 2.6, 4.0])[source]))
+    outcome = np.where(immediate, 0, np.where(expired, 2, 1))
+    outcome = np.where((source == 2) & (rng.random(count) < 0.01), 3, outcome)
+    second = (key + 1 + rng.integers(0, len(key_names) - 1, count)) % len(key_names)
+    sizes = np.where(source == 1, 2, 1)
+    flat = np.stack([key, second], 1)[np.stack([sizes > 0, sizes > 1], 1)]
+    offsets = pa.array(np.concatenate(([0], np.cumsum(sizes))).astype(np.int32))
+    error = pa.array(["", "ConnectionResetError: the client went away"])
+    broke = pa.array((rng.random(count) < 0.0002).astype(np.int64))
+    start = START_MS * 1000 + 36_000_000_000
+    order = np.argsort(at + wait, kind="stable")
+    stamp = pa.timestamp("us", "UTC")
+    words = pa.array(["immediate", "satisfied", "expired", "cancelled"])
+    errors = error.take(broke)
+    columns = {
+        "seq": pa.array(np.arange(count)),
+        "purgatory": pa.array([n for n, _ in names]).take(pa.array(source)),
+        "type": pa.array([t for _, t in names]).take(pa.array(source)),
+        "operation": pa.nulls(count, pa.string()),
+        "keys": pa.ListArray.from_arrays(offsets, pa.array(key_names).take(pa.array(flat))),
+        "instance": pa.array(["broker-0"]).take(pa.array(np.zeros(count, np.int64))),
+        "outcome": words.take(pa.array(outcome)),
+        "error": pc.if_else(pc.equal(errors, ""), pa.scalar(None, pa.string()), errors),
+        "created": pa.array(at + start).cast(stamp),
+        "delay_ms": pa.array(delay.astype(np.int64)),
+        "finished": pa.array(at + wait + start).cast(stamp),
+        "checks": pa.array(checks.astype(np.int64)),
+    }
+    return pa.table(columns, schema=arrow_schema(JOURNAL)).take(pa.array(order))

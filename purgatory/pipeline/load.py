@@ -1,0 +1,109 @@
+"""A folder as a DataFrame: sealed Parquet through Spark's own reader, the rest through Arrow; bad rows set aside.
+
+Sealed segments are read by the JVM. What is still open (at most a segment or two) is read on the driver and added, without the
+rows that a sealed segment has already; so a report may be made of a journal that is being written.
+
+A row that can't be true is never guessed at and never stops a job: it goes to a table of its own with the reason.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from purgatory.journal.records import EVENT, FLUSH, JOURNAL, OPERATION, OUTCOMES, TRACE, Schema
+from purgatory.journal.records.errors import JournalFormat, JournalMissing
+from purgatory.journal.records.folder import batches, list_segments
+from purgatory.journal.records.parquet import arrow_schema, to_arrow
+
+_TYPES: Final = {
+    "text": T.StringType(),
+    "texts": T.ArrayType(T.StringType()),
+    "int": T.LongType(),
+    "ints": T.ArrayType(T.LongType()),
+    "instant": T.TimestampType(),
+}
+_EARLIEST: Final = "2000-01-01"
+_LATEST: Final = "2200-01-01"
+
+
+def spark_schema(schema: Schema) -> T.StructType:
+    """The columns of a folder, as Spark sees them."""
+    fields = [T.StructField("seq", T.LongType())]
+    fields += [T.StructField(field.name, _TYPES[field.kind]) for field in schema.fields]
+    return T.StructType(fields)
+
+
+def load(spark: SparkSession, folder: str, schema: Schema) -> DataFrame:
+    """Every row of a journal's or trace's folder.
+
+    Raises:
+        JournalMissing: there is no segment.
+        JournalFormat: the folder holds the other kind.
+    """
+    columns = spark_schema(schema)
+    if "://" in folder:  # a store that only Spark can reach; sealed segments alone
+        return spark.read.schema(columns).parquet(folder)
+    segments = list_segments(Path(folder))
+    if not segments:
+        raise JournalMissing(Path(folder))
+    sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
+    other = {JOURNAL.name: TRACE, TRACE.name: JOURNAL}[schema.name]
+    if any(segment.path.name.startswith(other.name) for segment in sealed):
+        message = f"{folder} holds a {other.name}, not a {schema.name}"
+        raise JournalFormat(message)
+    frame = spark.read.schema(columns).parquet(*(str(segment.path) for segment in sealed)) if sealed else None
+    last = max((segment.last for segment in sealed if segment.last is not None), default=-1)
+    rest = []
+    for segment in segments:
+        if segment.path.suffix != ".parquet":
+            for batch in batches(segment.path, last):
+                if batch.schema is not schema:
+                    message = f"{folder} holds a {batch.schema.name}, not a {schema.name}"
+                    raise JournalFormat(message)
+                rest.append(to_arrow(batch).slice(max(0, last + 1 - batch.first)))
+                last = max(last, batch.last)
+    if frame is None or rest:
+        table = pa.Table.from_batches(rest, arrow_schema(schema))
+        live = spark.createDataFrame(table, columns)
+        frame = live if frame is None else frame.unionByName(live)
+    return frame
+
+
+def journal_problem() -> Column:
+    """Why a record can't be true, or null."""
+    created, finished = F.col("created"), F.col("finished")
+    return (
+        F.when(F.col("outcome").isNull() | ~F.col("outcome").isin(*OUTCOMES), F.lit("unknown outcome"))
+        .when(F.col("purgatory").isNull(), F.lit("no purgatory"))
+        .when(created.isNull() | finished.isNull(), F.lit("no instant"))
+        .when((created < F.lit(_EARLIEST)) | (finished >= F.lit(_LATEST)), F.lit("an instant out of range"))
+        .when(finished < created, F.lit("finished before it was created"))
+        .when(F.col("checks") < 0, F.lit("a negative number of checks"))
+    )
+
+
+def trace_problem() -> Column:
+    """Why a trace's row can't be true, or null. Flush rows are fine, whatever else they hold."""
+    keys, levels = F.col("keys"), F.col("levels")
+    return F.when(F.col("kind") == FLUSH, F.when(F.col("ts").isNull(), F.lit("no instant"))).otherwise(
+        F.when(F.col("kind").isNull() | ~F.col("kind").isin(OPERATION, EVENT), F.lit("unknown kind"))
+        .when(F.col("ts").isNull(), F.lit("no instant"))
+        .when((F.col("ts") < F.lit(_EARLIEST)) | (F.col("ts") >= F.lit(_LATEST)), F.lit("an instant out of range"))
+        .when(keys.isNull() | levels.isNull() | (F.size(keys) == 0), F.lit("no keys"))
+        .when(F.size(keys) != F.size(levels), F.lit("as many keys as levels are needed"))
+        .when(F.exists(keys, lambda k: k.isNull()) | F.exists(levels, lambda v: v.isNull()), F.lit("an empty key or level"))
+        .when((F.col("kind") == EVENT) & (F.size(keys) != 1), F.lit("an event is of one key"))
+        .when((F.col("kind") == OPERATION) & F.col("operation").isNull(), F.lit("an operation without a name"))
+        .when((F.col("kind") == OPERATION) & F.col("delay_ms").isNull(), F.lit("no delay"))
+        .when((F.col("kind") == OPERATION) & (F.size(keys) != F.size(F.array_distinct(keys))), F.lit("a key twice"))
+        .when((F.col("kind") == OPERATION) & (F.size(keys) > _MAX_KEYS), F.lit(f"more than {_MAX_KEYS} keys"))
+    )
+
+
+_MAX_KEYS: Final = 1000
