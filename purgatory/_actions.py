@@ -65,7 +65,7 @@ class ActionQueue:
             made += 1
             try:
                 action(*args)
-            except Exception as error:  # noqa: BLE001: contained: the next check is somebody else's answer
+            except Exception as error:  # noqa: BLE001  # contained: the next check is somebody else's answer
                 log.error("action_failed", action=repr(action), error=repr(error), exc_info=error)
         return made
 

@@ -27,9 +27,7 @@ class PurgatoryClosed(PurgatoryError, RuntimeError):
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            f"purgatory {name!r} is shut down and takes no more operations; answer the client yourself"
-        )
+        super().__init__(f"purgatory {name!r} is shut down and takes no more operations; answer the client yourself")
         self.name = name
 
 
@@ -57,9 +55,7 @@ class AlreadyParked(PurgatoryError, RuntimeError):
     """
 
     def __init__(self, operation: object) -> None:
-        super().__init__(
-            f"{operation!r} was parked before; an operation is good for one stay, make a new one"
-        )
+        super().__init__(f"{operation!r} was parked before; an operation is good for one stay, make a new one")
         self.operation = operation
 
 
@@ -67,9 +63,7 @@ class NoKeys(PurgatoryError, ValueError):
     """An operation was to be watched under no key at all: no event could ever complete it."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "watch_keys is empty, so no check could ever reach the operation; give at least one key"
-        )
+        super().__init__("watch_keys is empty, so no check could ever reach the operation; give at least one key")
 
 
 class WatchKeysType(PurgatoryError, TypeError):
@@ -80,9 +74,7 @@ class WatchKeysType(PurgatoryError, TypeError):
     """
 
     def __init__(self, watch_keys: object) -> None:
-        super().__init__(
-            f"watch_keys must be a sequence of keys, not {watch_keys!r}; for a single key write [key]"
-        )
+        super().__init__(f"watch_keys must be a sequence of keys, not {watch_keys!r}; for a single key write [key]")
         self.watch_keys = watch_keys
 
 
@@ -94,9 +86,7 @@ class UnhashableKey(PurgatoryError, TypeError):
     """
 
     def __init__(self, key: object) -> None:
-        super().__init__(
-            f"watch key {key!r} is unhashable ({type(key).__name__}); use a tuple or a frozen value"
-        )
+        super().__init__(f"watch key {key!r} is unhashable ({type(key).__name__}); use a tuple or a frozen value")
         self.key = key
 
 

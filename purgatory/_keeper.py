@@ -77,9 +77,7 @@ class Keeper:
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
-            except (
-                RuntimeError
-            ) as error:  # no more threads to be had: the work stays noted for the next occasion
+            except RuntimeError as error:  # no more threads to be had: the work stays noted for the next occasion
                 log.error("keeper_not_started", keeper=self._name, error=repr(error))
                 return
             self._thread = thread
@@ -114,5 +112,5 @@ class Keeper:
         """Try once; one whose lock is still held comes back by itself, through :meth:`retry`."""
         try:
             operation.maybe_try_complete()
-        except BaseException as error:  # noqa: BLE001: this is nobody's own thread, and it must go on
+        except BaseException as error:  # noqa: BLE001  # this is nobody's own thread, and it must go on
             operation._contain("try_complete", error)

@@ -23,9 +23,7 @@ __all__ = ["log", "log_callback_error"]
 log: Any = structlog.get_logger("purgatory")
 
 
-def log_callback_error(
-    purgatory: str | None, operation: DelayedOperation, hook: str, error: BaseException
-) -> None:
+def log_callback_error(purgatory: str | None, operation: DelayedOperation, hook: str, error: BaseException) -> None:
     """Log what a hook raised, with the operation's type and keys."""
     log.error(
         "callback_failed",

@@ -215,6 +215,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         keys = watch_keys if type(watch_keys) is list or type(watch_keys) is tuple else _checked_keys(watch_keys)
         shards, count = self._shards, self._shard_count
         try:
+            homes: tuple[WatcherList, ...]
             if len(keys) == 1:
                 homes = (shards[hash(keys[0]) % count],)
             else:
