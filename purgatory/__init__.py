@@ -13,6 +13,7 @@ from purgatory._errors import (
     WatchKeysType,
 )
 from purgatory._future import DelayedFuture, DelayedFuturePurgatory
+from purgatory._live import live, on_start
 from purgatory._operation import DelayedOperation, LockLike
 from purgatory._outcome import Observer, Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
@@ -41,4 +42,6 @@ __all__ = [
     "Totals",
     "UnhashableKey",
     "WatchKeysType",
+    "live",
+    "on_start",
 ]

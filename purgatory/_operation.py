@@ -281,6 +281,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._outcome = outcome
             if home is not None:
                 home.left[outcome] += 1
+                home.checks += self._checks
         finally:
             lock.release()
         bucket = self._bucket
@@ -294,8 +295,8 @@ class DelayedOperation(TimerTask, abc.ABC):
             purgatory = home.purgatory
             if self._phase == OPEN and self._watches:
                 purgatory._bury(self)
-            if purgatory._max_parked is not None:
-                purgatory._give_room()
+            if purgatory._notable:
+                purgatory._note_leaving(self)
         return True
 
     def _complete(self) -> Exception | None:

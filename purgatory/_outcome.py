@@ -31,6 +31,8 @@ class Observer(Protocol):
 
     Called on whatever thread parks or finishes the operation, perhaps with the operation's lock held: be quick, and
     call nothing that waits. What an observer raises is contained, logged and counted.
+
+    An observer may have a third method, ``leaving(operation)``: called when the outcome is decided, before the hooks.
     """
 
     def parked(self, operation: DelayedOperation, /) -> None:

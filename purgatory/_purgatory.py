@@ -52,7 +52,8 @@ from purgatory._errors import (
     WatchKeysType,
 )
 from purgatory._keeper import Keeper
-from purgatory._log import log, log_callback_error
+from purgatory._live import enroll
+from purgatory._log import log, log_callback_error, throttle
 from purgatory._operation import DelayedOperation
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
@@ -130,9 +131,12 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         "_keeper",
         "_max_parked",
         "_name",
+        "_leavers",
+        "_notable",
         "_observers",
         "_own_timer",
         "_purge_interval",
+        "_purged",
         "_reaper_enabled",
         "_rejected",
         "_report",
@@ -169,7 +173,10 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         self._room = max_parked or 0
         self._room_lock = threading.Lock()
         self._rejected = 0
-        self._observers = tuple(observers)
+        self._observers: tuple[Observer, ...] = ()
+        self._leavers: tuple[Any, ...] = ()
+        self._notable = max_parked is not None  # whether anyone but the observers' `finished` cares who leaves
+        self._purged = 0
         self._shards = [WatcherList(self) for _ in range(shards)]
         # (watchers, token) of every tombstone. Appending and popping are atomic in both builds.
         self._stale: deque[tuple[Watchers, object]] = deque()
@@ -188,7 +195,27 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         self._driver: Driver | None = None
         if reaper_enabled and self._timer is not None and not self._timer.is_driven:
             self._driver = Driver(f"{name}-reaper", self._timer)
+        for observer in observers:
+            self.attach(observer)
         log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(self._timer).__name__)
+        enroll(self)
+
+    def attach(self, observer: Observer) -> None:
+        """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once."""
+        with self._errors_lock:
+            if observer not in self._observers:
+                self._observers = (*self._observers, observer)
+                self._sort_observers()
+
+    def detach(self, observer: Observer) -> None:
+        """Tell ``observer`` no more."""
+        with self._errors_lock:
+            self._observers = tuple(other for other in self._observers if other is not observer)
+            self._sort_observers()
+
+    def _sort_observers(self) -> None:
+        self._leavers = tuple(observer for observer in self._observers if hasattr(observer, "leaving"))
+        self._notable = bool(self._leavers) or self._max_parked is not None
 
     # -- park
 
@@ -411,6 +438,9 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             watchers.idle = False
             if not watchers:
                 shards[hash(watchers.key) % count].remove_if_empty(watchers)
+        if dropped:
+            with self._errors_lock:
+                self._purged += dropped
         return dropped
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
@@ -489,10 +519,11 @@ class DelayedOperationPurgatory(Generic[OperationT]):
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome. Costs the same whatever is parked."""
-        parked, left = 0, [0] * 6
+        parked, checks, left = 0, 0, [0] * 6
         for shard in self._shards:
             with shard.lock:
                 parked += shard.parked
+                checks += shard.checks
                 for outcome, number in enumerate(shard.left):
                     left[outcome] += number
         return Totals(
@@ -502,6 +533,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             expired=left[EXPIRED],
             cancelled=left[CANCELLED],
             forced=left[FORCED],
+            checks=checks,
         )
 
     def operations(self) -> list[OperationT]:
@@ -541,9 +573,11 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 sizes.append((len(cells), watchers.key))
                 for operation in cells.values():
                     if operation is not None and operation._outcome == OPEN and operation._deadline_ns:
+                        # In order of arrival: the first that is open has waited longest under this key.
                         created_ns = operation.added_ns
                         if oldest_ns is None or created_ns < oldest_ns:
                             oldest_ns = created_ns
+                        break
             if largest < len(sizes):
                 sizes.sort(key=lambda pair: -pair[0])
                 del sizes[largest:]
@@ -562,6 +596,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             keys=keys,
             delayed=parked if timer is not None else 0,
             capacity=self._max_parked,
+            purged=self._purged,
             purge_debt=len(self._stale),
             oldest_age_ms=None if oldest_ns is None else max(0.0, (now_ns - oldest_ns) / NS_PER_MS),
             largest_keys=tuple((key, size) for size, key in sizes[:largest]),
@@ -686,13 +721,24 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 self._room -= 1
                 return
             self._rejected += 1
-        log.debug("purgatory_full", purgatory=self._name, limit=limit)
+        suppressed = throttle.admit("purgatory_full", self._name)
+        if suppressed is not None:
+            log.warning("purgatory_full", purgatory=self._name, limit=limit, suppressed=suppressed)
         raise PurgatoryFull(self._name, limit)
 
     def _give_room(self) -> None:
         if self._max_parked is not None:
             with self._room_lock:
                 self._room += 1
+
+    def _note_leaving(self, operation: DelayedOperation) -> None:
+        """An operation has got its outcome, and somebody cares before its hooks run."""
+        self._give_room()
+        for observer in self._leavers:
+            try:
+                observer.leaving(operation)
+            except Exception as error:  # noqa: BLE001  # contained, as any callback
+                self._contain_observer(operation, observer, error)
 
     def _keep_trying(self, operation: DelayedOperation) -> None:
         self._keeper.retry(operation)
@@ -719,14 +765,18 @@ class DelayedOperationPurgatory(Generic[OperationT]):
     def _contain_observer(self, operation: DelayedOperation, observer: Observer, error: BaseException) -> None:
         with self._errors_lock:
             self._callback_errors["observer"] += 1
-        log.error(
-            "observer_failed",
-            purgatory=self._name,
-            operation=type(operation).__qualname__,
-            observer=type(observer).__qualname__,
-            error=repr(error),
-            exc_info=error,
-        )
+        kind = type(observer).__qualname__
+        suppressed = throttle.admit("observer_failed", self._name, kind, type(error))
+        if suppressed is not None:
+            log.error(
+                "observer_failed",
+                purgatory=self._name,
+                operation=type(operation).__qualname__,
+                observer=kind,
+                error=repr(error),
+                suppressed=suppressed,
+                exc_info=error,
+            )
 
 
 def _checked_keys(watch_keys: object) -> Sequence[Hashable]:

@@ -15,7 +15,12 @@ __all__ = ["PurgatorySnapshot", "ShutdownReport", "Totals"]
 
 @attrs.frozen
 class Totals:
-    """Operations since the purgatory was made, by outcome. ``parked`` counts those that were not completed at once."""
+    """Operations since the purgatory was made, by outcome.
+
+    Attributes:
+        parked: those that were not completed at once.
+        checks: calls of ``try_complete``, counted when the operation leaves.
+    """
 
     parked: int
     immediate: int
@@ -23,6 +28,7 @@ class Totals:
     expired: int
     cancelled: int
     forced: int
+    checks: int
 
     @property
     def started(self) -> int:
@@ -49,6 +55,7 @@ class PurgatorySnapshot:
         keys: keys with at least one entry.
         delayed: parked operations that will expire.
         capacity: ``max_parked``.
+        purged: entries of finished operations dropped by purges.
         purge_debt: entries of finished operations known to be in watch lists.
         oldest_age_ms: how long the operation that has waited longest has; None if none waits, or without a timer.
         largest_keys: the keys with the most entries, and how many.
@@ -66,6 +73,7 @@ class PurgatorySnapshot:
     keys: int
     delayed: int
     capacity: int | None
+    purged: int
     purge_debt: int
     oldest_age_ms: float | None
     largest_keys: tuple[tuple[Hashable, int], ...]

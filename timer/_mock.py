@@ -80,11 +80,10 @@ class MockTimer(SystemTimer):
                 return self._fired > fired
             batch = list(self._due)
             self._due.clear()
-            try:
-                self._run_batch(batch)
-            except BaseException:
-                self._due.extendleft(bucket for bucket in reversed(batch) if bucket)
-                raise
+            self._run_batch(batch, 0)
 
     def _hand_over(self, batch: list[TimerTaskList]) -> None:
         self._due.extend(batch)
+
+    def _put_back(self, batch: list[TimerTaskList]) -> None:
+        self._due.extendleft(bucket for bucket in reversed(batch) if bucket)

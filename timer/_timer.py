@@ -86,6 +86,12 @@ class TimerStatistics:
             late and not counted in an entry before.
         late_sum_ns: the sum of all lateness.
         late_max_ns: the greatest lateness.
+        handed_over: tasks whose time came, given to the executor in batches that are not finished.
+        running_since_ns: when the batch that runs now was begun, on the timer's clock; None if none runs.
+        tick_ms: how finely the timer tells time apart.
+        wheel_size: buckets a level.
+        hand: the tick up to which the wheel is empty.
+        buckets: of each level, the tasks in each of its buckets, in order of place.
     """
 
     name: str
@@ -97,6 +103,12 @@ class TimerStatistics:
     late_ns: tuple[int, ...]
     late_sum_ns: int
     late_max_ns: int
+    handed_over: int
+    running_since_ns: int | None
+    tick_ms: int
+    wheel_size: int
+    hand: int
+    buckets: tuple[tuple[int, ...], ...]
 
 
 def report_task_error(task: TimerTask, error: BaseException) -> None:
@@ -196,6 +208,7 @@ class SystemTimer(Timer):
         "_executor",
         "_failed",
         "_fired",
+        "_handed_over",
         "_inside",
         "_late_max_ns",
         "_late_ns",
@@ -244,7 +257,8 @@ class SystemTimer(Timer):
         self._closed = False
         self._executor: Submits | None = executor
         self._own_executor = executor is None
-        self._inside: set[int] = set()  # idents of the threads that run a batch
+        self._handed_over = 0
+        self._inside: dict[int, int] = {}  # threads that run a batch, and since when
         self._on_error = on_error or report_task_error
         self._fired = 0
         self._failed = 0
@@ -413,12 +427,15 @@ class SystemTimer(Timer):
 
     def _hand_over(self, batch: list[TimerTaskList]) -> None:
         """Give due buckets to the executor; if it refuses, run them here: late is better than lost."""
-        if not any(batch):
+        count = sum(map(len, batch))
+        if not count:
             return
+        with self._lock:
+            self._handed_over += count
         try:
-            self._executor_now().submit(self._run_batch, batch)
+            self._executor_now().submit(self._run_batch, batch, count)
         except RuntimeError:  # shut down, or no thread to be had
-            self._run_batch(batch)
+            self._run_batch(batch, count)
 
     def _executor_now(self) -> Submits:
         executor = self._executor
@@ -429,14 +446,14 @@ class SystemTimer(Timer):
                     executor = self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
         return executor
 
-    def _run_batch(self, batch: list[TimerTaskList]) -> None:
+    def _run_batch(self, batch: list[TimerTaskList], count: int) -> None:
         """Run what is in due buckets, in order of deadline. On the executor's thread."""
         tasks = sorted((task for bucket in batch for task in bucket.copy()), key=_by_deadline)
         late_ns = [0] * 64
         fired = failed = late_sum = late_max = 0
         clock = self._clock
         me = threading.get_ident()
-        self._inside.add(me)
+        self._inside[me] = clock()
         try:
             for task in tasks:
                 bucket = task._bucket
@@ -454,14 +471,38 @@ class SystemTimer(Timer):
                 except Exception as error:  # noqa: BLE001  # a task's error is reported and stops nobody else
                     failed += 1
                     self._report(task, error)
+                except BaseException as error:
+                    # On the main thread it is the caller's own, and the rest runs when the timer is next looked at.
+                    # Anywhere else it can only have come from the task.
+                    failed += 1
+                    if threading.current_thread() is threading.main_thread():
+                        self._put_back(batch)
+                        raise
+                    self._report(task, error)
         finally:
-            self._inside.discard(me)
+            self._inside.pop(me, None)
             with self._lock:
+                self._handed_over -= count
                 self._fired += fired
                 self._failed += failed
                 self._late_sum_ns += late_sum
                 self._late_max_ns = max(self._late_max_ns, late_max)
                 self._late_ns = [a + b for a, b in zip(self._late_ns, late_ns, strict=True)]
+
+    def _put_back(self, batch: list[TimerTaskList]) -> None:
+        """Make what is left of a batch come due with the next tick."""
+        with self._lock:
+            if self._closed:
+                return
+            target = self._wheel.place(self._wheel.hand + 1)[0]
+            for due in batch:
+                for task in due.copy():
+                    target[task] = None
+                    if due.pop(task, MISSING) is MISSING:
+                        target.pop(task, None)
+                    else:
+                        task._bucket = target
+            self._changed.notify_all()
 
     def _report(self, task: TimerTask, error: BaseException) -> None:
         try:
@@ -529,6 +570,15 @@ class SystemTimer(Timer):
                 late_ns=tuple(self._late_ns),
                 late_sum_ns=self._late_sum_ns,
                 late_max_ns=self._late_max_ns,
+                handed_over=self._handed_over,
+                running_since_ns=min(self._inside.values(), default=None),
+                tick_ms=self.tick_ms,
+                wheel_size=self.wheel_size,
+                hand=self._wheel.hand,
+                buckets=tuple(
+                    tuple(0 if bucket is None else len(bucket) for bucket in level.slots)
+                    for level in self._wheel.levels
+                ),
             )
 
     def _waiting(self) -> list[TimerTaskList]:
