@@ -19,7 +19,7 @@ def modules():
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", list(modules()))
 def test_examples_hold(name):
     """Each example of a module prints what the docstring says it prints."""
     module = importlib.import_module(name)
