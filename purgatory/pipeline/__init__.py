@@ -8,6 +8,6 @@
     purgatory pipeline verify                               library = stream = batch twin, on seeded workloads
     purgatory pipeline gen      --out DIR                   workloads, from Kafka-like to adversarial
 
-`spark.dataSource.register(PurgatoryDataSource)` makes `format("purgatory")` readable in a session of your own.
-The modules here know the journal's record format and nothing of the live purgatory.
+`spark.dataSource.register(PurgatoryDataSource)` makes `format("purgatory")` readable in a session of your
+own. The modules here know the journal's record format and nothing of the live purgatory.
 """

@@ -1,13 +1,15 @@
 """Which timeout would do: survival analysis, because a timeout hides what it cut off.
 
-An operation that expired at 500 ms says only that it needed *more* than 500 ms. Leaving it out makes waits look shorter
-than they are; counting it as 500 ms too. The Kaplan-Meier estimate uses exactly what it says: at each wait t, of those still
-waiting (`at_risk`), the share that was answered at t leaves; those that expired, were cancelled or forced leave without
-having been answered, and from then on are in nobody's denominator. ::
+An operation that expired at 500 ms says only that it needed *more* than 500 ms. Leaving it out makes waits
+look shorter than they are; counting it as 500 ms too. The Kaplan-Meier estimate uses exactly what it says:
+at each wait t, of those still waiting (`at_risk`), the share that was answered at t leaves; those that
+expired, were cancelled or forced leave without having been answered, and from then on are in nobody's
+denominator. ::
 
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
-S(t) is the share that would expire under a timeout of t. Beyond the longest timeout that anybody was given the journal knows
+S(t) is the share that would expire under a timeout of t. Beyond the longest timeout that anybody was given
+the journal knows
 nothing: a target that isn't reached by then gets no number, but the survival at the end of what is known.
 """
 
@@ -46,7 +48,8 @@ def survival(rows: DataFrame) -> DataFrame:
 def advice(curve: DataFrame) -> DataFrame:
     """For each purgatory, type and target: the shortest timeout whose expiry share stays at or below the target.
 
-    `timeout_ms` is null where the waits observed don't reach that far; `known_to_ms` and `survival_there` say how far they do.
+    `timeout_ms` is null where the waits observed don't reach that far; `known_to_ms` and `survival_there`
+    say how far they do.
     """
     targets = F.explode(F.array(*(F.lit(t) for t in TARGETS))).alias("target")
     by = ("purgatory", "type")

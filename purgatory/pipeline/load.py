@@ -1,9 +1,11 @@
 """A folder as a DataFrame: sealed Parquet through Spark's own reader, the rest through Arrow; bad rows set aside.
 
-Sealed segments are read by the JVM. What is still open (at most a segment or two) is read on the driver and added, without the
-rows that a sealed segment has already; so a report may be made of a journal that is being written.
+Sealed segments are read by the JVM. What is still open (at most a segment or two) is read on the driver and
+added, without the rows that a sealed segment has already; so a report may be made of a journal that is
+being written.
 
-A row that can't be true is never guessed at and never stops a job: it goes to a table of its own with the reason.
+A row that can't be true is never guessed at and never stops a job: it goes to a table of its own with the
+reason.
 """
 
 from __future__ import annotations
@@ -91,13 +93,17 @@ def journal_problem() -> Column:
 def trace_problem() -> Column:
     """Why a trace's row can't be true, or null. Flush rows are fine, whatever else they hold."""
     keys, levels = F.col("keys"), F.col("levels")
+    hollow = F.exists(keys, lambda key: key.isNull()) | F.exists(levels, lambda level: level.isNull())
     return F.when(F.col("kind") == FLUSH, F.when(F.col("ts").isNull(), F.lit("no instant"))).otherwise(
         F.when(F.col("kind").isNull() | ~F.col("kind").isin(OPERATION, EVENT), F.lit("unknown kind"))
         .when(F.col("ts").isNull(), F.lit("no instant"))
         .when((F.col("ts") < F.lit(_EARLIEST)) | (F.col("ts") >= F.lit(_LATEST)), F.lit("an instant out of range"))
         .when(keys.isNull() | levels.isNull() | (F.size(keys) == 0), F.lit("no keys"))
         .when(F.size(keys) != F.size(levels), F.lit("as many keys as levels are needed"))
-        .when(F.exists(keys, lambda k: k.isNull()) | F.exists(levels, lambda v: v.isNull()), F.lit("an empty key or level"))
+        .when(
+            F.exists(keys, lambda k: k.isNull()) | F.exists(levels, lambda v: v.isNull()),
+            F.lit("an empty key or level"),
+        )
         .when((F.col("kind") == EVENT) & (F.size(keys) != 1), F.lit("an event is of one key"))
         .when((F.col("kind") == OPERATION) & F.col("operation").isNull(), F.lit("an operation without a name"))
         .when((F.col("kind") == OPERATION) & F.col("delay_ms").isNull(), F.lit("no delay"))

@@ -1,16 +1,18 @@
 """How many operations were parked, over time: sums of +1 and -1, never a join of intervals.
 
-Each operation is an arrival and a departure. Summed by slot, a running sum over *slots* gives the level at each slot's
-end, and the time-weighted mean follows from the same sums: in a slot that ends at E, an arrival at t adds E - t, a departure takes
-E - t away, and what was there at the start adds the whole slot. ::
+Each operation is an arrival and a departure. Summed by slot, a running sum over *slots* gives the level at
+each slot's end, and the time-weighted mean follows from the same sums: in a slot that ends at E, an arrival
+at t adds E - t, a departure takes E - t away, and what was there at the start adds the whole slot. ::
 
-    slot 0..10, 2 parked at its start, one arrives at 4, one leaves at 9:   area = 2*10 + (10-4) - (10-9) = 25, mean 2.5
+    slot 0..10, 2 parked at its start, one arrives at 4, one leaves at 9:   area = 2*10 + (10-4) - (10-9) =
+    25, mean 2.5
 
-Slots in which nothing happened have no row; they are filled in between with the level before them. So the area under the curve
-is exactly the sum of all waits, which is checked.
+Slots in which nothing happened have no row; they are filled in between with the level before them. So the
+area under the curve is exactly the sum of all waits, which is checked.
 
-The exact peak needs the order within a slot, but not within every slot: a slot whose start plus all its arrivals stays below another
-slot's start or end can't hold the peak. Only events of the remaining few are sorted.
+The exact peak needs the order within a slot, but not within every slot: a slot whose start plus all its
+arrivals stays below another slot's start or end can't hold the peak. Only events of the remaining few are
+sorted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One way to get a Spark session, whoever starts us.
 
-Under `spark-submit` the master and the resources are the submitter's; started as plain Python there is none, and the
-machine's own cores are used. What is set here are facts about this job, each with its reason, and everything can be
-overridden by `spark-defaults.conf` or `--conf`.
+Under `spark-submit` the master and the resources are the submitter's; started as plain Python there is
+none, and the machine's own cores are used. What is set here are facts about this job, each with its reason,
+and everything can be overridden by `spark-defaults.conf` or `--conf`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 _SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",  # the record's instants are since the epoch; windows must not move with a laptop
+    "spark.sql.session.timeZone": "UTC",  # windows must not move with a laptop
     "spark.ui.showConsoleProgress": "false",  # we report progress in words
     "spark.sql.shuffle.partitions": "8",  # tables here are small once grouped
     "spark.sql.execution.arrow.pyspark.enabled": "true",

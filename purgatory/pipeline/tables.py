@@ -1,7 +1,7 @@
 """The report's tables, each a DataFrame from the journal's. No Python runs per row.
 
-`wait_us` is how long an operation was in; `wasted` are the checks that didn't complete it. An operation that was
-satisfied needed one good check; one that expired, none of its checks was good.
+`wait_us` is how long an operation was in; `wasted` are the checks that didn't complete it. An operation
+that was satisfied needed one good check; one that expired, none of its checks was good.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def hot_keys(rows: DataFrame, top: int = 20) -> DataFrame:
 
 
 def expiries(rows: DataFrame, top: int = 12) -> DataFrame:
-    """Where and when operations expired: counts by window for the keys with most expiries of each purgatory and type."""
+    """Where and when operations expired: counts by window, for the keys of each type that expire most."""
     counts = (
         rows.where(F.col("outcome") == "expired")
         .select("purgatory", "type", F.explode_outer("keys").alias("key"), "window_us")

@@ -1,0 +1,337 @@
+"""The page: one HTML file with everything in it, which needs neither Spark nor a network to be read.
+
+What comes first is what matters: the findings, the weightiest on top. Then the plots, each with a sentence
+on how to read it. The colours follow the reader's system, and a button overrides that.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from purgatory.pipeline import plots
+from purgatory.pipeline.findings import Finding, Row, Tables, by_type, find, total
+from purgatory.pipeline.plots import Series, clock_text, count_text, duration_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
+_PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
+_MOST: Final = 6
+
+
+def page(tables: Tables, title: str, source: str) -> str:
+    """The whole page."""
+    sections = [
+        _findings(find(tables)),
+        _outcomes(tables),
+        _latency(tables),
+        _survival(tables),
+        _occupancy(tables),
+        _heat(tables),
+        _keys(tables),
+        _summary(tables),
+    ]
+    return _SHELL.format(
+        title=escape(title),
+        style=_STYLE,
+        script=_SCRIPT,
+        when=_when(tables),
+        tiles=_tiles(tables),
+        body="\n".join(section for section in sections if section),
+        source=escape(source),
+    )
+
+
+def _when(tables: Tables) -> str:
+    first = datetime.fromtimestamp(tables.first_us / 1e6, UTC)
+    last = datetime.fromtimestamp(tables.last_us / 1e6, UTC)
+    end = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%d %b %Y, %H:%M:%S}"
+    return f"{first:%d %b %Y, %H:%M:%S} to {end} UTC"
+
+
+def _tiles(tables: Tables) -> str:
+    operations = total(tables.outcomes, "operations")
+    expired = total(tables.outcomes, "expired")
+    wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
+    peak = sum(row["peak"] for row in tables.peaks)
+    seconds = tables.span_us / 1e6
+    tiles = [
+        (count_text(operations), "operations", f"{count_text(operations / seconds)} a second"),
+        (share_text(1 - expired / operations), "answered in time", f"{expired:,} expired"),
+        (_typical(tables), "typical wait", "median of the busiest type"),
+        (count_text(peak), "parked at most", "sum of the purgatories' peaks"),
+        (share_text(wasted / checks) if checks else "0%", "checks in vain", f"of {count_text(checks)}"),
+    ]
+    return "".join(
+        f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span><small>{escape(more)}</small></div>'
+        for value, name, more in tiles
+    )
+
+
+def _typical(tables: Tables) -> str:
+    groups = by_type(tables.latency)
+    if not groups:
+        return "-"
+    rows = max(groups.values(), key=lambda rows: total(rows, "answered"))
+    ordered = sorted(row["p50_ms"] for row in rows)
+    return duration_text(ordered[len(ordered) // 2])
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    items = "".join(f'<li class="{f.tone}"><b>{escape(f.head)}</b><p>{escape(f.text)}</p></li>' for f in findings[:10])
+    return f'<section><h2>What stands out</h2><ul class="findings">{items}</ul></section>'
+
+
+def _section(heading: str, how: str, body: str) -> str:
+    return f"<section><h2>{escape(heading)}</h2><p class=how>{escape(how)}</p>{body}</section>"
+
+
+def _figure(caption: str, svg: str, keys: str = "") -> str:
+    head = f"<figcaption><b>{escape(caption)}</b>{keys}</figcaption>" if caption or keys else ""
+    return f"<figure>{head}{svg}</figure>"
+
+
+def _windows(tables: Tables, rows: Sequence[Row]) -> list[int]:
+    """Every window from the first to the last, also those without a row."""
+    known = [row["window_us"] for row in rows]
+    return list(range(min(known), max(known) + 1, tables.window_us))
+
+
+def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tuple[tuple[str, str], list[Row]]]:
+    return sorted(groups.items(), key=lambda item: -total(item[1], column))[:_MOST]
+
+
+def _name(kind: tuple[str, str]) -> str:
+    return f"{kind[0]} · {kind[1]}"
+
+
+def _outcomes(tables: Tables) -> str:
+    at = _windows(tables, tables.outcomes)
+    figures = []
+    for kind, rows in _biggest(by_type(tables.outcomes), "operations"):
+        by_window = {row["window_us"]: row for row in rows}
+        series = [
+            Series(name, f"var(--{name})", [by_window.get(us, {}).get(name, 0) for us in at])
+            for name in _OUTCOMES
+            if total(rows, name)
+        ]
+        operations, expired = total(rows, "operations"), total(rows, "expired")
+        caption = f"{_name(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} expired"
+        svg = plots.stacked(caption, at, tables.window_us, series, 210)
+        figures.append(_figure(caption, svg, plots.legend(series)))
+    how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
+    return _section("Outcomes over time", how, "".join(figures))
+
+
+def _latency(tables: Tables) -> str:
+    if not tables.latency:
+        return ""
+    at = _windows(tables, tables.latency)
+    figures = []
+    for kind, rows in _biggest(by_type(tables.latency), "answered"):
+        by_window = {row["window_us"]: row for row in rows}
+        series = [
+            Series(text, colour, [by_window.get(us, {}).get(f"{name}_ms", math.nan) for us in at])
+            for name, text, colour in (
+                ("p50", "half of them within", "var(--a)"),
+                ("p90", "90%", "var(--b)"),
+                ("p99", "99%", "var(--c)"),
+            )
+        ]
+        svg = plots.lines(f"Waits of {_name(kind)}", at, series, duration_text, log=True, height=220)
+        figures.append(_figure(_name(kind), svg, plots.legend(series)))
+    how = (
+        "How long answered operations waited: exact percentiles, logarithmic scale. Those that expired aren't in here."
+    )
+    return _section("Waiting", how, "".join(figures))
+
+
+def _survival(tables: Tables) -> str:
+    groups = [(k, rows) for k, rows in by_type(tables.survival).items() if len(rows) > 1][:_MOST]
+    if not groups:
+        return ""
+    delays: dict[tuple[str, str], int] = {}
+    for kind, rows in by_type(tables.outcomes).items():
+        delays[kind] = max(row["delay_ms"] for row in rows)
+    curves, waits, marks = [], [], []
+    for (kind, rows), colour in zip(groups, _PALETTE, strict=False):
+        thin = _thin(sorted(rows, key=lambda row: row["wait_ms"]), 240)
+        curves.append(Series(_name(kind), colour, [row["survival"] for row in thin]))
+        waits.append([max(row["wait_ms"], 1) for row in thin])
+        marks.append(min(delays[kind], thin[-1]["wait_ms"]))
+    svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
+    how = (
+        "Read it from below: choose a timeout, go up to the curve, and find the share of operations that it would "
+        "cut off. Dotted: the timeout in use. A curve ends where nobody was let wait longer; what lies beyond isn't known."
+    )
+    return _section("Which timeout would do", how, _figure("", svg, plots.legend(curves)) + _advice(tables))
+
+
+def _thin(rows: list[Row], most: int) -> list[Row]:
+    """At most so many rows, evenly over the curve's steps; both ends stay."""
+    if len(rows) <= most:
+        return rows
+    kept = {round(n * (len(rows) - 1) / (most - 1)) for n in range(most)}
+    return [row for n, row in enumerate(rows) if n in kept]
+
+
+def _advice(tables: Tables) -> str:
+    groups = by_type(tables.advice)
+    if not groups:
+        return ""
+    targets = sorted({row["target"] for rows in groups.values() for row in rows}, reverse=True)
+    head = "".join(f"<th>at most {share_text(t)} expire</th>" for t in targets)
+    body = []
+    for kind, rows in groups.items():
+        by_target = {row["target"]: row for row in rows}
+        cells = []
+        for target in targets:
+            row = by_target.get(target)
+            if row is None or row["timeout_ms"] is None:
+                there = "" if row is None else f" title='{share_text(row['survival_there'])} still wait at the end'"
+                cells.append(f"<td class=unknown{there}>not known</td>")
+            else:
+                cells.append(f"<td>{duration_text(row['timeout_ms'])}</td>")
+        body.append(f"<tr><th>{escape(_name(kind))}</th>{''.join(cells)}</tr>")
+    return (
+        f"<table><thead><tr><th>shortest timeout so that</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    )
+
+
+def _occupancy(tables: Tables) -> str:
+    groups: dict[str, list[Row]] = {}
+    for row in tables.occupancy:
+        groups.setdefault(row["purgatory"], []).append(row)
+    if not groups:
+        return ""
+    peaks = {row["purgatory"]: (float(row["at_us"]), float(row["peak"])) for row in tables.peaks}
+    figures = []
+    for (name, rows), colour in zip(groups.items(), _PALETTE, strict=False):
+        rows.sort(key=lambda row: row["slot_us"])
+        width = rows[1]["slot_us"] - rows[0]["slot_us"] if len(rows) > 1 else tables.window_us
+        at = [row["slot_us"] for row in rows]
+        series = Series(name, colour, [row["mean"] for row in rows])
+        svg = plots.area(f"Parked in {name}", at, width, series, peaks.get(name))
+        figures.append(_figure(name, svg))
+    how = "Operations parked at the same time: the time-weighted mean, and the exact peak."
+    return _section("Occupancy", how, "".join(figures))
+
+
+def _heat(tables: Tables) -> str:
+    rows = [row for row in tables.expiries if row["key"] is not None]
+    if not rows:
+        return ""
+    at = _windows(tables, tables.outcomes)
+    cells: dict[tuple[str, str], dict[int, int]] = {}
+    for row in rows:
+        key = (row["type"], row["key"])
+        cells.setdefault(key, {}).setdefault(row["window_us"], 0)
+        cells[key][row["window_us"]] += row["expired"]
+    ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
+    several = len({kind for (kind, _), _ in ranked}) > 1
+    lines = [
+        (f"{key} ({kind[:12]})" if several else key, [counts.get(us, 0) for us in at]) for (kind, key), counts in ranked
+    ]
+    svg = plots.heat("Expiries by key and time", at, tables.window_us, lines, "var(--expired)")
+    how = "Each row is a key, each cell a window: the stronger the colour, the more operations expired there and then."
+    return _section("Where and when operations expire", how, _figure("", svg))
+
+
+def _keys(tables: Tables) -> str:
+    groups: dict[str, list[Row]] = {}
+    for row in tables.hot_keys:
+        groups.setdefault(row["purgatory"], []).append(row)
+    figures = []
+    for name, rows in list(groups.items())[:_MOST]:
+        rows.sort(key=lambda row: row["rank"])
+        lines = [
+            (
+                row["key"][:22],
+                row["operations"],
+                row["expired"],
+                f"{count_text(row['operations'])}  ({share_text(row['share'])}), {count_text(row['expired'])} expired",
+            )
+            for row in rows[:8]
+        ]
+        svg = plots.bars(f"Busiest keys of {name}", lines, "var(--bar)", "var(--expired)")
+        figures.append(_figure(f"{name}: {rows[0]['keys']:,} keys", svg))
+    how = "The keys that most operations were watched under; in the warning colour, those that expired."
+    return _section("Hot keys", how, "".join(figures)) if figures else ""
+
+
+def _summary(tables: Tables) -> str:
+    body = []
+    for kind, rows in by_type(tables.outcomes).items():
+        operations = total(rows, "operations")
+        cells: list[Any] = [f"{operations:,}", *(f"{total(rows, name):,}" for name in _OUTCOMES)]
+        cells += [share_text(total(rows, "expired") / operations)]
+        cells += [duration_text(total(rows, "waited_us") / operations / 1000)]
+        cells += [f"{total(rows, 'checks') / operations:.1f}", f"{total(rows, 'errors'):,}"]
+        body.append(f"<tr><th>{escape(_name(kind))}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    names = ("operations", *_OUTCOMES, "expiry share", "mean wait", "checks each", "errors")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return _section("In numbers", f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival.", table)
+
+
+_STYLE: Final = """
+:root{color-scheme:light dark}
+:root,:root[data-theme=light]{--page:#f6f7f9;--card:#fff;--ink:#16202c;--soft:#5b6776;--rule:#e3e7ec;--track:#f0f2f5;
+--immediate:#8fd3c8;--satisfied:#1f9d8a;--expired:#e4572e;--cancelled:#a3adb8;--forced:#8a63d2;--bar:#9fb4cc;
+--a:#2463c5;--b:#d08a00;--c:#c0367d;--d:#1f9d8a;--e:#7a52c7;--f:#6b7785;--good:#1f9d8a;--note:#d08a00;--bad:#e4572e}
+@media(prefers-color-scheme:dark){:root:not([data-theme=light]){--page:#0f141a;--card:#171e27;--ink:#e6ebf1;--soft:#94a2b3;
+--rule:#27313d;--track:#1e2731;--immediate:#2f7f76;--satisfied:#35c2ab;--expired:#ff7a52;--cancelled:#667383;--forced:#a98bea;
+--bar:#48617e;--a:#6aa6ff;--b:#f0b23c;--c:#f07db5;--d:#35c2ab;--e:#b394f2;--f:#94a2b3;--good:#35c2ab;--note:#f0b23c;--bad:#ff7a52}}
+:root[data-theme=dark]{--page:#0f141a;--card:#171e27;--ink:#e6ebf1;--soft:#94a2b3;
+--rule:#27313d;--track:#1e2731;--immediate:#2f7f76;--satisfied:#35c2ab;--expired:#ff7a52;--cancelled:#667383;--forced:#a98bea;
+--bar:#48617e;--a:#6aa6ff;--b:#f0b23c;--c:#f07db5;--d:#35c2ab;--e:#b394f2;--f:#94a2b3;--good:#35c2ab;--note:#f0b23c;--bad:#ff7a52}
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe
+UI",Roboto,sans-serif} main{max-width:1060px;margin:0 auto;padding:32px 20px 60px}
+header{display:flex;justify-content:space-between;align-items:flex-start;gap:16px;margin-bottom:18px}
+h1{font-size:27px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em} h2{font-size:18px;margin:0 0
+2px;letter-spacing:-.005em} .when,.how,footer{color:var(--soft)} .how{margin:0 0 14px;max-width:76ch}
+button{font:inherit;font-size:13px;color:var(--soft);background:var(--card);border:1px solid
+var(--rule);border-radius:8px;padding:5px 11px;cursor:pointer}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:0 0 16px}
+.tile,section{background:var(--card);border:1px solid var(--rule);border-radius:12px} .tile{padding:13px
+16px;display:flex;flex-direction:column} .tile
+b{font-size:25px;line-height:1.2;font-weight:650;font-variant-numeric:tabular-nums} .tile
+span{font-weight:500} .tile small{color:var(--soft)} section{padding:20px 22px
+16px;margin-bottom:16px;overflow-x:auto} .findings{list-style:none;margin:12px 0
+4px;padding:0;display:grid;gap:8px} .findings li{border-left:4px solid
+var(--note);background:var(--track);border-radius:0 8px 8px 0;padding:8px 14px} .findings
+li.bad{border-color:var(--bad)} .findings li.good{border-color:var(--good)} .findings
+p{margin:0;max-width:90ch} figure{margin:0 0 14px} figcaption{display:flex;flex-wrap:wrap;gap:4px
+16px;align-items:baseline;margin-bottom:4px} figcaption b{font-weight:600;margin-right:auto}
+.key{font-size:13px;color:var(--soft)} .key
+i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px;vertical-align:-1px}
+svg{display:block;width:100%;height:auto;min-width:560px} .grid{stroke:var(--rule);stroke-width:1}
+.tick{fill:var(--soft);font-size:11.5px} .label{fill:var(--ink);font-size:12.5px}
+svg .note{fill:var(--ink);font-size:12px;font-weight:600} .line{fill:none;stroke-width:2;stroke-linejoin:round}
+.dot{stroke:var(--card);stroke-width:2} .hover{fill:transparent}
+.hover:hover{fill:var(--ink);fill-opacity:.07} .track{fill:var(--track)}
+table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:6px 9px;border-bottom:1px solid var(--rule);white-space:nowrap}
+th:first-child{text-align:left} thead th{color:var(--soft);font-weight:500} tbody th{font-weight:500}
+.unknown{color:var(--soft);font-style:italic} footer{font-size:13px;margin-top:22px} @media
+print{body{background:#fff}button{display:none}section{break-inside:avoid}}
+"""
+
+_SCRIPT: Final = """
+document.querySelector("button").onclick=()=>{const r=document.documentElement,
+d=r.dataset.theme||(matchMedia("(prefers-color-scheme:dark)").matches?"dark":"light");
+r.dataset.theme=d==="dark"?"light":"dark"}
+"""
+
+_SHELL: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport"
+content="width=device-width,initial-scale=1"> <title>{title}</title><style>{style}</style></head>
+<body><main> <header><div><h1>{title}</h1><div class="when">{when}</div></div><button type="button">light /
+dark</button></header> <div class="tiles">{tiles}</div> {body} <footer>Made from {source}. Hover over a plot
+for its figures.</footer> </main><script>{script}</script></body></html>
+"""

@@ -1,0 +1,318 @@
+"""Plots as inline SVG, drawn by hand: no library, no script, sharp at any size, in the colours of the page.
+
+Every function gives a whole `<svg>`. Colours are the page's CSS variables (`var(--satisfied)`), so that a
+plot follows the reader's light or dark theme. Values are told by native tooltips (`<title>`) on an
+invisible column per instant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Final, TypeAlias
+
+import attrs
+
+Numbers: TypeAlias = Sequence[float]
+
+_WIDTH: Final = 960
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 12, 26
+
+
+@attrs.frozen
+class Series:
+    """A line, an area or a part of a stack: its name, its CSS colour and a value for each instant."""
+
+    name: str
+    colour: str
+    values: Numbers
+
+
+def count_text(value: float) -> str:
+    """A number for people: 950, 12.4k, 3.1M."""
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
+    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def duration_text(milliseconds: float) -> str:
+    """A wait for people: 0.3 ms, 420 ms, 1.5 s, 2 min."""
+    if milliseconds < 1000:
+        return f"{milliseconds:.3g} ms"
+    seconds = milliseconds / 1000
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
+
+
+def clock_text(us: float, span_us: float) -> str:
+    """An instant as precisely as the span of the plot needs."""
+    instant = datetime.fromtimestamp(us / 1e6, UTC)
+    if span_us > 2 * 86_400e6:
+        return f"{instant:%d %b %H:%M}"
+    return f"{instant:%H:%M}" if span_us > 600e6 else f"{instant:%H:%M:%S}"
+
+
+def ticks(top: float, count: int = 4) -> list[float]:
+    """Round values from zero to at least `top`."""
+    if top <= 0:
+        return [0, 1]
+    raw = top / count
+    size = 10 ** math.floor(math.log10(raw))
+    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+    return [step * n for n in range(math.ceil(top / step) + 1)]
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**n for n in range(first, max(last, first + 1) + 1)]
+
+
+@attrs.frozen
+class _Plane:
+    """Where things are: the plot's inner box, and both scales."""
+
+    height: int
+    x: Callable[[float], float]
+    y: Callable[[float], float]
+    grid: str
+
+    @property
+    def base(self) -> float:
+        return self.height - _BOTTOM
+
+
+def _plane(
+    xs: tuple[float, float],
+    y_ticks: Numbers,
+    height: int,
+    x_label: Callable[[float], str],
+    y_label: Callable[[float], str],
+    *,
+    log: bool = False,
+    x_log: bool = False,
+) -> _Plane:
+    first, last = xs
+    low, high = y_ticks[0], y_ticks[-1]
+    base = height - _BOTTOM
+
+    def scale(value: float, a: float, b: float, *, logarithmic: bool) -> float:
+        if logarithmic:
+            value, a, b = math.log10(max(value, a)), math.log10(a), math.log10(b)
+        return (value - a) / ((b - a) or 1)
+
+    def x(value: float) -> float:
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * scale(value, first, last, logarithmic=x_log)
+
+    def y(value: float) -> float:
+        return base - (base - _TOP) * scale(value, low, high, logarithmic=log)
+
+    parts = []
+    for tick in y_ticks:
+        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+        parts.append(
+            f'<text class="tick" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{y_label(tick)}</text>'
+        )
+    marks = _log_ticks(first, last) if x_log else [first + (last - first) * n / 6 for n in range(7)]
+    for n, tick in enumerate(t for t in marks if first <= t <= last * 1.0001):
+        anchor = "start" if n == 0 else "end" if tick >= last else "middle"
+        parts.append(
+            f'<text class="tick" x="{x(tick):.1f}" y="{height - 8}" text-anchor="{anchor}">{x_label(tick)}</text>'
+        )
+    return _Plane(height, x, y, "".join(parts))
+
+
+def _svg(label: str, height: int, body: str) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}" '
+        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+    )
+
+
+def _hover(x: float, width: float, plane: _Plane, lines: Sequence[str]) -> str:
+    title = escape("\n".join(lines))
+    return (
+        f'<rect class="hover" x="{x:.1f}" y="{_TOP}" width="{max(width, 1):.1f}" height="{plane.base - _TOP:.1f}">'
+        f"<title>{title}</title></rect>"
+    )
+
+
+def legend(series: Sequence[Series]) -> str:
+    """The names of the colours, as HTML."""
+    return "".join(f'<span class="key"><i style="background:{s.colour}"></i>{escape(s.name)}</span>' for s in series)
+
+
+def stacked(label: str, at_us: Numbers, width_us: float, series: Sequence[Series], height: int = 250) -> str:
+    """Bars on bars: counts per window by outcome."""
+    span = (min(at_us), max(at_us) + width_us)
+    sums = [sum(values) for values in zip(*(s.values for s in series), strict=True)]
+    plane = _plane(span, ticks(max(sums)), height, lambda v: clock_text(v, span[1] - span[0]), count_text)
+    parts = [plane.grid]
+    for n, at in enumerate(at_us):
+        left, right = plane.x(at), plane.x(at + width_us)
+        level = 0.0
+        gap = min(1.5, (right - left) * 0.15)
+        for s in series:
+            value = s.values[n]
+            if value > 0:
+                top, bottom = plane.y(level + value), plane.y(level)
+                parts.append(
+                    f'<rect x="{left + gap / 2:.1f}" y="{top:.2f}" width="{max(right - left - gap, 0.5):.1f}" '
+                    f'height="{bottom - top:.2f}" fill="{s.colour}"/>'
+                )
+                level += value
+        told = [clock_text(at, span[1] - span[0]), *(f"{s.name}: {s.values[n]:,.0f}" for s in series if s.values[n])]
+        parts.append(_hover(left, right - left, plane, told))
+    return _svg(label, height, "".join(parts))
+
+
+def lines(
+    label: str,
+    at_us: Numbers,
+    series: Sequence[Series],
+    value_text: Callable[[float], str],
+    *,
+    log: bool = False,
+    height: int = 250,
+) -> str:
+    """Lines over time; gaps where a value is NaN."""
+    span = (min(at_us), max(at_us) if len(at_us) > 1 else min(at_us) + 1)
+    known = [v for s in series for v in s.values if not math.isnan(v)]
+    floor = max(min((v for v in known if v > 0), default=1.0), 1e-3)
+    top = max(known, default=1.0)
+    marks = _log_ticks(floor, max(top, floor * 1.01)) if log else ticks(top)
+    plane = _plane(span, marks, height, lambda v: clock_text(v, span[1] - span[0]), value_text, log=log)
+    parts = [plane.grid]
+    for s in series:
+        runs: list[list[str]] = [[]]
+        for at, value in zip(at_us, s.values, strict=True):
+            if math.isnan(value):
+                runs.append([])
+            else:
+                runs[-1].append(f"{plane.x(at):.1f},{plane.y(value):.1f}")
+        for run in runs:
+            if len(run) == 1:
+                x, y = run[0].split(",")
+                parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{s.colour}"/>')
+            elif run:
+                parts.append(f'<polyline class="line" stroke="{s.colour}" points="{" ".join(run)}"/>')
+    step = (plane.x(span[1]) - plane.x(span[0])) / max(1, len(at_us) - 1)
+    for n, at in enumerate(at_us):
+        told = [clock_text(at, span[1] - span[0])]
+        told += [f"{s.name}: {value_text(s.values[n])}" for s in series if not math.isnan(s.values[n])]
+        parts.append(_hover(plane.x(at) - step / 2, step, plane, told))
+    return _svg(label, height, "".join(parts))
+
+
+def area(label: str, at_us: Numbers, width_us: float, series: Series, peak: tuple[float, float] | None) -> str:
+    """A filled level over time, with its peak marked."""
+    height = 170
+    span = (min(at_us), max(at_us) + width_us)
+    top = max([*series.values, peak[1] if peak else 0])
+    plane = _plane(span, ticks(top, 3), height, lambda v: clock_text(v, span[1] - span[0]), count_text)
+    points = [f"{plane.x(at + width_us / 2):.1f},{plane.y(v):.1f}" for at, v in zip(at_us, series.values, strict=True)]
+    first, last = plane.x(at_us[0] + width_us / 2), plane.x(at_us[-1] + width_us / 2)
+    corner, end = f"{first:.1f},{plane.base}", f"{last:.1f},{plane.base}"
+    parts = [
+        plane.grid,
+        f'<polygon fill="{series.colour}" opacity=".22" points="{" ".join([corner, *points, end])}"/>',
+        f'<polyline class="line" stroke="{series.colour}" points="{" ".join(points)}"/>',
+    ]
+    if peak:
+        x, y = plane.x(peak[0]), plane.y(peak[1])
+        side = "end" if x > _WIDTH * 0.7 else "start"
+        shift = -9 if side == "end" else 9
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{series.colour}" class="dot"/>')
+        parts.append(
+            f'<text class="note" x="{x + shift:.1f}" y="{max(y + 4, _TOP + 9):.1f}" text-anchor="{side}">'
+            f"peak {peak[1]:,.0f} at {clock_text(peak[0], 1)}</text>"
+        )
+    every = max(1, len(at_us) // 300)
+    step = plane.x(width_us * every) - plane.x(0)
+    for n in range(0, len(at_us), every):
+        told = [clock_text(at_us[n], 1), f"{series.values[n]:,.1f} parked on average"]
+        parts.append(_hover(plane.x(at_us[n]), step, plane, told))
+    return _svg(label, height, "".join(parts))
+
+
+def bars(label: str, rows: Sequence[tuple[str, float, float, str]], colour: str, part_colour: str) -> str:
+    """Horizontal bars: name, value, the part of it to stand out, and what to say at its end."""
+    height = 26 * len(rows) + 8
+    top = max((value for _, value, _, _ in rows), default=1) or 1
+    left, room = 150, _WIDTH - 150 - 190
+    parts = []
+    for n, (name, value, part, text) in enumerate(rows):
+        y = 4 + 26 * n
+        whole, inner = room * value / top, room * part / top
+        parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<rect x="{left}" y="{y + 3}" width="{whole:.1f}" height="16" rx="3" fill="{colour}"/>')
+        if inner > 0:
+            parts.append(
+                f'<rect x="{left}" y="{y + 3}" width="{max(inner, 1.5):.1f}" height="16" rx="3" fill="{part_colour}"/>'
+            )
+        parts.append(f'<text class="tick" x="{left + whole + 8:.1f}" y="{y + 15}">{escape(text)}</text>')
+    return _svg(label, height, "".join(parts))
+
+
+def heat(label: str, at_us: Numbers, width_us: float, rows: Sequence[tuple[str, Numbers]], colour: str) -> str:
+    """One row a key, one cell a window: the stronger the colour, the more of them."""
+    height = 24 * len(rows) + 26
+    top = max((v for _, values in rows for v in values), default=1) or 1
+    span = (min(at_us), max(at_us) + width_us)
+    left, room = 150, _WIDTH - 150 - 16
+    cell = room / max(1, len(at_us))
+    parts = []
+    for n, (name, values) in enumerate(rows):
+        y = 24 * n
+        parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<rect class="track" x="{left}" y="{y + 1}" width="{room}" height="20" rx="3"/>')
+        for i, value in enumerate(values):
+            if value > 0:
+                strength = 0.12 + 0.88 * math.sqrt(value / top)
+                told = f"{name}, {clock_text(at_us[i], span[1] - span[0])}: {value:,.0f} expired"
+                parts.append(
+                    f'<rect x="{left + cell * i:.1f}" y="{y + 1}" width="{max(cell - 0.6, 0.6):.1f}" height="20" '
+                    f'fill="{colour}" opacity="{strength:.2f}"><title>{escape(told)}</title></rect>'
+                )
+    for n in range(7):
+        at = span[0] + (span[1] - span[0]) * n / 6
+        anchor = "start" if n == 0 else "end" if n == 6 else "middle"
+        x = left + room * n / 6
+        text = clock_text(at, span[1] - span[0])
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>')
+    return _svg(label, height, "".join(parts))
+
+
+def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], marks: Sequence[float]) -> str:
+    """Steps that fall from everybody to those who need more: share against wait, both on logarithmic scales.
+
+    `waits[i]` belong to `curves[i]`; `marks[i]` is the timeout in use there.
+    """
+    height = 300
+    high = max(max(w) for w in waits)
+    low = max(1.0, min(min(w) for w in waits))
+    floor = min((v for c in curves for v in c.values if v > 0), default=0.001)
+    y_ticks = _log_ticks(max(floor, 1e-4), 1.0)
+    plane = _plane((low, max(high * 1.05, low * 10)), y_ticks, height, duration_text, share_text, log=True, x_log=True)
+    parts = [plane.grid]
+    for curve, wait, mark in zip(curves, waits, marks, strict=True):
+        points, before = [], 1.0
+        for w, s in zip(wait, curve.values, strict=True):
+            points += [f"{plane.x(w):.1f},{plane.y(before):.1f}", f"{plane.x(w):.1f},{plane.y(max(s, y_ticks[0])):.1f}"]
+            before = max(s, y_ticks[0])
+        parts.append(f'<polyline class="line" stroke="{curve.colour}" points="{" ".join(points)}"/>')
+        x = plane.x(mark)
+        parts.append(
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{plane.base}" stroke="{curve.colour}" '
+            f'stroke-dasharray="3 4">'
+            f"<title>{escape(curve.name)}: timeout in use {duration_text(mark)}</title></line>"
+        )
+    return _svg(label, height, "".join(parts))
+
+
+def share_text(share: float) -> str:
+    """A share as a percentage with three digits."""
+    return f"{share * 100:.3g}%"
