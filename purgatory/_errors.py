@@ -12,6 +12,7 @@ __all__ = [
     "PurgatoryFull",
     "UnhashableKey",
     "WatchKeysType",
+    "whole",
 ]
 
 
@@ -114,3 +115,14 @@ class InvalidSetting(PurgatoryError, ValueError):
         super().__init__(f"{setting} must be {wanted}, not {value!r}")
         self.setting = setting
         self.value = value
+
+
+def whole(setting: str, value: object, least: int) -> int:
+    """``value`` if it is a whole number of at least ``least``.
+
+    Raises:
+        InvalidSetting: it is not.
+    """
+    if type(value) is not int or value < least:
+        raise InvalidSetting(setting, value, f"a whole number, {least} or more")
+    return value

@@ -56,7 +56,7 @@ throttle = Throttle()
 def log_callback_error(purgatory: str | None, operation: DelayedOperation, hook: str, error: BaseException) -> None:
     """Log what a hook raised, with the operation's type and keys."""
     kind = type(operation).__qualname__
-    suppressed = throttle.admit("callback_failed", purgatory, kind, hook, type(error))
+    suppressed = throttle.admit("callback_failed", purgatory, kind, hook, type(error).__qualname__)
     if suppressed is not None:
         log.error(
             "callback_failed",

@@ -161,7 +161,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._tell(raised)
             raise
         home = self._home
-        if home is not None and home.purgatory._observers:
+        if home is not None and home.purgatory._audience.observers:
             self._tell(error)
         return True
 
@@ -173,7 +173,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         """
         completed = self._check()
         if self._outcome != OPEN and self._home is not None:
-            self._home.purgatory._bury(self)
+            self._home.purgatory._graveyard.bury(self)
         return completed
 
     def _check(self) -> bool:
@@ -185,7 +185,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._pending = True
                 if not lock.acquire(False):
                     if self._token is not lock and self._home is not None:
-                        self._home.purgatory._keep_trying(self)
+                        self._home.purgatory._graveyard.keeper.retry(self)
                     return False
             if self._phase != OPEN:
                 # A re-entrant lock, and this thread is inside try_complete of this very operation, further up.
@@ -211,7 +211,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             except BaseException:
                 # This thread is being stopped and won't look at the flag: somebody else must.
                 if self._home is not None:
-                    self._home.purgatory._keep_trying(self)
+                    self._home.purgatory._graveyard.keeper.retry(self)
                 raise
             finally:
                 self._phase = OPEN
@@ -268,8 +268,8 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _finish(self, outcome: int) -> bool:
         """Take the one step from open to ``outcome``, and leave the timer and the watch lists.
 
-        If somebody is inside ``try_complete`` of it, that one sees the outcome when leaving, and buries the operation: a
-        check drops the entry that it came by without more ado. If not, it is buried here. Somebody who leaves at this
+        If somebody is inside ``try_complete`` of it, that one sees the outcome when leaving, and buries the operation:
+        a check drops the entry that it came by without more ado. If not, it is buried here. Somebody who leaves at this
         moment ends the phase before looking at the outcome, so at least one of the two does it.
         """
         home = self._home
@@ -294,9 +294,11 @@ class DelayedOperation(TimerTask, abc.ABC):
         if home is not None:
             purgatory = home.purgatory
             if self._phase == OPEN and self._watches:
-                purgatory._bury(self)
-            if purgatory._notable:
-                purgatory._note_leaving(self)
+                purgatory._graveyard.bury(self)
+            if purgatory._max_parked is not None:
+                purgatory._give_room()
+            if purgatory._audience.leavers:
+                purgatory._audience.leaving(self)
         return True
 
     def _complete(self) -> Exception | None:
@@ -325,13 +327,13 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _tell(self, error: BaseException | None) -> None:
         home = self._home
-        if home is not None and home.purgatory._observers:
+        if home is not None and home.purgatory._audience.observers:
             outcome = _OUTCOMES[self._outcome]
             assert outcome is not None
-            home.purgatory._notify_finished(self, outcome, error)
+            home.purgatory._audience.finished(self, outcome, error)
 
     def _contain(self, hook: str, error: BaseException) -> None:
         if self._home is not None:
-            self._home.purgatory._contain(self, hook, error)
+            self._home.purgatory._audience.contain(self, hook, error)
         else:
             log_callback_error(None, self, hook, error)

@@ -27,20 +27,16 @@ completed by a check before there is anything to cancel there:
 So A, after adding, takes the home shard's lock, under which the operation's outcome is decided, and looks: if it has
 one, A cancels the entry. If it gets one later, whoever decides it sees the entry. The same hold of the lock counts the
 operation as parked and sees whether a shutdown has come between.
-
-**Purge debt.** What an operation leaves under the keys it was *not* completed through are tombstones (see
-``purgatory._watchers``), and each is noted. Once there are more than ``purge_interval``, whoever adds one drops up to
-:data:`PURGE_SLICE` of them, and the keeper the rest. A purge costs as much as it drops, whatever else is parked;
-nothing is searched."""
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from purgatory._audience import Audience
 from purgatory._errors import (
     AlreadyParked,
     InvalidOperation,
@@ -50,35 +46,26 @@ from purgatory._errors import (
     PurgatoryFull,
     UnhashableKey,
     WatchKeysType,
+    whole,
 )
-from purgatory._keeper import Keeper
+from purgatory._graveyard import Graveyard
 from purgatory._live import enroll
-from purgatory._log import log, log_callback_error, throttle
+from purgatory._log import log, throttle
 from purgatory._operation import DelayedOperation
-from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._shutdown import Drain, shut_down
+from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals, take_snapshot
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
-from timer import NS_PER_MS, Driver, SystemTimer, SystemTimerReaper, Timer, TimerTask
+from timer import NS_PER_MS, Driver, SystemTimer, Timer, TimerTask
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from purgatory._outcome import Observer, Outcome
+    from purgatory._outcome import Observer
 
 __all__ = ["DelayedOperationPurgatory"]
 
 OperationT = TypeVar("OperationT", bound=DelayedOperation)
-
-#: How many tombstones one thread drops in one go.
-PURGE_SLICE = 1024
-
-Drain = Literal["expire", "cancel", "wait"]
-
-
-def _whole(setting: str, value: object, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise InvalidSetting(setting, value, f"a whole number, {least} or more")
-    return value
 
 
 class DelayedOperationPurgatory(Generic[OperationT]):
@@ -122,29 +109,21 @@ class DelayedOperationPurgatory(Generic[OperationT]):
     __slots__ = (
         "__weakref__",
         "_admitted",
+        "_audience",
         "_broker_id",
-        "_callback_errors",
         "_closed",
         "_closing",
         "_driver",
-        "_errors_lock",
-        "_keeper",
+        "_graveyard",
         "_max_parked",
         "_name",
-        "_leavers",
-        "_notable",
-        "_observers",
         "_own_timer",
-        "_purge_interval",
-        "_purged",
-        "_reaper_enabled",
         "_rejected",
         "_report",
         "_room",
         "_room_lock",
         "_shard_count",
         "_shards",
-        "_stale",
         "_timer",
     )
 
@@ -161,33 +140,26 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         max_parked: int | None = None,
         observers: Iterable[Observer] = (),
     ) -> None:
-        if not isinstance(name, str) or not name:
+        if type(name) is not str or not name:
             raise InvalidSetting("name", name, "a text that is not empty")
         if timer is not None and not isinstance(timer, Timer):
             raise InvalidSetting("timer", timer, "a timer.Timer, or None for one of the purgatory's own")
         self._name = name
         self._broker_id = broker_id
-        self._purge_interval = _whole("purge_interval", purge_interval, 0)
-        self._shard_count = _whole("shards", shards, 1)
-        self._max_parked = None if max_parked is None else _whole("max_parked", max_parked, 1)
+        self._shard_count = whole("shards", shards, 1)
+        self._max_parked = None if max_parked is None else whole("max_parked", max_parked, 1)
         self._room = max_parked or 0
         self._room_lock = threading.Lock()
         self._rejected = 0
-        self._observers: tuple[Observer, ...] = ()
-        self._leavers: tuple[Any, ...] = ()
-        self._notable = max_parked is not None  # whether anyone but the observers' `finished` cares who leaves
-        self._purged = 0
-        self._shards = [WatcherList(self) for _ in range(shards)]
-        # (watchers, token) of every tombstone. Appending and popping are atomic in both builds.
-        self._stale: deque[tuple[Watchers, object]] = deque()
         self._admitted: set[type] = set()
-        self._callback_errors: Counter[str] = Counter()
-        self._errors_lock = threading.Lock()
+        self._audience = Audience(name, observers)
+        self._shards: list[WatcherList] = [WatcherList(self) for _ in range(shards)]
+        self._graveyard = Graveyard(
+            self._shards, whole("purge_interval", purge_interval, 0), name, unattended=reaper_enabled
+        )
         self._closed = False
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport | None = None
-        self._reaper_enabled = reaper_enabled
-        self._keeper = Keeper(f"{name}-keeper", self._purge_slice)
         self._own_timer = timer is None and timer_enabled
         self._timer: Timer | None = None
         if timer_enabled:
@@ -195,27 +167,8 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         self._driver: Driver | None = None
         if reaper_enabled and self._timer is not None and not self._timer.is_driven:
             self._driver = Driver(f"{name}-reaper", self._timer)
-        for observer in observers:
-            self.attach(observer)
         log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(self._timer).__name__)
         enroll(self)
-
-    def attach(self, observer: Observer) -> None:
-        """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once."""
-        with self._errors_lock:
-            if observer not in self._observers:
-                self._observers = (*self._observers, observer)
-                self._sort_observers()
-
-    def detach(self, observer: Observer) -> None:
-        """Tell ``observer`` no more."""
-        with self._errors_lock:
-            self._observers = tuple(other for other in self._observers if other is not observer)
-            self._sort_observers()
-
-    def _sort_observers(self) -> None:
-        self._leavers = tuple(observer for observer in self._observers if hasattr(observer, "leaving"))
-        self._notable = bool(self._leavers) or self._max_parked is not None
 
     # -- park
 
@@ -273,7 +226,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             try:
                 operation.try_complete()
             except Exception as error:  # noqa: BLE001  # contained: the operation is parked
-                self._contain(operation, "try_complete", error)
+                self._audience.contain(operation, "try_complete", error)
             if operation._outcome == IMMEDIATE:
                 return True
             if len(homes) == 1:
@@ -285,9 +238,9 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 try:
                     operation.try_complete()
                 except Exception as error:  # noqa: BLE001  # contained: the operation is parked
-                    self._contain(operation, "try_complete", error)
+                    self._audience.contain(operation, "try_complete", error)
             if operation._outcome == IMMEDIATE:
-                self._bury(operation)
+                self._graveyard.bury(operation)
                 return True
         except BaseException:
             if operation._home is home:
@@ -336,13 +289,13 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             lock.release()
         if outcome != OPEN:
             # Whoever completed it may have come before its last watch, or before the timer.
-            self._bury(operation)
+            self._graveyard.bury(operation)
             if operation._bucket is not None:
                 TimerTask.cancel(operation)
         elif closed and operation.cancel():
             raise PurgatoryClosed(self._name)
-        if self._observers:
-            self._notify_parked(operation)
+        if self._audience.observers:
+            self._audience.parked(operation)
 
     # -- satisfy
 
@@ -373,75 +326,23 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 elif operation._outcome == OPEN:
                     continue
                 if len(operation._watches) > 1:
-                    self._bury(operation, watchers)
+                    self._graveyard.bury(operation, watchers)
             watchers.pop(token, None)
         if not watchers and not watchers.idle:
-            self._note_idle(watchers)
+            self._graveyard.note_idle(watchers)
         return completed
-
-    def _note_idle(self, watchers: Watchers) -> None:
-        """Nobody waits under the key any more: leave it to the next purge, as it may well be wanted again."""
-        watchers.idle = True
-        self._stale.append((watchers, None))
-        if len(self._stale) > self._purge_interval:
-            self._purge_more()
-
-    def _bury(self, operation: DelayedOperation, but: Watchers | None = None) -> None:
-        """Leave a tombstone under each key of a finished operation, and drop some if there are too many."""
-        token = operation._token
-        stale = self._stale
-        for watchers in operation._watches:
-            if watchers is not but:
-                watchers[token] = None
-                stale.append((watchers, token))
-        if len(stale) > self._purge_interval:
-            self._purge_more()
 
     # -- clear away
 
     def purge(self) -> int:
-        """Drop what finished operations left in the watch lists.
+        """Drop what finished operations left in the watch lists, and the keys that nobody waits under.
+
+        It happens by itself, too: see ``purge_interval``.
 
         Returns:
             How many entries were dropped.
         """
-        before = dropped = 0
-        while True:
-            dropped += self._drop_stale(PURGE_SLICE)
-            if dropped == before:
-                return dropped
-            before = dropped
-            time.sleep(0)
-
-    def _purge_more(self) -> None:
-        """Drop a slice of tombstones here, and leave the rest to the keeper."""
-        if self._purge_slice() and self._reaper_enabled and not self._closed:
-            self._keeper.purge()
-
-    def _purge_slice(self) -> bool:
-        """Drop up to a slice of tombstones; whether there are more."""
-        self._drop_stale(PURGE_SLICE)
-        return bool(self._stale)
-
-    def _drop_stale(self, most: int) -> int:
-        dropped = 0
-        stale = self._stale
-        missing = object()
-        shards, count = self._shards, self._shard_count
-        for _ in range(most):
-            try:
-                watchers, token = stale.popleft()
-            except IndexError:
-                break
-            if watchers.pop(token, missing) is not missing:
-                dropped += 1
-            watchers.idle = False
-            if not watchers:
-                shards[hash(watchers.key) % count].remove_if_empty(watchers)
-        if dropped:
-            with self._errors_lock:
-                self._purged += dropped
-        return dropped
+        return self._graveyard.purge()
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Take every operation under a key out of the purgatory: from all its keys, and from the timer.
@@ -466,7 +367,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             if operation is None or operation._outcome != OPEN:
                 watchers.pop(token, None)
         if not watchers:
-            self._note_idle(watchers)
+            self._graveyard.note_idle(watchers)
         return cancelled  # type: ignore[return-value]  # what was parked here is of the purgatory's type
 
     # -- looking in
@@ -504,8 +405,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
     @property
     def parked(self) -> int:
         """How many operations wait."""
-        totals = self.totals()
-        return max(0, totals.parked - totals.satisfied - totals.expired - totals.cancelled - totals.forced)
+        return self.totals().waiting
 
     @property
     def watched(self) -> int:
@@ -555,57 +455,20 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         return [operation for operation in found if operation._outcome == OPEN]  # type: ignore[misc]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
-        """The purgatory as it is now, as a frozen value. Walks every key and operation, a shard at a time.
+        """The purgatory as it is now, as a frozen value. Walks every key, a shard at a time, and no operation.
 
         Args:
             largest: how many of the largest keys to name.
         """
-        watched = keys = 0
-        sizes: list[tuple[int, Hashable]] = []
-        oldest_ns: int | None = None
-        for shard in self._shards:
-            for watchers in list(shard.by_key.values()):
-                cells = watchers.copy()
-                if not cells:
-                    continue
-                watched += len(cells)
-                keys += 1
-                sizes.append((len(cells), watchers.key))
-                for operation in cells.values():
-                    if operation is not None and operation._outcome == OPEN and operation._deadline_ns:
-                        # In order of arrival: the first that is open has waited longest under this key.
-                        created_ns = operation.added_ns
-                        if oldest_ns is None or created_ns < oldest_ns:
-                            oldest_ns = created_ns
-                        break
-            if largest < len(sizes):
-                sizes.sort(key=lambda pair: -pair[0])
-                del sizes[largest:]
-        sizes.sort(key=lambda pair: -pair[0])
-        timer = self._timer.timer if isinstance(self._timer, SystemTimerReaper) else self._timer
-        totals = self.totals()
-        parked = max(0, totals.parked - totals.satisfied - totals.expired - totals.cancelled - totals.forced)
-        now_ns = timer.now_ns() if isinstance(timer, SystemTimer) else time.monotonic_ns()
-        with self._errors_lock:
-            errors = dict(self._callback_errors)
-        return PurgatorySnapshot(
-            name=self._name,
-            broker_id=self._broker_id,
-            parked=parked,
-            watched=watched,
-            keys=keys,
-            delayed=parked if timer is not None else 0,
-            capacity=self._max_parked,
-            purged=self._purged,
-            purge_debt=len(self._stale),
-            oldest_age_ms=None if oldest_ns is None else max(0.0, (now_ns - oldest_ns) / NS_PER_MS),
-            largest_keys=tuple((key, size) for size, key in sizes[:largest]),
-            wheel_occupancy=timer.statistics().occupancy if isinstance(timer, SystemTimer) else (),
-            totals=totals,
-            callback_errors=errors,
-            rejected=self._rejected,
-            closed=self._closed,
-        )
+        return take_snapshot(self, whole("largest", largest, 0))
+
+    def attach(self, observer: Observer) -> None:
+        """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once."""
+        self._audience.attach(observer)
+
+    def detach(self, observer: Observer) -> None:
+        """Tell ``observer`` no more."""
+        self._audience.detach(observer)
 
     def advance_clock(self, timeout_ms: float) -> bool:
         """Wait up to ``timeout_ms`` for something to expire, and clear away what is overdue for it.
@@ -613,7 +476,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         For purgatories without a reaper. Returns whether anything expired.
         """
         expired = self._timer is not None and self._timer.advance_clock(timeout_ms)
-        if len(self._stale) > self._purge_interval:
+        if self._graveyard.is_overdue:
             self.purge()
         return expired
 
@@ -636,60 +499,12 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         """
         if drain not in ("expire", "cancel", "wait"):
             raise InvalidSetting("drain", drain, "'expire', 'cancel' or 'wait'")
-        _whole("timeout_ms", timeout_ms, 0)
-        if self._report is not None:
-            return self._report
+        whole("timeout_ms", timeout_ms, 0)
         self._closed = True
         with self._closing:
             if self._report is None:
-                self._report = self._shut_down(drain, timeout_ms)
+                self._report = shut_down(self, drain, timeout_ms)
             return self._report
-
-    def _shut_down(self, drain: Drain, timeout_ms: int) -> ShutdownReport:
-        started = time.monotonic()
-        give_up = started + timeout_ms / 1000
-        before = self.totals()
-        if drain == "wait":
-            while self.operations() and time.monotonic() < give_up:
-                time.sleep(0.002)
-            give_up = time.monotonic() + timeout_ms / 1000
-        waited = self.totals()
-        if self._driver is not None:
-            self._driver.stop()
-        # From here on nothing is parked: _count_parked sees _closed under the lock that operations() takes.
-        cancelled: list[DelayedOperation] = []
-        for operation in self.operations():
-            if drain != "cancel":
-                operation.run()
-            elif operation.cancel():
-                cancelled.append(operation)
-        # An operation whose lock is held is left to its holder, or to the keeper.
-        while (stuck := self.operations()) and time.monotonic() < give_up:
-            time.sleep(0.001)
-        self._keeper.stop()
-        if self._own_timer and self._timer is not None:
-            self._timer.shutdown()
-        self.purge()
-        totals = self.totals()
-        report = ShutdownReport(
-            name=self._name,
-            drain=drain,
-            satisfied=waited.satisfied - before.satisfied,
-            expired=totals.expired - waited.expired,
-            cancelled=tuple(cancelled),
-            stuck=tuple(stuck),
-            elapsed_ms=(time.monotonic() - started) * 1000,
-        )
-        log.info(
-            "purgatory_shut_down",
-            purgatory=self._name,
-            drain=drain,
-            expired=report.expired,
-            cancelled=len(cancelled),
-            stuck=len(stuck),
-            elapsed_ms=round(report.elapsed_ms, 3),
-        )
-        return report
 
     def __enter__(self) -> Self:
         return self
@@ -730,53 +545,6 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         if self._max_parked is not None:
             with self._room_lock:
                 self._room += 1
-
-    def _note_leaving(self, operation: DelayedOperation) -> None:
-        """An operation has got its outcome, and somebody cares before its hooks run."""
-        self._give_room()
-        for observer in self._leavers:
-            try:
-                observer.leaving(operation)
-            except Exception as error:  # noqa: BLE001  # contained, as any callback
-                self._contain_observer(operation, observer, error)
-
-    def _keep_trying(self, operation: DelayedOperation) -> None:
-        self._keeper.retry(operation)
-
-    def _contain(self, operation: DelayedOperation, hook: str, error: BaseException) -> None:
-        with self._errors_lock:
-            self._callback_errors[hook] += 1
-        log_callback_error(self._name, operation, hook, error)
-
-    def _notify_parked(self, operation: DelayedOperation) -> None:
-        for observer in self._observers:
-            try:
-                observer.parked(operation)
-            except Exception as error:  # noqa: BLE001  # contained, as any callback
-                self._contain_observer(operation, observer, error)
-
-    def _notify_finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None) -> None:
-        for observer in self._observers:
-            try:
-                observer.finished(operation, outcome, error)
-            except Exception as raised:  # noqa: BLE001  # contained, as any callback
-                self._contain_observer(operation, observer, raised)
-
-    def _contain_observer(self, operation: DelayedOperation, observer: Observer, error: BaseException) -> None:
-        with self._errors_lock:
-            self._callback_errors["observer"] += 1
-        kind = type(observer).__qualname__
-        suppressed = throttle.admit("observer_failed", self._name, kind, type(error))
-        if suppressed is not None:
-            log.error(
-                "observer_failed",
-                purgatory=self._name,
-                operation=type(operation).__qualname__,
-                observer=kind,
-                error=repr(error),
-                suppressed=suppressed,
-                exc_info=error,
-            )
 
 
 def _checked_keys(watch_keys: object) -> Sequence[Hashable]:

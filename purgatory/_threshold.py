@@ -5,7 +5,8 @@ reaches. So everything else, deadlines, exactly-once, shutdown, is the purgatory
 
 Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
 *before* the heap is looked at: a value that rises in between finds the key, or the waiter's second check finds the
-value."""
+value.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from timer import Timer
 
 __all__ = ["ThresholdPurgatory"]
+
+
+#: Thresholds without waiters that the heap may hold in any case.
+_SPARE = 64
 
 
 class _Waiter(DelayedOperation):
@@ -113,7 +118,7 @@ class ThresholdPurgatory:
             raise InvalidSetting("threshold", threshold, "a whole number")
         waiter = _Waiter(threshold, timeout_ms, self)
         with self._lock:
-            if len(self._heap) > 64 and len(self._heap) > 2 * self._purgatory.parked:
+            if len(self._heap) > _SPARE and len(self._heap) > 2 * self._purgatory.parked:
                 # Thresholds whose waiters have all gone otherwise.
                 awaited = {waiting.threshold for waiting in self._purgatory.operations()}
                 self._heap = sorted(awaited)

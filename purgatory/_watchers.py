@@ -12,15 +12,16 @@ can have the same identity, so clearing away a tombstone can never hit a newcome
 
 **The shard's lock** guards three things: removing a key's ``Watchers``, the step of an operation at home
 here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that
-exists doesn't take it, nor does making a key's ``Watchers``, by the atomic ``setdefault``: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks
-inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
+exists doesn't take it, nor does making a key's ``Watchers``, by the atomic ``setdefault``: insert, then look at
+``closed``; whoever removes a key sets ``closed`` first and then looks inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
 
     1. thread A finds the watchers of key K, and is about to add its operation
     2. thread B drops the last operation under K, sees the watchers empty, removes K from the shard
     3. A adds to watchers that nobody can find any more: every later check of K misses its operation
 
 A key's ``__hash__`` and ``__eq__`` are the user's code and run inside dict operations, some with the lock held. The
-lock is therefore re-entrant, and nothing relies on a key not being touched between two dict operations."""
+lock is therefore re-entrant, and nothing relies on a key not being touched between two dict operations.
+"""
 
 from __future__ import annotations
 

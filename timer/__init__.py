@@ -12,6 +12,7 @@
 This package knows time and nothing else: no operations, no metrics, no logging.
 """
 
+from timer._base import InlineExecutor, Submits, Timer, TimerStatistics, report_task_error
 from timer._bucket import TimerTaskList
 from timer._check import check_invariants
 from timer._clock import NS_PER_MS, Clock, ManualClock, system_clock
@@ -26,7 +27,7 @@ from timer._errors import (
 from timer._mock import MockTimer
 from timer._reaper import Driver, SystemTimerReaper
 from timer._task import MISSING, TimerTask, TimerTaskEntry, checked_delay_ms
-from timer._timer import InlineExecutor, Submits, SystemTimer, Timer, TimerStatistics, report_task_error
+from timer._timer import SystemTimer
 from timer._wheel import TimingWheel
 
 __all__ = [

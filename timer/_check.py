@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from timer._timer import SystemTimer
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from timer._timer import SystemTimer
 
 __all__ = ["check_invariants"]
 
@@ -48,6 +51,6 @@ def check_invariants(timer: SystemTimer) -> None:
             assert bucket.first <= tick < bucket.end, (
                 f"{task!r}, due at tick {tick}, is in [{bucket.first}, {bucket.end})"
             )
-        assert timer._cascading is None, "a cascade was left unfinished"
+        assert not timer._cascading, "a cascade was left unfinished"
         pending = len(tasks)
     assert timer.size == pending, f"size says {timer.size}, the wheel holds {pending}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from timer._clock import ManualClock
 from timer._task import checked_delay_ms
@@ -38,7 +37,7 @@ class MockTimer(SystemTimer):
     True
     """
 
-    __slots__ = ("_due", "clock")
+    __slots__ = ("_held", "clock")
 
     def __init__(
         self,
@@ -51,12 +50,13 @@ class MockTimer(SystemTimer):
     ) -> None:
         #: The clock that the timer runs on.
         self.clock = ManualClock()
-        self._due: deque[TimerTaskList] = deque()
+        self._held = _Held()
         super().__init__(
             name,
             tick_ms=tick_ms,
             wheel_size=wheel_size,
             clock=self.clock,
+            executor=self._held,
             max_pending=max_pending,
             on_error=on_error,
         )
@@ -73,17 +73,32 @@ class MockTimer(SystemTimer):
             Whether anything ran.
         """
         self.clock.advance(checked_delay_ms(timeout_ms))
-        fired = self._fired
-        while True:
-            self._flush()
-            if not self._due:
-                return self._fired > fired
-            batch = list(self._due)
-            self._due.clear()
-            self._run_batch(batch, 0)
+        fired = self._dispatcher.fired
+        self._collect()
+        while self._held.calls:
+            # Everything that is due, as one batch, for the order of deadlines.
+            batch = [bucket for call, _ in self._held.calls for bucket in call]
+            count = sum(count for _, count in self._held.calls)
+            self._held.calls.clear()
+            self._dispatcher.run(batch, count)
+            self._collect()
+        return self._dispatcher.fired > fired
 
-    def _hand_over(self, batch: list[TimerTaskList]) -> None:
-        self._due.extend(batch)
+    def _collect(self) -> None:
+        with self._lock:
+            self._flush()
 
     def _put_back(self, batch: list[TimerTaskList]) -> None:
-        self._due.extendleft(bucket for bucket in reversed(batch) if bucket)
+        self._held.calls.insert(0, ([bucket for bucket in batch if bucket], 0))
+
+
+class _Held:
+    """An executor that holds what it is given until the timer is advanced."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[list[TimerTaskList], int]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> None:
+        """Keep the batch."""
+        del fn
+        self.calls.append((args[0], args[1]))

@@ -14,8 +14,9 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from timer._base import Timer
 from timer._errors import TimerClosed, TimerConfigError
-from timer._timer import SystemTimer, Timer
+from timer._timer import SystemTimer
 
 if TYPE_CHECKING:
     from timer._task import TimerTask

@@ -147,6 +147,10 @@ class TimingWheel:
             heappop(occupied)
         return None
 
+    def is_next(self, bucket: TimerTaskList) -> bool:
+        """Whether no bucket comes before this one."""
+        return self._occupied[0][2] is bucket
+
     def pop_due(self, tick: int) -> TimerTaskList | None:
         """Close and take out the next bucket that has come due by ``tick``, moving the hand to it."""
         first = self.next_tick()

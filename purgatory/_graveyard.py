@@ -1,0 +1,125 @@
+"""What finished operations leave behind, and how it is cleared away.
+
+An operation is completed through one of its keys; under the others it leaves tombstones (see ``purgatory._watchers``).
+Each is noted here, as is a key under which nobody waits any more. Once more than ``purge_interval`` are noted,
+whoever adds one clears away up to :data:`SLICE` of them, and the keeper the rest. So a purge costs as much as it
+drops, whatever else is parked: nothing is searched. Kafka's purge walks every entry of every list, the living ones too.
+
+A key is removed by the purge rather than with its last operation, because it may well be wanted again: a topic-partition
+is parked on and satisfied all day long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from purgatory._keeper import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from purgatory._operation import DelayedOperation
+    from purgatory._watchers import WatcherList, Watchers
+
+__all__ = ["Graveyard"]
+
+#: How many entries one thread clears away in one go.
+SLICE: Final = 1024
+
+_MISSING: Final = object()
+
+
+class Graveyard:
+    """The tombstones and idle keys of one purgatory.
+
+    Args:
+        shards: the purgatory's shards.
+        interval: how many may be noted before they are cleared away.
+        name: names the keeper's thread.
+        unattended: whether the keeper may work off a large purge.
+    """
+
+    __slots__ = ("_interval", "_lock", "_noted", "_purged", "_shards", "_unattended", "keeper")
+
+    def __init__(self, shards: Sequence[WatcherList], interval: int, name: str, *, unattended: bool) -> None:
+        self._shards = shards
+        self._interval = interval
+        self._unattended = unattended
+        # (watchers, token) of a tombstone, (watchers, None) of an idle key. Appending to a deque and taking from it are
+        # atomic in the default and in the free-threaded build.
+        self._noted: deque[tuple[Watchers, object]] = deque()
+        self._lock = threading.Lock()
+        self._purged = 0
+        self.keeper = Keeper(f"{name}-keeper", self._slice)
+
+    @property
+    def debt(self) -> int:
+        """How much is noted."""
+        return len(self._noted)
+
+    @property
+    def purged(self) -> int:
+        """How many entries were dropped since the start."""
+        return self._purged
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether more is noted than may be."""
+        return len(self._noted) > self._interval
+
+    def bury(self, operation: DelayedOperation, but: Watchers | None = None) -> None:
+        """Leave a tombstone under each key of a finished operation, ``but`` one."""
+        token = operation._token
+        noted = self._noted
+        for watchers in operation._watches:
+            if watchers is not but:
+                watchers[token] = None
+                noted.append((watchers, token))
+        if len(noted) > self._interval:
+            self._work()
+
+    def note_idle(self, watchers: Watchers) -> None:
+        """Nobody waits under the key any more."""
+        watchers.idle = True
+        self._noted.append((watchers, None))
+        if len(self._noted) > self._interval:
+            self._work()
+
+    def purge(self) -> int:
+        """Clear everything away, a slice at a time; how many entries that dropped."""
+        dropped = 0
+        while self._noted:
+            dropped += self._drop(SLICE)
+            time.sleep(0)  # let whoever waits for the interpreter go first
+        return dropped
+
+    def _work(self) -> None:
+        if self._slice() and self._unattended:
+            self.keeper.purge()
+
+    def _slice(self) -> bool:
+        """Clear away a slice; whether there is more."""
+        self._drop(SLICE)
+        return len(self._noted) > 0
+
+    def _drop(self, most: int) -> int:
+        dropped = 0
+        noted, shards = self._noted, self._shards
+        for _ in range(most):
+            try:
+                watchers, token = noted.popleft()
+            except IndexError:
+                break
+            if watchers.pop(token, _MISSING) is not _MISSING:
+                dropped += 1
+            # First the mark, then the look: a key that empties in between is noted again.
+            watchers.idle = False
+            if not watchers:
+                shards[hash(watchers.key) % len(shards)].remove_if_empty(watchers)
+        if dropped:
+            with self._lock:
+                self._purged += dropped
+        return dropped
