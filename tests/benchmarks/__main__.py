@@ -12,8 +12,8 @@ import structlog
 
 from tests.benchmarks.harness import Table, show, write_json
 
-#: Every benchmark: a module ``bench_<name>`` with ``main(*, quick) -> list[Table]``.
-NAMES = ("timer", "purgatory")
+#: Every benchmark: a module ``bench_<name>`` with ``main(*, quick) -> Iterator[Table]``.
+NAMES = ("timer", "purgatory", "lateness")
 
 
 def main(argv: list[str] | None = None) -> int:

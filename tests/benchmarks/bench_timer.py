@@ -212,12 +212,13 @@ def add_cancel_scaling(
     )
 
 
-def main(*, quick: bool = False) -> list[Table]:
+def main(*, quick: bool = False) -> Iterator[Table]:
     """Everything in here."""
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
     say("timer: add + cancel")
-    sizes = (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
-    tables = [add_cancel(varied=varied, rounds=rounds, scale=scale) for varied in (False, True)]
+    for varied in (False, True):
+        yield add_cancel(varied=varied, rounds=rounds, scale=scale)
     say("timer: add + cancel by tasks outstanding")
-    tables += [add_cancel_scaling(sizes=sizes, varied=varied, rounds=rounds, scale=scale) for varied in (False, True)]
-    return tables
+    sizes = (1_000, 10_000, 100_000) if quick else (1_000, 10_000, 100_000, 1_000_000)
+    for varied in (False, True):
+        yield add_cancel_scaling(sizes=sizes, varied=varied, rounds=rounds, scale=scale)
