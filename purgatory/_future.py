@@ -116,6 +116,7 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         """
         if not callable(callback):
             raise InvalidSetting("callback", callback, "callable with the futures")
+        futures = tuple(futures)
         for future in futures:
             if not isinstance(future, Future):
                 raise InvalidSetting("futures", future, "concurrent.futures.Future objects")

@@ -5,8 +5,8 @@ Each is noted here, as is a key under which nobody waits any more. Once more tha
 whoever adds one clears away up to :data:`SLICE` of them, and the keeper the rest. So a purge costs as much as it
 drops, whatever else is parked: nothing is searched. Kafka's purge walks every entry of every list, the living ones too.
 
-A key is removed by the purge rather than with its last operation, because it may well be wanted again: a topic-partition
-is parked on and satisfied all day long.
+A key is removed by the purge rather than with its last operation, because it may well be wanted again: a
+topic-partition is parked on and satisfied all day long.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Graveyard:
 
     @property
     def debt(self) -> int:
-        """How much is noted."""
-        return len(self._noted)
+        """How many entries of finished operations are in watch lists."""
+        return sum(1 for watchers, token in self._noted.copy() if token is not None and token in watchers)
 
     @property
     def purged(self) -> int:
@@ -80,6 +80,14 @@ class Graveyard:
                 noted.append((watchers, token))
         if len(noted) > self._interval:
             self._work()
+
+    @staticmethod
+    def clear(watchers: Watchers) -> None:
+        """Drop the tombstones under one key."""
+        for token, operation in watchers.copy().items():
+            if operation is None:
+                # No newcomer can have this token: the tombstone holds on to it.
+                watchers.pop(token, None)
 
     def note_idle(self, watchers: Watchers) -> None:
         """Nobody waits under the key any more."""

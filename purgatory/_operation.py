@@ -203,11 +203,11 @@ class DelayedOperation(TimerTask, abc.ABC):
                 elif self._outcome == OPEN:
                     self._phase = SATISFIED
                     self._checks += 1
-                    self.try_complete()
-                    completed = self._outcome == SATISFIED
+                    # Not the outcome alone: another thread may force the operation at this moment.
+                    completed = self.try_complete() and self._outcome == SATISFIED
             except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is
                 self._contain("try_complete", raised)
-                completed = self._outcome == SATISFIED
+                completed = False
             except BaseException:
                 # This thread is being stopped and won't look at the flag: somebody else must.
                 if self._home is not None:
@@ -274,7 +274,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         """
         home = self._home
         lock = _homeless if home is None else home.lock
-        lock.acquire(False) or lock.acquire()
+        lock.acquire()
         try:
             if self._outcome != OPEN:
                 return False

@@ -22,7 +22,8 @@ class Outcome(enum.Enum):
     EXPIRED = "expired"
     #: Taken out uncompleted: the caller answers.
     CANCELLED = "cancelled"
-    #: Completed by a call of ``force_complete`` from outside a check.
+    #: Completed by a call of ``force_complete`` from outside a check. (If another thread is inside ``try_complete`` of
+    #: the operation at that moment, the outcome is that of its check, and the caller gets True all the same.)
     FORCED = "forced"
 
 

@@ -192,6 +192,8 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         """
         if type(operation) not in self._admitted:
             self._admit(operation)
+        if operation._home is not None:
+            raise AlreadyParked(operation)
         keys = watch_keys if type(watch_keys) is list or type(watch_keys) is tuple else _checked_keys(watch_keys)
         shards, count = self._shards, self._shard_count
         try:
@@ -212,23 +214,25 @@ class DelayedOperationPurgatory(Generic[OperationT]):
 
         home = homes[0]
         lock = operation._lock
-        lock.acquire(False) or lock.acquire()
-        try:
-            if operation._home is not None:
-                self._give_room()
+        lock.acquire()
+        if operation._home is not None or operation._outcome != OPEN:
+            lock.release()
+            self._give_room()
+            if operation._home is not None:  # another thread was quicker
                 raise AlreadyParked(operation)
-            if operation._outcome != OPEN:
-                self._give_room()
-                return False
+            return False
+        try:
             operation._home = home
             operation._phase = IMMEDIATE
             operation._checks = 1
             try:
-                operation.try_complete()
+                completed = operation.try_complete()
             except Exception as error:  # noqa: BLE001  # contained: the operation is parked
                 self._audience.contain(operation, "try_complete", error)
-            if operation._outcome == IMMEDIATE:
-                return True
+                completed = False
+            if operation._outcome != OPEN:
+                # Completed by this very check, or meanwhile by force.
+                return completed and operation._outcome == IMMEDIATE
             if len(homes) == 1:
                 operation._watches = (home.watch(keys[0], operation._token, operation),)
             else:
@@ -236,16 +240,15 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             if operation._outcome == OPEN:
                 operation._checks = 2
                 try:
-                    operation.try_complete()
+                    completed = operation.try_complete()
                 except Exception as error:  # noqa: BLE001  # contained: the operation is parked
                     self._audience.contain(operation, "try_complete", error)
             if operation._outcome == IMMEDIATE:
                 self._graveyard.bury(operation)
-                return True
+                return completed
         except BaseException:
-            if operation._home is home:
-                operation._phase = OPEN
-                operation.cancel()
+            operation._phase = OPEN
+            operation.cancel()
             raise
         finally:
             operation._phase = OPEN
@@ -280,7 +283,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
     def _settle_in(self, operation: OperationT, home: WatcherList) -> None:
         """Count the operation as parked, and put right what happened since its last check."""
         lock = home.lock
-        lock.acquire(False) or lock.acquire()
+        lock.acquire()
         try:
             home.parked += 1
             outcome = operation._outcome
@@ -318,16 +321,23 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         if watchers is None:
             return 0
         completed = 0
-        # A copy, made in one atomic step: operations come and go while hooks run.
-        for token, operation in watchers.copy().items():
-            if operation is not None and operation._outcome == OPEN:
+        graves = 0
+        # A list, made in one step that is atomic in both builds: operations come and go while hooks run.
+        for operation in list(watchers.values()):
+            if operation is None:
+                graves += 1
+            elif operation._outcome != OPEN:
+                watchers.pop(operation._token, None)
+            else:
                 if operation._check():
                     completed += 1
                 elif operation._outcome == OPEN:
                     continue
                 if len(operation._watches) > 1:
                     self._graveyard.bury(operation, watchers)
-            watchers.pop(token, None)
+                watchers.pop(operation._token, None)
+        if graves:
+            self._graveyard.clear(watchers)
         if not watchers and not watchers.idle:
             self._graveyard.note_idle(watchers)
         return completed

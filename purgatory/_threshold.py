@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+from collections import Counter
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ class ThresholdPurgatory:
     4
     """
 
-    __slots__ = ("_heap", "_known", "_lock", "_purgatory", "_value")
+    __slots__ = ("_arriving", "_heap", "_known", "_lock", "_purgatory", "_value")
 
     def __init__(
         self, name: str, *, timer: Timer | None = None, value: int | None = None, reaper_enabled: bool = True
@@ -93,6 +94,7 @@ class ThresholdPurgatory:
         self._lock = threading.Lock()
         self._heap: list[int] = []
         self._known: set[int] = set()  # what the heap holds
+        self._arriving: Counter[int] = Counter()  # thresholds of waiters on their way into the purgatory
         self._value = value
 
     @property
@@ -120,13 +122,20 @@ class ThresholdPurgatory:
         with self._lock:
             if len(self._heap) > _SPARE and len(self._heap) > 2 * self._purgatory.parked:
                 # Thresholds whose waiters have all gone otherwise.
-                awaited = {waiting.threshold for waiting in self._purgatory.operations()}
+                awaited = {waiting.threshold for waiting in self._purgatory.operations()} | set(self._arriving)
                 self._heap = sorted(awaited)
                 self._known = awaited
             if threshold not in self._known:
                 self._known.add(threshold)
                 heapq.heappush(self._heap, threshold)
-        self._purgatory.try_complete_else_watch(waiter, [threshold])
+            self._arriving[threshold] += 1
+        try:
+            self._purgatory.try_complete_else_watch(waiter, [threshold])
+        finally:
+            with self._lock:
+                self._arriving[threshold] -= 1
+                if not self._arriving[threshold]:
+                    del self._arriving[threshold]
         waiter.future.add_done_callback(lambda _: waiter.cancel())
         return waiter.future
 

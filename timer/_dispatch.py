@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from timer._base import Submits, report_task_error
+from timer._clock import NS_PER_MS
 from timer._task import MISSING
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Dispatcher:
             self.handed_over += count
         try:
             self._executor_now().submit(self.run, batch, count)
-        except RuntimeError:  # shut down, or no thread to be had
+        except Exception:  # noqa: BLE001  # shut down, full, no thread to be had: whatever an executor raises
             self.run(batch, count)
 
     def run(self, batch: list[TimerTaskList], count: int) -> None:
@@ -117,7 +118,9 @@ class Dispatcher:
                 if bucket is not None and bucket.closed and bucket.pop(task, MISSING) is not MISSING:
                     task._bucket = None
                     late = clock() - task._deadline_ns
-                    late_ns[late.bit_length()] += 1
+                    if task._delay_ms < 0:
+                        late += task._delay_ms * NS_PER_MS  # was due when it was added, not before
+                    late_ns[min(late.bit_length(), _POWERS - 1)] += 1
                     late_sum += late
                     late_max = max(late_max, late)
                     fired += 1

@@ -84,6 +84,12 @@ class MockTimer(SystemTimer):
             self._collect()
         return self._dispatcher.fired > fired
 
+    def shutdown(self) -> list[TimerTask]:
+        """Run what was due already, then stop for good and return what was pending, earliest first."""
+        if not self.is_closed:
+            self.advance_clock(0)
+        return super().shutdown()
+
     def _collect(self) -> None:
         with self._lock:
             self._flush()

@@ -104,6 +104,8 @@ class SystemTimerReaper(Timer):
     def __init__(self, name: str, timer: Timer) -> None:
         if not isinstance(timer, Timer) or timer.is_driven:
             raise TimerConfigError("timer", timer, "a Timer that nothing drives yet")
+        if isinstance(timer, SystemTimer):
+            timer._reaped = True
         self._timer = timer
         self._closing = threading.Lock()
         self._driver: Driver | None = Driver(name, timer)

@@ -86,6 +86,7 @@ class SystemTimer(Timer):
         "_max_pending",
         "_name",
         "_origin_ns",
+        "_reaped",
         "_recent",
         "_sleepers",
         "_tick_ns",
@@ -120,6 +121,7 @@ class SystemTimer(Timer):
         self._recent = TimerTaskList(0, 0, 0, self._lock, closed=True)
         self._cascading: list[TimerTaskList] = []
         self._sleepers = 0
+        self._reaped = False  # whether a SystemTimerReaper drives it
         self._max_pending = max_pending
         self._closed = False
         self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)
@@ -267,14 +269,12 @@ class SystemTimer(Timer):
         self._cascading.append(bucket)
         for moved, task in enumerate(bucket.copy(), 1):
             tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
-            if task in bucket and not self._closed:
+            if not self._closed and task in bucket:
                 target = wheel.place(tick)[0] if tick > wheel.hand else due
                 # In this order: the wheel's header, "One task, one bucket", says what goes wrong in another.
-                target[task] = None
-                if bucket.pop(task, MISSING) is MISSING:
-                    target.pop(task, None)
-                else:
+                if bucket.pop(task, MISSING) is not MISSING:
                     task._bucket = target
+                    target[task] = None
             if moved % SLICE == 0:
                 self._lock.release()
                 self._lock.acquire()
@@ -289,11 +289,9 @@ class SystemTimer(Timer):
             target = self._wheel.place(self._wheel.hand + 1)[0]
             for due in batch:
                 for task in due.copy():
-                    target[task] = None
-                    if due.pop(task, MISSING) is MISSING:
-                        target.pop(task, None)
-                    else:
+                    if due.pop(task, MISSING) is not MISSING:
                         task._bucket = target
+                        target[task] = None
             self._changed.notify_all()
 
     # -- looking in
@@ -318,6 +316,11 @@ class SystemTimer(Timer):
         """How many tasks are pending: added, not yet handed over to be run, not cancelled."""
         with self._lock:
             return self._pending()
+
+    @property
+    def is_driven(self) -> bool:
+        """Whether a :class:`~timer.SystemTimerReaper` was made for it."""
+        return self._reaped
 
     @property
     def is_closed(self) -> bool:

@@ -25,13 +25,19 @@ finest level again instead of being counted from where the hand was left.
 **One task, one bucket.** Adding to a bucket that exists needs no lock: three facts make it safe, two of them atomic
 dict operations. (1) An adder writes ``task._bucket``, inserts, then looks at ``bucket.closed``; if it is set, it takes
 the task back out, and only if *it* got it adds it again, under the lock. (2) Moving a task in a cascade happens under
-the lock: insert into the new bucket, pop from the old, and only when the pop got it write ``_bucket``; otherwise a
-cancel was first, and the copy is taken back. (3) A canceller that misses takes the lock, reads ``_bucket`` again and
-tries once more: the move it lost against is then complete. Without (3):
+the lock: pop from the old bucket and, only if the pop got the task, write ``_bucket`` and insert into the new one.
+(3) A canceller that misses takes the lock, reads ``_bucket`` again and tries once more: the move it lost against is
+then complete. Without (3):
 
-    1. the cascade inserts the task into its new bucket and pops it from the old one
-    2. cancel() reads the old bucket from ``_bucket``, pops, and finds nothing
-    3. the cascade writes ``_bucket``; the cancelled task is in the wheel, and will run
+    1. cancel() reads the old bucket from ``_bucket``
+    2. the cascade pops the task from it, writes ``_bucket``, and inserts the task into the new bucket
+    3. cancel() pops, finds nothing, and says that there was nothing to cancel; the task will run
+
+And if the cascade inserted first and popped then, taking its copy back where it finds that a cancel was first:
+
+    1. the cascade inserts the task into the new bucket
+    2. cancel() pops it from the old one; the same thread adds it again, without the lock, to the same new bucket
+    3. the cascade's pop from the old bucket misses; it takes back "its copy", which is the task just added
 
 **Rejected.** A heap of tasks with lazy deletion (asyncio's way): cancelled tasks keep their memory, an add costs
 O(log n) Python comparisons unless tuples are used, and clean-up is a pause. Sorted lists of ticks: as the heap. A lock
@@ -79,7 +85,7 @@ class TimingWheel:
         hand: every bucket up to this tick has been taken out.
 
     Raises:
-        TimerConfigError: ``wheel_size`` is not a whole number of at least 2.
+        TimerConfigError: ``wheel_size`` is not a whole number of at least 1, which counts as 2.
     """
 
     __slots__ = ("_levels", "_lock", "_occupied", "_wheel_size", "hand")
