@@ -6,7 +6,8 @@
 
 VENV  ?= .venv
 ARGS  ?=
-EXTRAS = console,spark,broker
+# All of them, so that every test can run.
+EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.*/\1/p' pyproject.toml | paste -s -d , -)
 
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready

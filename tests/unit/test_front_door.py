@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,19 @@ def test_changelog_has_a_place_for_news():
     headings = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
 
     assert "Unreleased" == headings[0]
+
+
+def test_dependencies_page_names_everything():
+    """The page on dependencies has each run-time dependency, extra and group, and no extra that isn't there."""
+    page = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    of_extras = [name for requirements in extras.values() for name in requirements]
+    names = [re.match(r"[\w-]+", name)[0].lower() for name in project["project"]["dependencies"] + of_extras]
+    groups = set(project["dependency-groups"]) - {"dev"}
+
+    assert [] == [name for name in names if name not in page.lower()]
+    assert {*extras, *groups} == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
 
 
 def tracked():
