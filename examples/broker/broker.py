@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from examples.broker.coordinator import Coordinator
+from examples.broker.coordinator_handlers import GroupHandlers
 from examples.broker.handlers import RecordHandlers
 from examples.broker.log import Fsync
 from examples.broker.replica_manager import ReplicaManager
@@ -75,7 +77,9 @@ class Broker:
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
         self.store = TopicStore(config.data)
         self.replicas = ReplicaManager(config, self.store, self.timer, self.actions)
+        self.coordinator = Coordinator(config, self.replicas, self.timer, self.actions)
         self.server.handlers |= RecordHandlers(config, self.replicas).table
+        self.server.handlers |= GroupHandlers(config, self.coordinator).table
         if config.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
@@ -111,6 +115,7 @@ class Broker:
         self._syncing.set()
         if self._syncer is not None:
             await asyncio.to_thread(self._syncer.join)
+        self.coordinator.shut_down()
         self.replicas.shut_down()
         self.timer.shutdown()
         self.server.run_actions()

@@ -144,14 +144,13 @@ class RecordHandlers:
             parts = []
             for part in topic.partitions:
                 key = (topic.name, part.index)
-                records: bytes | None = None
+                records = b""  # never null: librdkafka takes null for a broken response
                 code = errors.get(key, ErrorCode.NONE)
                 high_watermark = start = -1
                 if code is ErrorCode.NONE:
                     try:
                         partition = self.replicas.leader(key)
                         high_watermark, start = partition.high_watermark, partition.log.start_offset
-                        records = b""
                         if room > 0 or first:
                             records = partition.log.read(
                                 part.fetch_offset,
@@ -163,7 +162,7 @@ class RecordHandlers:
                         if records and version < _FIRST_WITH_BATCHES_FETCH:
                             records = from_batches(records, part.fetch_offset)
                     except BrokerError as error:
-                        code, records = error.code, None
+                        code, records = error.code, b""
                 if records:
                     first = False
                     room -= len(records)

@@ -121,7 +121,7 @@ def test_a_torn_tail_is_cut(tmp_path_factory, lost, noise):
     size = log.size // 5
     log.close()
     path = next(folder.iterdir())
-    whole = os.path.getsize(path)
+    whole = path.stat().st_size
     os.truncate(path, max(whole - lost, 0))
     with path.open("ab") as file:
         file.write(noise)
