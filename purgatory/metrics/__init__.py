@@ -1,0 +1,27 @@
+"""Prometheus metrics of every live purgatory and timer of the process, read from plain counters at scrape.
+
+>>> from prometheus_client import CollectorRegistry, generate_latest
+>>> from purgatory import DelayedOperationPurgatory
+>>> from purgatory.metrics import register
+>>> registry = CollectorRegistry()
+>>> collector = register(registry)
+>>> with DelayedOperationPurgatory("fetch"):
+...     b'purgatory_parked_operations{purgatory="fetch"} 0.0' in generate_latest(registry)
+True
+
+`register` is all that a service needs which serves ``/metrics`` already; `serve` and `app` serve it otherwise.
+"""
+
+from purgatory.metrics._collector import PurgatoryCollector, register, unregister
+from purgatory.metrics._histograms import OperationHistograms
+from purgatory.metrics._serve import MetricsServer, app, serve
+
+__all__ = [
+    "MetricsServer",
+    "OperationHistograms",
+    "PurgatoryCollector",
+    "app",
+    "register",
+    "serve",
+    "unregister",
+]

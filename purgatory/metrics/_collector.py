@@ -1,0 +1,255 @@
+"""The collector: turns what lives in the process into metric families, one series a name.
+
+**Namesakes.** Two live purgatories of one name are one series: counters and gauges are added up, of an age the greatest
+counts. Were each exported by itself, Prometheus would refuse the whole page for a duplicate.
+
+**Coming and going.** A counter that is a sum would fall when one of those summed up goes, and Prometheus takes a fall
+for a restart and counts the rest anew. So the last values seen of a purgatory that went are kept for as long as a
+namesake lives. When the last one goes, the series ends; one of that name made later starts at zero, as a restart does.
+
+**Timers** are exported once each, under the label ``timer``, however many purgatories share one: under the label
+``purgatory`` every sum over them would count the timer several times. ``purgatory_timer_info`` says who uses which.
+
+Nothing here keeps a purgatory alive, and nothing runs between scrapes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+import purgatory
+from purgatory.metrics._histograms import EXPONENTS, Observed, OperationHistograms, cumulated
+from purgatory.metrics._readings import (
+    FAMILIES,
+    Family,
+    Kind,
+    Of,
+    Series,
+    driver_of,
+    read_purgatory,
+    read_timer,
+    wheel_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from purgatory import DelayedOperationPurgatory
+    from timer import Driver, SystemTimer
+
+__all__ = ["PurgatoryCollector", "register", "unregister"]
+
+_PREFIX: Final = "purgatory_"
+_KIND: Final = {family.name: family.kind for family in FAMILIES}
+_NOTHING: Final[Observed] = ((), 0)
+
+
+class _Namesakes:
+    """The series of one name: what its live members say, on top of what those said who went.
+
+    Members are told apart by ``id``. Should a newcomer have the ``id`` of one that went since the last scrape, its
+    counters take over from the other's: that is seen as a restart, and was one.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[dict[Series, float], dict[Series, Observed]]] = {}
+        self._gone_values: dict[Series, float] = {}
+        self._gone_observed: dict[Series, Observed] = {}
+
+    def update(
+        self, members: dict[int, tuple[dict[Series, float], dict[Series, Observed]]]
+    ) -> tuple[dict[Series, float], dict[Series, Observed]]:
+        """Take in what the live members say, by who they are; the sums."""
+        for gone in self._last.keys() - members.keys():
+            values, observed = self._last[gone]
+            for series, value in values.items():
+                if _KIND[series[0]] is Kind.COUNTER:
+                    self._gone_values[series] = self._gone_values.get(series, 0.0) + value
+            for series, counts in observed.items():
+                self._gone_observed[series] = _added(self._gone_observed.get(series, _NOTHING), counts)
+        self._last = members
+        total = dict(self._gone_values)
+        total_observed = dict(self._gone_observed)
+        for values, observed in members.values():
+            for series, value in values.items():
+                before = total.get(series, 0.0)
+                total[series] = max(before, value) if _KIND[series[0]] is Kind.MAX else before + value
+            for series, counts in observed.items():
+                total_observed[series] = _added(total_observed.get(series, _NOTHING), counts)
+        return total, total_observed
+
+
+def _added(one: Observed, other: Observed) -> Observed:
+    longer, shorter = sorted((one[0], other[0]), key=len, reverse=True)
+    counts = [*longer]
+    for place, number in enumerate(shorter):
+        counts[place] += number
+    return tuple(counts), one[1] + other[1]
+
+
+class PurgatoryCollector(Collector):
+    """All live purgatories of the process and their timers, as metric families. Any thread may scrape.
+
+    Args:
+        histograms: attach :class:`OperationHistograms` to every purgatory, now and later, until :meth:`close`.
+    """
+
+    def __init__(self, *, histograms: bool = False) -> None:
+        self._scraping = threading.Lock()
+        self._names: dict[tuple[Of, str], _Namesakes] = {}
+        self._attached: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], OperationHistograms]
+        self._attached = weakref.WeakKeyDictionary()
+        self._stop: Callable[[], None] | None = None
+        if histograms:
+            self.add_histograms()
+
+    def add_histograms(self) -> None:
+        """Measure time parked and callback time from now on. Once is enough."""
+        with self._scraping:
+            if self._stop is not None:
+                return
+            mine = weakref.WeakMethod(self._attach)
+
+            def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:
+                attach = mine()
+                if attach is not None:
+                    attach(newcomer)
+
+            self._stop = purgatory.on_start(greet)
+
+    def close(self) -> None:
+        """Detach the histograms."""
+        with self._scraping:
+            stop, self._stop = self._stop, None
+            if stop is not None:
+                stop()
+            for member, observer in list(self._attached.items()):
+                member.detach(observer)
+            self._attached.clear()
+
+    def _attach(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
+        wheel = wheel_of(newcomer.timer)
+        observer = OperationHistograms(wheel.now_ns) if wheel is not None else OperationHistograms()
+        self._attached[newcomer] = observer
+        newcomer.attach(observer)
+
+    def describe(self) -> Iterable[Metric]:
+        """The families, without a sample: what a registry checks for duplicates, reading nothing."""
+        yield _timer_info()
+        for family in FAMILIES:
+            yield _empty(family)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families now."""
+        with self._scraping:
+            info, found = self._read()
+            for gone in self._names.keys() - found.keys():
+                del self._names[gone]
+            sums = {
+                name: self._names.setdefault(name, _Namesakes()).update(found[name]) for name in sorted(found, key=str)
+            }
+        yield info
+        for family in FAMILIES:
+            filled = _empty(family)
+            for (of, name), (values, observed) in sums.items():
+                if of is family.of:
+                    _fill(filled, family, name, values, observed)
+            yield filled
+
+    def _read(
+        self,
+    ) -> tuple[Metric, dict[tuple[Of, str], dict[int, tuple[dict[Series, float], dict[Series, Observed]]]]]:
+        found: dict[tuple[Of, str], dict[int, tuple[dict[Series, float], dict[Series, Observed]]]] = {}
+        timers: dict[SystemTimer, Driver | None] = {}
+        users: set[tuple[str, str]] = set()
+        for member in purgatory.live():
+            reading = read_purgatory(member.snapshot(largest=0), self._attached.get(member))
+            found.setdefault((Of.PURGATORY, member.name), {})[id(member)] = reading
+            wheel = wheel_of(member.timer)
+            if wheel is not None:
+                timers[wheel] = timers.get(wheel) or driver_of(member)
+                users.add((member.name, wheel.name))
+        now_ns = time.monotonic_ns()
+        for wheel, driver in timers.items():
+            values, observed = read_timer(wheel.statistics(), driver, now_ns, wheel.now_ns)
+            found.setdefault((Of.TIMER, wheel.name), {})[id(wheel)] = (values, dict(observed))
+        info = _timer_info()
+        for user, used in sorted(users):
+            info.add_metric([user, used], 1)
+        return info, found
+
+
+def _timer_info() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        f"{_PREFIX}timer_info", "Which timer a purgatory uses: always 1.", labels=["purgatory", "timer"]
+    )
+
+
+def _empty(family: Family) -> Metric:
+    labels = [family.of.value, "outcome"] if family.by_outcome else [family.of.value]
+    name = _PREFIX + family.name
+    if family.kind is Kind.COUNTER:
+        return CounterMetricFamily(name, family.text, labels=labels)
+    if family.kind is Kind.HISTOGRAM:
+        return HistogramMetricFamily(name, family.text, labels=labels)
+    return GaugeMetricFamily(name, family.text, labels=labels)
+
+
+def _fill(
+    filled: Metric, family: Family, name: str, values: dict[Series, float], observed: dict[Series, Observed]
+) -> None:
+    if isinstance(filled, HistogramMetricFamily):
+        for (series, outcome), (counts, sum_ns) in observed.items():
+            if series == family.name:
+                labels = [name] if outcome is None else [name, outcome]
+                filled.add_metric(labels, cumulated(counts, EXPONENTS), sum_ns / 1e9)
+        return
+    assert isinstance(filled, (CounterMetricFamily, GaugeMetricFamily))
+    for (series, outcome), value in values.items():
+        if series == family.name:
+            filled.add_metric([name] if outcome is None else [name, outcome], value)
+
+
+_collectors: weakref.WeakKeyDictionary[CollectorRegistry, PurgatoryCollector] = weakref.WeakKeyDictionary()
+_registering = threading.Lock()
+
+
+def register(registry: CollectorRegistry = REGISTRY, *, histograms: bool = False) -> PurgatoryCollector:
+    """Export every live purgatory and its timer through ``registry``. Registering again changes nothing.
+
+    Args:
+        registry: the one that the process serves.
+        histograms: also measure how long operations are parked and how long their callbacks take. This costs
+            something on every operation, where all the rest costs nothing between scrapes.
+
+    Returns:
+        The registry's collector: the same one each time.
+
+    Raises:
+        ValueError: something else in the registry exports a metric of the same name.
+    """
+    with _registering:
+        collector = _collectors.get(registry)
+        if collector is None:
+            collector = PurgatoryCollector()
+            registry.register(collector)
+            _collectors[registry] = collector
+    if histograms:
+        collector.add_histograms()
+    return collector
+
+
+def unregister(registry: CollectorRegistry = REGISTRY) -> None:
+    """Take back :func:`register`: export nothing, and detach the histograms. Harmless if nothing is registered."""
+    with _registering:
+        collector = _collectors.pop(registry, None)
+        if collector is not None:
+            registry.unregister(collector)
+            collector.close()

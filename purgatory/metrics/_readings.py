@@ -1,0 +1,167 @@
+"""What is exported, family by family, and how a purgatory or a timer is read.
+
+Everything is read from what the core counts anyway. A *reading* is a plain dict from a series (family and outcome) to
+its value, so that the readings of two purgatories of one name can be added up.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from timer import NS_PER_MS, SystemTimer, SystemTimerReaper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from purgatory import DelayedOperationPurgatory, PurgatorySnapshot
+    from purgatory.metrics._histograms import Observed, OperationHistograms
+    from timer import Driver, Timer, TimerStatistics
+
+__all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "driver_of", "read_purgatory", "read_timer", "wheel_of"]
+
+_NS: Final = 1_000_000_000
+
+#: A family's name and an outcome (or none).
+Series = tuple[str, str | None]
+
+
+class Of(enum.Enum):
+    """What a family is about; its label has the same name."""
+
+    PURGATORY = "purgatory"
+    TIMER = "timer"
+
+
+class Kind(enum.Enum):
+    """How the values of a family behave, and how those of namesakes are put together."""
+
+    COUNTER = "counter"  # added; never falls
+    SUM = "sum"  # a gauge, added
+    MAX = "max"  # a gauge of which the worst counts
+    HISTOGRAM = "histogram"  # added, bucket by bucket
+
+
+@attrs.frozen
+class Family:
+    """One metric family, without its ``purgatory_`` prefix."""
+
+    name: str
+    of: Of
+    kind: Kind
+    text: str
+    by_outcome: bool = False
+
+
+def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False) -> Family:
+    return Family(name, Of.PURGATORY, kind, text, by_outcome)
+
+
+FAMILIES: Final = (
+    _of_purgatory("parked_operations", Kind.SUM, "Operations that wait."),
+    _of_purgatory("delayed_operations", Kind.SUM, "Operations that wait and will expire."),
+    _of_purgatory("watch_entries", Kind.SUM, "Entries in watch lists, those of finished operations included."),
+    _of_purgatory("watch_keys", Kind.SUM, "Keys that something is watched under."),
+    _of_purgatory("purge_debt_entries", Kind.SUM, "Entries of finished operations that were not purged yet."),
+    _of_purgatory("capacity_operations", Kind.SUM, "Operations that may wait at most; absent where there is no limit."),
+    _of_purgatory("oldest_age_seconds", Kind.MAX, "Age of the operation that has waited longest; 0 if none waits."),
+    _of_purgatory("operations_started", Kind.COUNTER, "Operations accepted, parked or completed at once."),
+    _of_purgatory(
+        "operations_completed",
+        Kind.COUNTER,
+        "Operations that left, by outcome; those cancelled were taken out uncompleted.",
+        by_outcome=True,
+    ),
+    _of_purgatory("operations_rejected", Kind.COUNTER, "Operations refused because the purgatory was full."),
+    _of_purgatory("checks", Kind.COUNTER, "Calls of try_complete, counted when the operation leaves."),
+    _of_purgatory(
+        "callback_errors", Kind.COUNTER, "Exceptions that hooks and observers raised; the log has each kind."
+    ),
+    _of_purgatory("entries_purged", Kind.COUNTER, "Entries of finished operations that purges dropped."),
+    _of_purgatory(
+        "time_parked_seconds", Kind.HISTOGRAM, "Time from parking to the outcome, by outcome.", by_outcome=True
+    ),
+    _of_purgatory("callback_seconds", Kind.HISTOGRAM, "Time that an operation's on_complete and on_expiration took."),
+    Family("timer_pending_tasks", Of.TIMER, Kind.SUM, "Tasks that wait in the wheel."),
+    Family("timer_handed_over_tasks", Of.TIMER, Kind.SUM, "Due tasks given to the executor, in unfinished batches."),
+    Family("timer_fired_tasks", Of.TIMER, Kind.COUNTER, "Tasks run."),
+    Family("timer_failed_tasks", Of.TIMER, Kind.COUNTER, "Tasks that raised."),
+    Family("timer_overdue_seconds", Of.TIMER, Kind.MAX, "How long the next bucket is due and was not taken; 0 if not."),
+    Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "How long the batch that runs now has run; 0 if none runs."),
+    Family("expiry_lateness_seconds", Of.TIMER, Kind.HISTOGRAM, "How long after its deadline a task was run."),
+    Family("reaper_threads", Of.TIMER, Kind.SUM, "Threads alive that drive the timer."),
+    Family(
+        "reaper_heartbeat_age_seconds",
+        Of.TIMER,
+        Kind.MAX,
+        "Time since the reaper last went round; it rests while nothing is due.",
+    ),
+    Family("reaper_restarts", Of.TIMER, Kind.COUNTER, "Times that a reaper's thread died and was replaced."),
+)
+
+
+def wheel_of(timer: Timer | None) -> SystemTimer | None:
+    """The timer that has the wheel, out of a reaper; None if it is of another kind."""
+    inner = timer.timer if isinstance(timer, SystemTimerReaper) else timer
+    return inner if isinstance(inner, SystemTimer) else None
+
+
+def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
+    """The thread that drives a purgatory's timer, whosever it is; None if it is driven by hand."""
+    if purgatory.driver is not None:
+        return purgatory.driver
+    timer = purgatory.timer
+    return timer.driver if isinstance(timer, SystemTimerReaper) else None
+
+
+def read_purgatory(
+    snapshot: PurgatorySnapshot, histograms: OperationHistograms | None
+) -> tuple[dict[Series, float], dict[Series, Observed]]:
+    """The values, and the histograms if there are any, of one purgatory."""
+    totals = snapshot.totals
+    values: dict[Series, float] = {
+        ("parked_operations", None): snapshot.parked,
+        ("delayed_operations", None): snapshot.delayed,
+        ("watch_entries", None): snapshot.watched,
+        ("watch_keys", None): snapshot.keys,
+        ("purge_debt_entries", None): snapshot.purge_debt,
+        ("oldest_age_seconds", None): (snapshot.oldest_age_ms or 0.0) / 1000,
+        ("operations_started", None): totals.started,
+        ("operations_rejected", None): snapshot.rejected,
+        ("checks", None): totals.checks,
+        ("callback_errors", None): sum(snapshot.callback_errors.values()),
+        ("entries_purged", None): snapshot.purged,
+    }
+    for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
+        values["operations_completed", outcome] = getattr(totals, outcome)
+    if snapshot.capacity is not None:
+        values["capacity_operations", None] = snapshot.capacity
+    observed: dict[Series, Observed] = {}
+    if histograms is not None:
+        observed["callback_seconds", None] = histograms.callback_time()
+        for outcome, counts in histograms.time_parked().items():
+            observed["time_parked_seconds", outcome] = counts
+    return values, observed
+
+
+def read_timer(
+    statistics: TimerStatistics, driver: Driver | None, now_ns: int, now_ns_of: Callable[[], int]
+) -> tuple[dict[Series, float], Mapping[Series, Observed]]:
+    """One timer's values and lateness; ``now_ns`` on ``time.monotonic_ns``, ``now_ns_of`` is the timer's own clock."""
+    upcoming_ms = statistics.next_deadline_ms
+    since_ns = statistics.running_since_ns
+    values: dict[Series, float] = {
+        ("timer_pending_tasks", None): statistics.pending,
+        ("timer_handed_over_tasks", None): statistics.handed_over,
+        ("timer_fired_tasks", None): statistics.fired,
+        ("timer_failed_tasks", None): statistics.failed,
+        ("timer_overdue_seconds", None): max(0.0, -(upcoming_ms or 0.0) * NS_PER_MS / _NS),
+        ("timer_batch_age_seconds", None): 0.0 if since_ns is None else max(0, now_ns_of() - since_ns) / _NS,
+    }
+    if driver is not None:
+        values["reaper_threads", None] = float(driver.thread.is_alive())
+        values["reaper_heartbeat_age_seconds", None] = max(0, now_ns - driver.heartbeat_ns) / _NS
+        values["reaper_restarts", None] = driver.restarts
+    return values, {("expiry_lateness_seconds", None): (statistics.late_ns, statistics.late_sum_ns)}

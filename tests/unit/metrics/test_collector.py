@@ -1,0 +1,314 @@
+"""One collector over all live purgatories and timers: what it exports, and that it stays clean as they come and go."""
+
+import gc
+import subprocess
+import threading
+import weakref
+
+import pytest
+from prometheus_client import Counter, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from purgatory import DelayedOperationPurgatory, PurgatoryFull
+from purgatory.metrics import register, unregister
+from tests.support import Waiting, eventually
+from timer import MockTimer, SystemTimer, SystemTimerReaper
+
+
+def value(registry, name, **labels):
+    return registry.get_sample_value(f"purgatory_{name}", labels)
+
+
+def series(registry):
+    """Every series of the page, parsed as Prometheus would."""
+    page = generate_latest(registry).decode()
+    return [
+        (sample.name, *sorted(sample.labels.items()))
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    ]
+
+
+def test_parked_operations_are_seen(registry, mock_timer):
+    """What waits, under how many keys and entries, and since when, is on the page."""
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=10) as fetch:
+        fetch.try_complete_else_watch(Waiting(), ["a", "b"])
+        mock_timer.advance_clock(1500)
+        fetch.try_complete_else_watch(Waiting(), ["b"])
+
+        assert 2 == value(registry, "parked_operations", purgatory="fetch")
+        assert 2 == value(registry, "delayed_operations", purgatory="fetch")
+        assert 3 == value(registry, "watch_entries", purgatory="fetch")
+        assert 2 == value(registry, "watch_keys", purgatory="fetch")
+        assert 10 == value(registry, "capacity_operations", purgatory="fetch")
+        assert 1.5 == value(registry, "oldest_age_seconds", purgatory="fetch")
+        assert 2 == value(registry, "timer_pending_tasks", timer="mock-timer")
+        assert 1 == value(registry, "timer_info", purgatory="fetch", timer="mock-timer")
+
+
+def test_every_outcome_is_counted(registry, mock_timer):
+    """Each way to leave has a series of its own, and together they are what was started."""
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
+        satisfied, expired, cancelled, forced = (Waiting(50) for _ in range(4))
+        fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
+        for operation in (satisfied, expired, cancelled, forced):
+            fetch.try_complete_else_watch(operation, ["k"])
+        satisfied.ready = True
+        fetch.check_and_complete("k")
+        cancelled.cancel()
+        forced.force_complete()
+        mock_timer.advance_clock(50)
+
+        for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
+            assert 1 == value(registry, "operations_completed_total", purgatory="fetch", outcome=outcome)
+        assert 5 == value(registry, "operations_started_total", purgatory="fetch")
+        assert 0 == value(registry, "parked_operations", purgatory="fetch")
+        assert 13 == value(registry, "checks_total", purgatory="fetch")
+
+
+def test_refusals_and_callback_errors_are_counted(registry, mock_timer, logs):
+    """An operation refused for want of room, and a hook that raised, are on the page."""
+
+    def fail(operation):
+        raise RuntimeError
+
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=1) as fetch:
+        fetch.try_complete_else_watch(Waiting(10, complete=fail), ["k"])
+        with pytest.raises(PurgatoryFull):
+            fetch.try_complete_else_watch(Waiting(), ["k"])
+        mock_timer.advance_clock(10)
+
+        assert 1 == value(registry, "operations_rejected_total", purgatory="fetch")
+        assert 1 == value(registry, "callback_errors_total", purgatory="fetch")
+
+
+def test_lateness_is_a_histogram(registry):
+    """Every expiry is in the lateness histogram, in the bucket of how late it was."""
+    register(registry)
+    with (
+        SystemTimerReaper("reaper", SystemTimer("wheel")) as timer,
+        DelayedOperationPurgatory("fetch", timer=timer) as fetch,
+    ):
+        fetch.try_complete_else_watch(Waiting(5), ["k"])
+
+        assert eventually(lambda: value(registry, "expiry_lateness_seconds_count", timer="wheel"))
+        assert 1 == value(registry, "expiry_lateness_seconds_bucket", timer="wheel", le="+Inf")
+        assert 0 < value(registry, "expiry_lateness_seconds_sum", timer="wheel") < 10
+
+
+def test_reaper_is_seen(registry):
+    """The heartbeat's age, the restarts and the life of the thread that drives a timer are on the page."""
+    register(registry)
+    with DelayedOperationPurgatory("fetch"):
+        assert 1 == value(registry, "reaper_threads", timer="fetch")
+        assert 0 == value(registry, "reaper_restarts_total", timer="fetch")
+        assert 0 <= value(registry, "reaper_heartbeat_age_seconds", timer="fetch") < 60
+        assert 0 == value(registry, "timer_overdue_seconds", timer="fetch")
+
+
+def test_overdue_bucket_shows(registry):
+    """A bucket that nobody takes when its time has come counts as overdue: the sign of a reaper that stands still."""
+    timer = MockTimer("stuck")
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer=timer) as fetch:
+        fetch.try_complete_else_watch(Waiting(100), ["k"])
+        timer.clock.advance(3100)
+
+        assert 3.0 == value(registry, "timer_overdue_seconds", timer="stuck")
+
+
+def test_task_that_runs_long_shows(registry):
+    """While a hook blocks the executor, the age of its batch grows and what waits behind it is counted."""
+    go = threading.Event()
+    register(registry)
+    with DelayedOperationPurgatory("fetch") as fetch:
+        fetch.try_complete_else_watch(Waiting(1, complete=lambda _: go.wait(30)), ["k"])
+        assert eventually(lambda: value(registry, "timer_handed_over_tasks", timer="fetch"))
+        assert eventually(lambda: value(registry, "timer_batch_age_seconds", timer="fetch") > 0.02)
+        go.set()
+        assert eventually(lambda: value(registry, "timer_handed_over_tasks", timer="fetch") == 0)
+
+
+def test_shared_timer_is_exported_once(registry, mock_timer):
+    """Two purgatories on one timer: one series of the timer, and two lines that say who uses it."""
+    register(registry)
+    with (
+        DelayedOperationPurgatory("fetch", timer=mock_timer),
+        DelayedOperationPurgatory("produce", timer=mock_timer),
+    ):
+        found = series(registry)
+
+        assert 1 == sum(name == "purgatory_timer_pending_tasks" for name, *_ in found)
+        assert 2 == sum(name == "purgatory_timer_info" for name, *_ in found)
+
+
+def test_purgatory_without_timer(registry):
+    """A purgatory whose operations don't expire has its own series and none of a timer."""
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer_enabled=False) as fetch:
+        fetch.try_complete_else_watch(Waiting(), ["k"])
+
+        assert 1 == value(registry, "parked_operations", purgatory="fetch")
+        assert 0 == value(registry, "delayed_operations", purgatory="fetch")
+        assert not [name for name, *_ in series(registry) if name.startswith("purgatory_timer_info")]
+
+
+def test_namesakes_are_one_series(registry, mock_timer):
+    """Two purgatories of one name are added up, and of the age the greater counts: no series is doubled."""
+    register(registry)
+    with (
+        DelayedOperationPurgatory("fetch", timer=mock_timer) as one,
+        DelayedOperationPurgatory("fetch", timer=mock_timer) as other,
+    ):
+        one.try_complete_else_watch(Waiting(), ["k"])
+        mock_timer.advance_clock(1000)
+        other.try_complete_else_watch(Waiting(), ["k"])
+        found = series(registry)
+
+        assert len(set(found)) == len(found)
+        assert 2 == value(registry, "parked_operations", purgatory="fetch")
+        assert 1.0 == value(registry, "oldest_age_seconds", purgatory="fetch")
+
+
+def test_counter_does_not_fall_when_a_namesake_goes(registry, mock_timer):
+    """What a purgatory counted stays in the sum when it is shut down and another of its name goes on."""
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as lasting:
+        lasting.try_complete_else_watch(Waiting(ready=True), ["k"])
+        with DelayedOperationPurgatory("fetch", timer=mock_timer) as passing:
+            passing.try_complete_else_watch(Waiting(ready=True), ["k"])
+            assert 2 == value(registry, "operations_started_total", purgatory="fetch")
+
+        assert 2 == value(registry, "operations_started_total", purgatory="fetch")
+
+
+def test_series_ends_with_its_purgatory(registry):
+    """A purgatory that was shut down is on the page no more, and one made later under its name starts at zero."""
+    register(registry)
+    with DelayedOperationPurgatory("fetch", timer_enabled=False) as first:
+        first.try_complete_else_watch(Waiting(ready=True), ["k"])
+        assert 1 == value(registry, "operations_started_total", purgatory="fetch")
+
+    assert value(registry, "operations_started_total", purgatory="fetch") is None
+    with DelayedOperationPurgatory("fetch", timer_enabled=False):
+        assert 0 == value(registry, "operations_started_total", purgatory="fetch")
+
+
+@pytest.mark.parametrize("histograms", [False, True])
+def test_collector_keeps_nothing_alive(registry, histograms):
+    """A purgatory that its owner forgot is garbage, scraped or not."""
+    register(registry, histograms=histograms)
+    forgotten = DelayedOperationPurgatory("forgotten", timer_enabled=False)
+    generate_latest(registry)
+    gone = weakref.ref(forgotten)
+    del forgotten
+    gc.collect()
+
+    assert gone() is None
+    assert value(registry, "parked_operations", purgatory="forgotten") is None
+
+
+def test_registering_twice_is_registering_once(registry):
+    """A second call returns the collector of the first, and nothing is exported twice."""
+    first = register(registry)
+    second = register(registry)
+    with DelayedOperationPurgatory("fetch"):
+        found = series(registry)
+
+    assert first is second
+    assert len(set(found)) == len(found)
+
+
+def test_name_taken_by_others_is_an_error(registry):
+    """A metric of the same name in the registry is refused at once, and named."""
+    Counter("purgatory_checks", "Somebody else's.", registry=registry)
+
+    with pytest.raises(ValueError, match="purgatory_checks"):
+        register(registry)
+
+
+def test_unregister_takes_everything_back(registry):
+    """After unregistering nothing is exported, and registering anew works."""
+    register(registry, histograms=True)
+    with DelayedOperationPurgatory("fetch", timer_enabled=False):
+        unregister(registry)
+        unregister(registry)
+        assert b"" == generate_latest(registry)
+
+        register(registry)
+        assert 0 == value(registry, "parked_operations", purgatory="fetch")
+
+
+def test_describe_names_all_that_is_collected(registry, mock_timer):
+    """What is described is what is collected, so that a registry sees a clash before the first scrape."""
+    collector = register(registry, histograms=True)
+    with DelayedOperationPurgatory("fetch", timer=mock_timer):
+        collected = {family.name for family in collector.collect()}
+
+    assert {family.name for family in collector.describe()} == collected
+    assert not [sample for family in collector.describe() for sample in family.samples]
+
+
+def test_no_label_but_the_documented(registry, mock_timer):
+    """Series are labelled by purgatory or timer, and outcome; never by what a client chose, such as a key."""
+    register(registry, histograms=True)
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
+        fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
+        labels = {label for _, *pairs in series(registry) for label, _ in pairs}
+
+        assert {"purgatory", "timer", "outcome", "le"} == labels
+        assert "a key of a client" not in generate_latest(registry).decode()
+
+
+def test_name_is_escaped(registry):
+    """A purgatory's name may hold quotes, backslashes and newlines; the page can still be read."""
+    name = 'a "b" \\ c\nd'
+    register(registry)
+    with DelayedOperationPurgatory(name, timer_enabled=False):
+        assert ("purgatory_parked_operations", ("purgatory", name)) in series(registry)
+
+
+def test_promtool_finds_nothing_to_say(registry):
+    """``promtool check metrics`` accepts the whole page: names, units, types and help."""
+    register(registry, histograms=True)
+    with DelayedOperationPurgatory("fetch", max_parked=5) as fetch:
+        fetch.try_complete_else_watch(Waiting(), ["k"])
+        verdict = subprocess.run(
+            ["promtool", "check", "metrics"],
+            input=generate_latest(registry),
+            capture_output=True,
+            check=False,
+            timeout=30,
+        )
+
+    assert (0, b"", b"") == (verdict.returncode, verdict.stdout, verdict.stderr)
+
+
+def test_scrapes_beside_work_are_clean(registry):
+    """Scraped by two threads while operations come and go, every page is whole and counters never fall."""
+    register(registry, histograms=True)
+    done = threading.Event()
+    seen = [[], []]
+
+    def scrape(into):
+        while not done.is_set():
+            into.append(value(registry, "operations_started_total", purgatory="fetch"))
+
+    with DelayedOperationPurgatory("fetch") as fetch:
+        threads = [threading.Thread(target=scrape, args=(into,)) for into in seen]
+        for thread in threads:
+            thread.start()
+        for number in range(2000):
+            operation = Waiting()
+            fetch.try_complete_else_watch(operation, [number % 7, "all"])
+            operation.ready = True
+            fetch.check_and_complete("all")
+        done.set()
+        for thread in threads:
+            thread.join()
+
+        assert all(numbers == sorted(numbers) for numbers in seen)
+        assert 2000 == value(registry, "time_parked_seconds_count", purgatory="fetch", outcome="satisfied")

@@ -1,0 +1,135 @@
+"""Time parked and callback time: the right bucket, the right outcome, nothing lost."""
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.metrics import OperationHistograms, register
+from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
+from tests.support import Waiting, run_threads
+from timer import MockTimer
+
+
+def bucket_of(counts):
+    """The one bucket that holds something."""
+    (place,) = (place for place, number in enumerate(counts) if number)
+    return place
+
+
+@pytest.mark.parametrize(("ns", "place"), [(0, 0), (1, 1), (1023, 10), (1024, 11), (2**70, 64)])
+def test_bucket_is_the_bit_length(ns, place):
+    """A value of n bits is in entry n: less than 2**n, not less than 2**(n-1); what is longer is in the last."""
+    histogram = PowerHistogram()
+    histogram.observe(ns)
+    counts, sum_ns = histogram.fold()
+
+    assert place == bucket_of(counts)
+    assert ns == sum_ns
+
+
+def test_buckets_are_cumulated():
+    """Prometheus' buckets count all that is not greater, and the last counts everything."""
+    assert [("2e-09", 3.0), ("8e-09", 7.0), ("+Inf", 12.0)] == cumulated((1, 2, 0, 4, 5), [1, 3])
+
+
+def test_nothing_is_lost_between_threads():
+    """Observations from several threads, folded by another meanwhile, are all there in the end."""
+    histogram = PowerHistogram()
+
+    def observe():
+        for _ in range(5000):
+            histogram.observe(5)
+            if len(histogram) > 100:
+                histogram.fold()
+
+    run_threads(*[observe] * 4)
+    counts, sum_ns = histogram.fold()
+
+    assert 20_000 == sum(counts)
+    assert 100_000 == sum_ns
+
+
+@pytest.mark.parametrize("outcome", ["satisfied", "expired", "cancelled", "forced"])
+def test_time_parked_is_by_outcome(outcome):
+    """The time from parking to the outcome is counted under that outcome, whichever it is."""
+    with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
+        histograms = OperationHistograms(timer.now_ns)
+        purgatory.attach(histograms)
+        operation = Waiting(40)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        if outcome == "expired":
+            timer.advance_clock(40)
+        else:
+            timer.advance_clock(30)
+            operation.ready = outcome == "satisfied"
+            purgatory.check_and_complete("k")
+            _ = operation.cancel() if outcome == "cancelled" else operation.force_complete()
+        times = histograms.time_parked()
+
+        assert 30_000_000 <= times[outcome][1] <= 40_000_000
+        assert 1 == sum(sum(counts) for counts, _ in times.values())
+
+
+def test_immediate_operation_was_never_parked():
+    """What completes at once has callback time, and no time parked."""
+    histograms = OperationHistograms()
+    with DelayedOperationPurgatory("p", observers=[histograms]) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+
+    assert 0 == sum(sum(counts) for counts, _ in histograms.time_parked().values())
+    assert 1 == sum(histograms.callback_time()[0])
+
+
+def test_callback_time_is_that_of_the_hooks():
+    """The hooks' own time is what is counted, on_expiration included."""
+    with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
+        histograms = OperationHistograms(timer.now_ns)
+        purgatory.attach(histograms)
+
+        def work(operation):
+            timer.clock.advance(7)
+
+        purgatory.try_complete_else_watch(Waiting(1, complete=work, expire=work), ["k"])
+        timer.advance_clock(1)
+
+        assert 14_000_000 == histograms.callback_time()[1]
+
+
+def test_what_waits_is_bounded():
+    """Without a scrape, observations don't pile up: they are folded as they come."""
+    histograms = OperationHistograms()
+    with DelayedOperationPurgatory("p", observers=[histograms], timer_enabled=False) as purgatory:
+        for _ in range(3 * FOLD_AT):
+            purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+
+        assert len(histograms._callbacks) <= FOLD_AT + 1
+        assert 3 * FOLD_AT == sum(histograms.callback_time()[0])
+
+
+def test_observer_attached_late_is_quiet_about_the_past():
+    """An operation on its way out when the observer came is not counted, and nothing is left behind."""
+    histograms = OperationHistograms()
+    with DelayedOperationPurgatory("p") as purgatory:
+        operation = Waiting(complete=lambda _: purgatory.attach(histograms))
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.force_complete()
+
+    assert 0 == sum(histograms.callback_time()[0])
+    assert {} == histograms._began
+
+
+def test_purgatory_made_later_is_measured_too(registry):
+    """``register(histograms=True)`` attaches to purgatories that exist and to those that come."""
+    with DelayedOperationPurgatory("before", timer_enabled=False) as before:
+        register(registry, histograms=True)
+        with DelayedOperationPurgatory("after", timer_enabled=False) as after:
+            for purgatory in (before, after):
+                purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+            for name in ("before", "after"):
+                assert 1 == registry.get_sample_value("purgatory_callback_seconds_count", {"purgatory": name})
+
+
+def test_without_histograms_nothing_is_attached(registry):
+    """The plain collector attaches no observer: the hot path stays as it is."""
+    register(registry)
+    with DelayedOperationPurgatory("p", timer_enabled=False) as purgatory:
+        assert () == purgatory._audience.observers

@@ -1,0 +1,42 @@
+"""Serving the page: from a thread of its own, and as an ASGI app."""
+
+import asyncio
+import urllib.request
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.metrics import app, serve
+
+
+def test_page_is_served(registry, no_threads_left):
+    """``serve`` registers and answers on loopback; closing it, twice even, leaves no thread."""
+    with DelayedOperationPurgatory("fetch", timer_enabled=False), serve(0, registry=registry) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
+            assert b'purgatory_parked_operations{purgatory="fetch"} 0.0' in answer.read()
+    server.close()
+
+
+def test_port_that_is_taken_is_an_error(registry):
+    """A second server on the same port raises at once."""
+    with serve(0, registry=registry) as server, pytest.raises(OSError, match="in use"):
+        serve(server.port, registry=registry)
+
+
+def test_asgi_app_answers(registry):
+    """``app`` is an ASGI app that answers with the page."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/metrics", "query_string": b"", "headers": []}
+    with DelayedOperationPurgatory("fetch", timer_enabled=False):
+        asyncio.run(app(registry)(scope, receive, send))
+
+    assert 200 == sent[0]["status"]
+    assert b'purgatory="fetch"' in sent[1]["body"]
