@@ -182,7 +182,7 @@ def _waste(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
         return []
     text = (
         f"{share_text(wasted / checks)} of its {count_text(checks)} checks found nothing to do, "
-        f"{wasted / operations:.1f} for each operation. Keys that are more specific, or fewer triggers, would save them."
+        f"{wasted / operations:.1f} for each operation. More specific keys, or fewer triggers, would save them."
     )
     return [Finding(10 + min(15, wasted / operations * 2), "note", kind[1], text)]
 
@@ -253,6 +253,7 @@ def _debt(tables: Tables) -> list[Finding]:
     rate = worst["purge_debt"] / (tables.window_us / 1e6)
     text = (
         f"Each operation leaves {debt / operations:.1f} watch entries behind under keys that it wasn't completed "
-        f"through, up to {count_text(rate)} a second in {worst['purgatory']}. If those keys see no events, only a purge frees them."
+        f"through, up to {count_text(rate)} a second in {worst['purgatory']}. "
+        "If those keys see no events, only a purge frees them."
     )
     return [Finding(9, "note", "Purge debt", text)]

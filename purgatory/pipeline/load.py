@@ -32,6 +32,8 @@ _TYPES: Final = {
 }
 _EARLIEST: Final = "2000-01-01"
 _LATEST: Final = "2200-01-01"
+LONGEST_MS: Final = 10**14
+"""Three thousand years: a longer timeout is no different, and would overflow."""
 
 
 def spark_schema(schema: Schema) -> T.StructType:
@@ -100,10 +102,7 @@ def trace_problem() -> Column:
         .when((F.col("ts") < F.lit(_EARLIEST)) | (F.col("ts") >= F.lit(_LATEST)), F.lit("an instant out of range"))
         .when(keys.isNull() | levels.isNull() | (F.size(keys) == 0), F.lit("no keys"))
         .when(F.size(keys) != F.size(levels), F.lit("as many keys as levels are needed"))
-        .when(
-            F.exists(keys, lambda k: k.isNull()) | F.exists(levels, lambda v: v.isNull()),
-            F.lit("an empty key or level"),
-        )
+        .when(hollow, F.lit("an empty key or level"))
         .when((F.col("kind") == EVENT) & (F.size(keys) != 1), F.lit("an event is of one key"))
         .when((F.col("kind") == OPERATION) & F.col("operation").isNull(), F.lit("an operation without a name"))
         .when((F.col("kind") == OPERATION) & F.col("delay_ms").isNull(), F.lit("no delay"))

@@ -166,7 +166,8 @@ def _survival(tables: Tables) -> str:
     svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
     how = (
         "Read it from below: choose a timeout, go up to the curve, and find the share of operations that it would "
-        "cut off. Dotted: the timeout in use. A curve ends where nobody was let wait longer; what lies beyond isn't known."
+        "cut off. Dotted: the timeout in use. A curve ends where nobody was let wait longer; "
+        "what lies beyond isn't known."
     )
     return _section("Which timeout would do", how, _figure("", svg, plots.legend(curves)) + _advice(tables))
 

@@ -1,0 +1,108 @@
+"""`purgatory pipeline replay`: the batch twin. The same answers from a whole trace at once, in SQL.
+
+When does a key's level first reach what an operation needs? Put the key's events and the watches on it in one order, by level from
+the highest down, events first among equals. Then for each watch the events before it in that order are just those that
+reach its level, and the earliest of their instants is a running minimum::
+
+    key orders-3, by level:   event 9 @ 70   event 7 @ 40   watch 7   event 5 @ 20   watch 4
+    running minimum of @:          70             40           40          20          20
+
+No state, no time, no loop: one sort by key. It is the yardstick for the stream, and, because what an operation *needed* has nothing
+to do with the timeout that it had, it is also where what-if starts from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from purgatory.journal.records import EVENT, OPERATION
+from purgatory.pipeline.load import LONGEST_MS, trace_problem
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def needs(trace: DataFrame) -> DataFrame:
+    """Each operation, and the instant at which all its needs were there (null: never)."""
+    good = trace.where(trace_problem().isNull())
+    events = good.where(F.col("kind") == EVENT).select(
+        F.col("keys")[0].alias("key"),
+        F.col("levels")[0].alias("level"),
+        F.lit(0).alias("rank"),
+        F.unix_micros("ts").alias("at"),
+        F.lit(None).cast("string").alias("operation"),
+        F.lit(None).cast("int").alias("count"),
+        F.lit(None).cast("long").alias("arrival"),
+        F.lit(None).cast("long").alias("delay_ms"),
+    )
+    # A row delivered twice is one operation: the first in sequence stands for all, which are alike.
+    watches = (
+        good.where(F.col("kind") == OPERATION)
+        .select(
+            "operation",
+            F.size("keys").alias("count"),
+            F.unix_micros("ts").alias("arrival"),
+            "delay_ms",
+            F.explode(F.arrays_zip("keys", "levels")).alias("watch"),
+        )
+        .select(
+            F.col("watch.keys").alias("key"),
+            F.col("watch.levels").alias("level"),
+            F.lit(1).alias("rank"),
+            F.lit(None).cast("long").alias("at"),
+            "operation",
+            "count",
+            "arrival",
+            "delay_ms",
+        )
+    )
+    downward = Window.partitionBy("key").orderBy(F.desc("level"), "rank")
+    reached = events.unionByName(watches).withColumn(
+        "first", F.min("at").over(downward.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    )
+    missing = F.count_if(F.col("first").isNull())
+    return (
+        reached.where(F.col("rank") == 1)
+        .groupBy("operation")
+        .agg(
+            F.min("arrival").alias("arrival"),
+            F.min("delay_ms").alias("delay_ms"),
+            F.max("count").alias("keys"),
+            F.max("first").alias("latest"),
+            missing.alias("missing"),
+        )
+        .select(
+            "operation",
+            "arrival",
+            "delay_ms",
+            "keys",
+            F.when(F.col("missing") == 0, F.greatest("latest", "arrival")).alias("ready"),
+        )
+    )
+
+
+def replay(trace: DataFrame) -> DataFrame:
+    """Each operation's outcome and when it was finished."""
+    delay_ms = F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(LONGEST_MS))
+    deadline = F.col("arrival") + delay_ms * 1000
+    ready = F.col("ready")
+    outcome = (
+        F.when(ready <= F.col("arrival"), "immediate").when(ready < deadline, "satisfied").otherwise("expired")
+    )
+    return (
+        needs(trace)
+        .withColumn("outcome", outcome)
+        .withColumn("finished_us", F.when(F.col("outcome") == "expired", deadline).otherwise(ready))
+        .select(
+            "operation",
+            "outcome",
+            F.timestamp_micros("arrival").alias("created"),
+            F.timestamp_micros("finished_us").alias("finished"),
+            (F.col("finished_us") - F.col("arrival")).alias("waited_us"),
+            "delay_ms",
+            "keys",
+        )
+    )

@@ -1,0 +1,148 @@
+"""`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
+
+    trace rows -> malformed aside -> a row for each key -> stage 1 by bucket of the key -> stage 2 by bucket of the operation -> Parquet
+
+Event time, Append, two chained stateful stages. The output is one table, partitioned by `part`: `done` (every operation
+once), `late` and `malformed` (rows set aside, with the reason). Read it through Spark (`answers` below), which goes by the sink's own
+log: a file that a killed run left behind is no part of the output, though it lies in the folder.
+
+The watermark column is left out of what the stages get, on purpose: Spark would drop late rows in front of them without a trace,
+and we want to say which they were.
+
+State costs what is parked; a batch costs a fixed part of a second. So this is for more operations than one machine holds, not
+for answers within milliseconds: those belong in the embedded purgatory.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from pyspark.sql import functions as F
+
+from purgatory.journal.records import EVENT, FLUSH, TRACE
+from purgatory.pipeline.load import LONGEST_MS, spark_schema, trace_problem
+from purgatory.pipeline.processors import ANSWER, BETWEEN, KeyStage, OperationStage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DEFAULT_BUCKETS: Final = 16
+_PAIRS: Final = "array<struct<keys:string,levels:bigint>>"
+
+
+@attrs.frozen(kw_only=True)
+class StreamSettings:
+    """How to run the query. Buckets and partitions are fixed by the checkpoint once it exists."""
+
+    delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
+    buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_((1, 2, 4, 8, 16, 32, 64, 128)))
+    files_per_batch: int = 1_000
+    once: bool = False
+
+
+def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
+    """The query, from a streaming DataFrame of trace rows to answers."""
+    problem = trace_problem()
+    timed = (
+        rows.withColumn("reason", problem)
+        # What is malformed must not move time: one row dated far ahead would make every other row late.
+        .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
+        .withWatermark("time", f"{settings.delay_ms} milliseconds")
+    )
+    # A flush row has no keys, so it ends at the explode. It can't be filtered out: a filter would be pushed to before the
+    # watermark, which is all that the row is for.
+    good = F.col("reason").isNull()
+    detail = F.to_json(F.struct("seq", "kind", "purgatory", "operation", "keys", "ts", "delay_ms", "levels"))
+    pairs = F.arrays_zip("keys", "levels").cast(_PAIRS)
+    one = F.array(F.struct(F.lit(None).cast("string").alias("keys"), F.lit(0).cast("long").alias("levels"))).cast(_PAIRS)
+    watches = F.when(F.col("kind") == FLUSH, F.array().cast(_PAIRS)).when(good, pairs).otherwise(one)
+    # No nulls in numbers: pandas would make floats of the whole column.
+    us = F.coalesce(F.unix_micros("ts"), F.lit(0))
+    spread = timed.select(
+        F.when(~good, "malformed").when(F.col("kind") == EVENT, "event").otherwise("watch").alias("tag"),
+        us.alias("us"),
+        "operation",
+        F.coalesce(F.size("keys"), F.lit(0)).alias("count"),
+        (us + F.least(F.greatest(F.coalesce("delay_ms", F.lit(0)), F.lit(0)), F.lit(LONGEST_MS)) * 1000).alias("until_us"),
+        "reason",
+        detail.alias("detail"),
+        F.posexplode(watches).alias("number", "watch"),
+    )
+    first = F.when(F.col("number") == 0, F.col("detail"))  # the row in full travels once
+    keyed = spread.select(
+        F.pmod(F.xxhash64(F.coalesce("watch.keys", "detail")), F.lit(settings.buckets)).cast("int").alias("bucket"),
+        "tag",
+        "us",
+        "operation",
+        "number",
+        "count",
+        F.col("watch.keys").alias("watched"),
+        F.col("watch.levels").alias("level"),
+        "until_us",
+        "reason",
+        first.alias("detail"),
+    )
+    between = keyed.groupBy("bucket").transformWithStateInPandas(
+        statefulProcessor=KeyStage(),
+        outputStructType=BETWEEN,
+        outputMode="Append",
+        timeMode="EventTime",
+        eventTimeColumnName="at",
+    )
+    placed = between.withColumn(
+        "bucket", F.pmod(F.xxhash64(F.coalesce("operation", "detail")), F.lit(settings.buckets)).cast("int")
+    )
+    answered = placed.groupBy("bucket").transformWithStateInPandas(
+        statefulProcessor=OperationStage(),
+        outputStructType=ANSWER,
+        outputMode="Append",
+        timeMode="EventTime",
+    )
+    return answered.select(
+        "part",
+        "operation",
+        "outcome",
+        F.timestamp_micros("created_us").alias("created"),
+        F.timestamp_micros("finished_us").alias("finished"),
+        (F.col("finished_us") - F.col("created_us")).alias("waited_us"),
+        "reason",
+        "detail",
+    )
+
+
+def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings: StreamSettings) -> StreamingQuery:
+    """Start the query over a folder of sealed trace files."""
+    rows = (
+        spark.readStream.schema(spark_schema(TRACE))
+        .option("maxFilesPerTrigger", settings.files_per_batch)
+        .option("pathGlobFilter", "trace-*.parquet")
+        .parquet(source)
+    )
+    writer = (
+        answers_of(rows, settings)
+        .writeStream.queryName("purgatory")
+        .outputMode("append")
+        .format("parquet")
+        .partitionBy("part")
+        .option("path", out)
+        .option("checkpointLocation", checkpoint)
+    )
+    writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
+    return writer.start()
+
+
+def answers(spark: SparkSession, out: str) -> DataFrame:
+    """What the stream has answered so far, by the sink's log."""
+    return spark.read.parquet(out)
+
+
+def run(spark: SparkSession, source: str, out: str, checkpoint: str, settings: StreamSettings) -> dict[str, float]:
+    """Run until stopped, or, `once`, until the input is used up; gives counts."""
+    started = time.monotonic()
+    query = start(spark, source, out, checkpoint, settings)
+    query.awaitTermination()
+    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
+    return {"rows": rows, "batches": len(query.recentProgress), "seconds": time.monotonic() - started}
