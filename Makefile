@@ -41,8 +41,8 @@ cov: $(READY) ## Run the quicker tests under coverage and report the lines and b
 	$(VENV)/bin/coverage html --quiet --directory htmlcov
 	$(VENV)/bin/coverage report
 
-bench: $(READY) ## Measure timer and purgatory beside their peers, on an idle machine; a table, and JSON in var/
-	$(PY) -m tests.benchmarks $(ARGS)
+bench: $(READY) ## Measure timer and purgatory beside their peers, on an idle machine; JSON in var/ (ONLY="timer load" ARGS=--quick)
+	$(PY) -m tests.benchmarks $(ONLY) $(ARGS)
 
 docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html

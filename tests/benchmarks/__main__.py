@@ -13,7 +13,7 @@ import structlog
 from tests.benchmarks.harness import Table, show, write_json
 
 #: Every benchmark: a module ``bench_<name>`` with ``main(*, quick) -> Iterator[Table]``.
-NAMES = ("timer", "purgatory", "lateness")
+NAMES = ("timer", "purgatory", "lateness", "load")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,8 +29,6 @@ def main(argv: list[str] | None = None) -> int:
     for name in arguments.names:
         if name not in NAMES:
             parser.error(f"no benchmark {name!r}; there are {', '.join(NAMES)}")
-    # Nothing of a purgatory's coming and going between the tables.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     tables: list[Table] = []
     for name in arguments.names or NAMES:
         for table in importlib.import_module(f"tests.benchmarks.bench_{name}").main(quick=arguments.quick):
@@ -42,4 +40,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Nothing of a purgatory's coming and going between the figures.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     sys.exit(main())

@@ -1,0 +1,110 @@
+"""The benchmarks run, at a size that takes no time; what they measure is nobody's concern here."""
+
+import json
+
+import attrs
+import pytest
+
+from tests.benchmarks import __main__ as command
+from tests.benchmarks import bench_lateness, bench_load, bench_purgatory, bench_timer, harness, load
+
+TINY = {"rounds": 1, "scale": 0.002}
+
+
+@pytest.mark.parametrize("varied", [False, True])
+def test_the_timer_stands_beside_its_peers(varied):
+    """Adding and cancelling is measured on every peer, and against the timer itself at several sizes."""
+    beside = bench_timer.add_cancel(outstanding=50, varied=varied, **TINY)
+    assert 5 == len(beside.rows)
+    scaling = bench_timer.add_cancel_scaling(sizes=(10, 100), varied=varied, **TINY)
+    assert ["timer, 10", "timer, 100", "asyncio, 10", "asyncio, 100"] == [row[0] for row in scaling.rows]
+
+
+def test_the_cycle_stands_beside_its_peers_and_the_floor():
+    """The first row is the purgatory, every ratio is to it."""
+    table = bench_purgatory.cycle_beside_peers(**TINY)
+    assert 1.0 == table.column("ratio")["purgatory"]
+    assert {"the floor", "asyncio.wait_for on a future", "a thread a request"} < table.column("ratio").keys()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        lambda: bench_purgatory.cycle_by_keys(keys=(1, 3), **TINY),
+        lambda: bench_purgatory.cycle_by_threads(**TINY),
+        lambda: bench_purgatory.cycle_by_parked(sizes=(0, 100), **TINY),
+        *[lambda place=place: bench_purgatory.hot_key(sizes=(1, 20), **TINY)[place] for place in range(3)],
+    ],
+)
+def test_the_cycle_is_measured_by_what_it_depends_on(table):
+    """Keys, threads, parked operations and watchers a key each have their table."""
+    assert all(row[1] > 0 for row in table().rows)
+
+
+def test_memory_is_measured_an_operation():
+    """An operation takes some hundreds of bytes, not thousands."""
+    traced, _ = bench_purgatory.parked_bytes(2_000, 100)
+    assert 100 < traced < 2_000
+
+
+@pytest.mark.parametrize("settings", [{}, {"inline": True}, {"busy": True, "switch_ms": 0.5}, {"freeze": True}])
+def test_no_task_is_early(settings):
+    """Tasks that fall due within 50 ms all run, none before its time."""
+    expiries = bench_lateness.expire(500, spread_ms=50, **settings)
+    assert (500, 0) == (expiries.tasks, expiries.early)
+    assert expiries.p50_ms <= expiries.p99_ms <= expiries.max_ms
+
+
+def test_the_load_is_answered_to_the_last_request():
+    """Every request completes or expires, and the last line has the four columns."""
+    outcome = load.run(load.Load(num=300, rate=3_000, timeout_ms=60))
+    assert 300 == outcome.completed + outcome.expired
+    assert 0 < outcome.expired < outcome.completed
+
+
+def test_the_load_is_the_same_for_the_same_seed():
+    """Latencies keep to the two percentiles asked for."""
+    asked = load.Load(num=4_000, pct50_ms=20, pct75_ms=60)
+    latencies = asked.latencies_ms()
+    assert latencies == load.Load(num=4_000, pct50_ms=20, pct75_ms=60).latencies_ms()
+    assert 18 <= harness.percentile(latencies, 0.5) <= 23
+    assert 54 <= harness.percentile(latencies, 0.75) <= 67
+    assert 4_000 == len(asked.arrivals_ms())
+
+
+@pytest.mark.parametrize("wrong", [{"num": 0}, {"rate": 0}, {"pct75_ms": 10}, {"keys": 200}])
+def test_a_load_that_cannot_be_is_refused(wrong):
+    """A request count, rate, percentiles and keys that make no sense raise ValueError."""
+    with pytest.raises(ValueError, match="."):
+        attrs.evolve(load.Load(), **wrong)
+
+
+def test_the_last_line_is_tab_separated(capsys):
+    """Elapsed ms, target rate, actual rate, process CPU ms."""
+    assert 0 == load.main(["--num", "50", "--rate", "2000", "--timeout", "40"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert 4 == len([float(cell) for cell in last.split("\t")])
+
+
+def test_results_are_shown_and_kept(tmp_path, capsys, monkeypatch):
+    """The command prints a table for each result and writes all of them, with the machine, as JSON."""
+    table = harness.Table("speed of light", ("where", "m/s"), (("here", 299_792_458),), "constant")
+    monkeypatch.setattr(bench_load, "main", lambda *, quick: iter([table] if quick else []))
+    assert 0 == command.main(["load", "--quick", "--json", str(tmp_path / "figures.json")])
+    assert "299,792,458" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "figures.json").read_text())
+    assert "speed of light" == kept["tables"][0]["title"]
+    assert {"when", "python", "machine"} < kept.keys()
+
+
+def test_an_unknown_benchmark_is_named(capsys):
+    """`python -m tests.benchmarks speed` says which there are."""
+    with pytest.raises(SystemExit):
+        command.main(["speed"])
+    assert "there are timer, purgatory" in capsys.readouterr().err
+
+
+def test_a_percentile_is_a_value_that_occurred():
+    """Nearest rank; no values, no percentile."""
+    assert (1, 2, 3) == tuple(harness.percentile([3, 1, 2], share) for share in (0, 0.5, 1))
+    assert str(harness.percentile([], 0.5)) == "nan"
