@@ -1,0 +1,7 @@
+"""What several tests need: operations and tasks that remember, and bounded ways to wait for threads."""
+
+from tests.support.operations import Waiting
+from tests.support.tasks import Ping
+from tests.support.threads import eventually, in_thread, run_threads
+
+__all__ = ["Ping", "Waiting", "eventually", "in_thread", "run_threads"]

@@ -1,0 +1,47 @@
+"""Bounded ways to run threads and to wait for what they do."""
+
+import threading
+import time
+
+
+def eventually(condition, seconds=5.0):
+    """Wait until ``condition()`` holds; False if it never does."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.0005)
+    return True
+
+
+def in_thread(function, *args, seconds=5.0):
+    """What ``function(*args)`` gives on a thread of its own; fails if it doesn't come back."""
+    return run_threads(lambda: function(*args), seconds=seconds)[0]
+
+
+def run_threads(*functions, seconds=20.0):
+    """Start all at once, wait for all; what one raised is raised here."""
+    gate = threading.Barrier(len(functions))
+    results = [None] * len(functions)
+    errors = []
+
+    def call(index, function):
+        try:
+            gate.wait(seconds)
+            results[index] = function()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=call, args=(index, function), daemon=True, name=f"test-{index}")
+        for index, function in enumerate(functions)
+    ]
+    for thread in threads:
+        thread.start()
+    give_up = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, give_up - time.monotonic()))
+    assert not [thread.name for thread in threads if thread.is_alive()], "threads did not come back"
+    if errors:
+        raise errors[0]
+    return results

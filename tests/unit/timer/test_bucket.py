@@ -1,0 +1,70 @@
+"""Buckets: ordered, and closed for good once their time has come."""
+
+import threading
+
+from tests.support import Ping
+from timer import InlineExecutor, ManualClock, SystemTimer, TimerTaskList, check_invariants
+
+
+def test_bucket_keeps_the_order_of_arrival():
+    """Tasks of one deadline run in the order they came in."""
+    log = []
+    clock = ManualClock()
+    with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
+        tasks = [Ping(5, log) for _ in range(10)]
+        for task in tasks:
+            timer.add(task)
+        clock.advance(5)
+        timer.advance_clock(0)
+
+    assert tasks == log
+
+
+def test_bucket_holds_a_task_once():
+    """Adding a task to the bucket that it is in leaves one of it."""
+    bucket = TimerTaskList(3, 4, 0, threading.Lock())
+    task = Ping(3)
+    bucket[task] = None
+    bucket[task] = None
+
+    assert [task] == list(bucket)
+
+
+def test_bucket_tells_its_span():
+    """A bucket knows its ticks, its level, and that it is open."""
+    bucket = TimerTaskList(20, 40, 1, threading.Lock())
+
+    assert (20, 40, 1, False) == (bucket.first, bucket.end, bucket.level, bucket.closed)
+
+
+def test_add_that_finds_a_closed_bucket_goes_elsewhere():
+    """A task put into a bucket that is closed meanwhile is taken out again and put into an open one."""
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    timer.add(Ping(5))
+    with timer._lock:
+        closed = timer._wheel.pop_any()  # as a flush does it, between an adder's look and its insertion
+    task = Ping(5)
+    timer._recent = closed
+    timer.add(task)
+
+    assert task not in closed
+    assert not task._bucket.closed
+    assert [task] == timer.pending()
+    closed.clear()
+    check_invariants(timer)
+
+
+def test_walk_tolerates_cancelling():
+    """A task that runs may cancel others of its own bucket, which then don't run."""
+    log = []
+    clock = ManualClock()
+    with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
+        tasks = [Ping(5, log) for _ in range(5)]
+        tasks[1].do = lambda: [tasks[2].cancel(), tasks[4].cancel()]
+        for task in tasks:
+            timer.add(task)
+        clock.advance(5)
+        timer.advance_clock(0)
+
+    assert [tasks[0], tasks[1], tasks[3]] == log

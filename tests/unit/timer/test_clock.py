@@ -1,0 +1,51 @@
+"""Clocks: monotonic nanoseconds, real or moved by hand."""
+
+import time
+
+import pytest
+
+from tests.support import run_threads
+from timer import NS_PER_MS, ManualClock, TimerConfigError, TimerError, system_clock
+
+
+def test_system_clock_is_monotonic_nanoseconds():
+    """The default clock is the monotonic one of the system."""
+    before = time.monotonic_ns()
+
+    assert before <= system_clock() <= time.monotonic_ns()
+
+
+def test_manual_clock_stands_still():
+    """A manual clock shows the time it was started with until it is moved."""
+    clock = ManualClock(17)
+
+    assert [17, 17] == [clock(), clock()]
+
+
+def test_manual_clock_advances_by_exactly_that_much():
+    """Milliseconds, and fractions of them, are added as nanoseconds."""
+    clock = ManualClock()
+    clock.advance(2)
+    clock.advance(0.25)
+
+    assert 2_250_000 == clock()
+
+
+@pytest.mark.parametrize("ms", [-1, -0.001, float("nan")])
+def test_manual_clock_does_not_go_back(ms):
+    """Moving back, or by what is no number, is refused and changes nothing."""
+    clock = ManualClock(5)
+
+    with pytest.raises(TimerConfigError, match="does not go back") as caught:
+        clock.advance(ms)
+    assert isinstance(caught.value, TimerError)
+    assert isinstance(caught.value, ValueError)
+    assert 5 == clock()
+
+
+def test_manual_clock_counts_every_step():
+    """Steps of several threads add up."""
+    clock = ManualClock()
+    run_threads(*[lambda: [clock.advance(1) for _ in range(500)]] * 4)
+
+    assert 2000 * NS_PER_MS == clock()

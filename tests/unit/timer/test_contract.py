@@ -1,0 +1,380 @@
+"""
+What every timer keeps: one suite, run against MockTimer and SystemTimer alike.
+
+SystemTimer stands here four times: on a clock moved by hand, running inline and on its own executor's thread, and on
+the system's clock, driven by the test and by a reaper.
+"""
+
+import gc
+import weakref
+
+import pytest
+
+from tests.support import Ping
+from timer import DelayTypeError, DelayValueError, TimerClosed, TimerConfigError, TimerFull
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+def test_task_runs_once_when_its_delay_is_over(bench, timer):
+    """A task runs once, and never again however much time passes."""
+    task = Ping(10, clock=bench.clock)
+    timer.add(task)
+    bench.pass_ms(timer, 10)
+
+    assert bench.ran(task)
+    bench.pass_ms(timer, 30)
+    assert 1 == len(task.log)
+    assert task.ran_ns[0] >= task.deadline_ns
+
+
+def test_task_does_not_run_before(bench, timer):
+    """A task whose delay isn't over does not run."""
+    task = Ping(60_000)
+    timer.add(task)
+    bench.pass_ms(timer, 20)
+
+    assert [] == task.log
+    assert task.is_pending
+
+
+def test_zero_and_negative_delays_run_promptly(bench, timer):
+    """Delays of -5 to 0 mean already due: each runs once, at once."""
+    tasks = [Ping(delay_ms) for delay_ms in range(-5, 1)]
+    for task in tasks:
+        timer.add(task)
+    bench.pass_ms(timer, 0)
+
+    assert bench.ran(*tasks)
+    assert [1] * 6 == [len(task.log) for task in tasks]
+    assert 0 == timer.size
+
+
+@pytest.mark.parametrize("delay_ms", [-(10**9), -(10**15)])
+def test_delay_far_in_the_past_is_due(bench, timer, delay_ms):
+    """However small a delay is, it means already due, and harms no other task."""
+    log = []
+    tasks = [Ping(delay_ms, log), Ping(0, log)]
+    for task in tasks:
+        timer.add(task)
+    bench.pass_ms(timer, 0)
+
+    assert bench.ran(*tasks)
+
+
+def test_every_delay_runs_exactly_once(bench):
+    """A wheel of 3 buckets runs delays 0 to 499, each twice, every one exactly once and none early."""
+    timer = bench.make(wheel_size=3)
+    tasks = [Ping(delay_ms, clock=bench.clock) for delay_ms in range(500) for _ in range(2)]
+    for task in reversed(tasks):
+        timer.add(task)
+    bench.pass_ms(timer, 500)
+
+    assert bench.ran(*tasks)
+    assert [1] * 1000 == [len(task.ran_ns) for task in tasks]
+    assert [] == [task for task in tasks if task.ran_ns[0] < task.deadline_ns]
+    assert 0 == timer.size
+
+
+def test_due_tasks_run_in_order_of_deadline(bench):
+    """Tasks that fall due together run earliest first."""
+    timer = bench.make(wheel_size=3)
+    log = []
+    tasks = [Ping(delay_ms, log) for delay_ms in (40, 3, 27, 9, 1, 18)]
+    for task in tasks:
+        timer.add(task)
+    bench.pass_ms(timer, 40)
+
+    assert bench.ran(*tasks)
+    assert [1, 3, 9, 18, 27, 40] == [task.delay_ms for task in log]
+
+
+def test_size_counts_what_is_pending(bench, timer):
+    """The size is raised by an add, drops at once with a cancel, and is zero when all have run."""
+    tasks = [Ping(delay_ms) for delay_ms in (15, 15, 15_000, 10**9)]
+    sizes = [timer.size]
+    for task in tasks:
+        timer.add(task)
+        sizes.append(timer.size)
+    tasks[2].cancel()
+    sizes.append(timer.size)
+    tasks[3].cancel()
+    sizes.append(timer.size)
+    assert [0, 1, 2, 3, 4, 3, 2] == sizes
+
+    bench.pass_ms(timer, 15)
+    assert bench.ran(*tasks[:2])
+    assert 0 == timer.size
+
+
+def test_cancelled_task_never_runs(bench, timer):
+    """Cancelling is answered with True once, and the task does not run."""
+    task = Ping(10)
+    timer.add(task)
+
+    assert [True, False] == [task.cancel(), task.cancel()]
+    bench.pass_ms(timer, 20)
+    assert [] == task.log
+
+
+def test_cancel_after_the_run_is_too_late(bench, timer):
+    """A task that ran can't be cancelled."""
+    task = Ping(1)
+    timer.add(task)
+    bench.pass_ms(timer, 1)
+
+    assert bench.ran(task)
+    assert not task.cancel()
+
+
+def test_cancel_while_it_runs_is_too_late(bench, timer):
+    """A task that cancels itself while it runs is told that it is too late."""
+    answers = []
+    task = Ping(1, do=lambda: answers.append(task.cancel()))
+    timer.add(task)
+    bench.pass_ms(timer, 1)
+
+    assert bench.ran(task)
+    assert [False] == answers
+
+
+def test_adding_a_pending_task_moves_it(bench, timer):
+    """A pending task that is added again is pending once, by its new deadline."""
+    task = Ping(20, clock=bench.clock)
+    timer.add(task)
+    bench.pass_ms(timer, 5)
+    first = task.deadline_ns
+    timer.add(task)
+
+    assert 1 == timer.size
+    assert task.deadline_ns >= first + 5_000_000
+    bench.pass_ms(timer, 60)
+    assert bench.ran(task)
+    assert 1 == len(task.log)
+    assert task.ran_ns[0] >= task.deadline_ns
+
+
+def test_task_can_be_added_after_it_ran(bench, timer):
+    """A task runs once for each time that it was added."""
+    task = Ping(2)
+    for _ in range(3):
+        task.ran.clear()
+        timer.add(task)
+        bench.pass_ms(timer, 2)
+        assert bench.ran(task)
+
+    assert 3 == len(task.log)
+
+
+def test_task_can_be_added_after_it_was_cancelled(bench, timer):
+    """A cancel is forgotten by the next add."""
+    task = Ping(2)
+    timer.add(task)
+    task.cancel()
+    timer.add(task)
+    bench.pass_ms(timer, 2)
+
+    assert bench.ran(task)
+    assert 1 == len(task.log)
+
+
+def test_running_task_may_add_itself_again(bench, timer):
+    """A task may add itself while it runs: that is how something repeats."""
+
+    def again():
+        if len(task.log) < 3:
+            timer.add(task)
+
+    task = Ping(2, do=again)
+    timer.add(task)
+    for _ in range(4):
+        bench.pass_ms(timer, 3)
+
+    assert 3 == len(task.log)
+    assert 0 == timer.size
+
+
+def test_task_that_raises_stops_no_other(bench, timer):
+    """What a task raises is reported with the task, and the others of its batch run."""
+
+    def fail():
+        raise OSError("no disk")
+
+    tasks = [Ping(3), Ping(3, do=fail), Ping(3), Ping(4)]
+    for task in tasks:
+        timer.add(task)
+    bench.pass_ms(timer, 4)
+
+    assert bench.ran(tasks[0], tasks[2], tasks[3])
+    assert [(tasks[1], "no disk")] == [(task, str(error)) for task, error in bench.errors]
+
+
+def test_broken_error_handler_stops_nobody(bench, monkeypatch):
+    """An ``on_error`` that raises stops no other task."""
+    reported = []
+    monkeypatch.setattr("threading.excepthook", reported.append)
+
+    def complain(task, error):
+        raise LookupError("no handler")
+
+    def fail():
+        raise OSError
+
+    timer = bench.make(on_error=complain)
+    tasks = [Ping(1, do=fail), Ping(1), Ping(2)]
+    for task in tasks:
+        timer.add(task)
+    bench.pass_ms(timer, 2)
+
+    assert bench.ran(*tasks[1:])
+    assert [LookupError] == [report.exc_type for report in reported]
+
+
+def test_shutdown_returns_what_was_pending(bench, timer):
+    """The leftovers come back earliest first, in no timer any more."""
+    tasks = [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)]
+    for task in tasks:
+        timer.add(task)
+
+    assert [tasks[1], tasks[3], tasks[0], tasks[2]] == timer.shutdown()
+    assert not any(task.is_pending or task.cancel() for task in tasks)
+    assert 0 == timer.size
+
+
+def test_shutdown_twice_is_harmless(bench, timer):
+    """The second shutdown has nothing to return."""
+    timer.add(Ping(10_000))
+
+    assert [1, 0, 0] == [len(timer.shutdown()) for _ in range(3)]
+
+
+def test_what_was_due_is_run_or_returned(bench, timer):
+    """A task that was already due when the timer was shut down is not lost."""
+    task = Ping(0)
+    timer.add(task)
+    left = timer.shutdown()
+
+    assert [task] == left or bench.ran(task)
+
+
+@pytest.mark.parametrize("delay_ms", [0, 5, 10**9])
+def test_closed_timer_takes_nothing(bench, delay_ms):
+    """Adding to a timer that was shut down raises, and the task is left alone."""
+    timer = bench.make()
+    timer.add(Ping(5))  # its bucket must not let a newcomer in either
+    timer.shutdown()
+    task = Ping(delay_ms)
+
+    with pytest.raises(TimerClosed, match="shut down"):
+        timer.add(task)
+    assert not task.is_pending
+    assert 0 == timer.size
+
+
+def test_timer_is_a_context_manager(bench):
+    """Leaving the block shuts the timer down."""
+    with bench.make() as timer:
+        timer.add(Ping(10_000))
+
+    assert 0 == timer.size
+    with pytest.raises(TimerClosed):
+        timer.add(Ping(1))
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "error"),
+    [("1", DelayTypeError), (None, DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)],
+)
+def test_timeout_is_checked(bench, timer, timeout_ms, error):
+    """A timeout that is no number of milliseconds is refused."""
+    with pytest.raises(error):
+        timer.advance_clock(timeout_ms)
+
+
+@pytest.mark.parametrize("setting", ["tick_ms", "wheel_size", "max_pending"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
+def test_settings_are_checked(bench, setting, value):
+    """A tick, a wheel or a limit that cannot work is refused by name, with the value."""
+    with pytest.raises(TimerConfigError, match=setting) as caught:
+        bench.make(**{setting: value})
+    assert (setting, value) == (caught.value.setting, caught.value.value)
+
+
+def test_full_timer_refuses(bench):
+    """A timer that holds its limit refuses the next task and leaves it alone; a cancel makes room."""
+    timer = bench.make(max_pending=2)
+    tasks = [Ping(50_000) for _ in range(3)]
+    timer.add(tasks[0])
+    timer.add(tasks[1])
+
+    with pytest.raises(TimerFull, match="limit of 2"):
+        timer.add(tasks[2])
+    assert not tasks[2].is_pending
+    assert 2 == timer.size
+    timer.add(tasks[1])  # moving one needs no room
+    tasks[0].cancel()
+    timer.add(tasks[2])
+    assert 2 == timer.size
+
+
+def test_limited_timer_runs_what_is_due(bench):
+    """A limit changes nothing about how tasks run."""
+    timer = bench.make(max_pending=3)
+    tasks = [Ping(delay_ms) for delay_ms in (0, 2, 4)]
+    for task in tasks:
+        timer.add(task)
+    bench.pass_ms(timer, 4)
+
+    assert bench.ran(*tasks)
+
+
+@pytest.mark.parametrize("tick_ms", [2, 7, 10])
+def test_coarse_tick_rounds_up(bench, tick_ms):
+    """With a tick of several milliseconds a task still never runs early."""
+    timer = bench.make(tick_ms=tick_ms, wheel_size=3)
+    bench.pass_ms(timer, 3)  # somewhere inside a tick
+    tasks = [Ping(delay_ms, clock=bench.clock) for delay_ms in range(1, 40)]
+    for task in tasks:
+        timer.add(task)
+    for _ in range(5):
+        bench.pass_ms(timer, 10)
+
+    assert bench.ran(*tasks)
+    assert [] == [task for task in tasks if task.ran_ns[0] < task.deadline_ns]
+
+
+def test_task_that_ran_is_freed(bench, timer):
+    """Nothing in the timer keeps a task alive that has run."""
+    task = Ping(1)
+    timer.add(task)
+    bench.pass_ms(timer, 1)
+    assert bench.ran(task)
+    bench.settle(timer)
+    gone = weakref.ref(task)
+    del task
+    gc.collect()
+
+    assert gone() is None
+
+
+def test_task_moves_between_timers(bench, timer):
+    """Adding a task to another timer takes it out of the first."""
+    other = bench.make()
+    task = Ping(50_000)
+    timer.add(task)
+    other.add(task)
+
+    assert (0, 1) == (timer.size, other.size)
+
+
+def test_cancelling_all_leaves_nothing_to_do(bench, timer):
+    """When everybody was cancelled, nothing runs and nothing is pending."""
+    tasks = [Ping(delay_ms) for delay_ms in range(1, 60)]
+    for task in tasks:
+        timer.add(task)
+    for task in tasks:
+        task.cancel()
+    bench.pass_ms(timer, 60)
+
+    assert 0 == timer.size
+    assert [] == [task for task in tasks if task.log]

@@ -1,0 +1,31 @@
+"""Errors: one class per mistake, under TimerError and the built-in it refines, with the offending value."""
+
+import pytest
+
+from timer import (
+    DelayTypeError,
+    DelayValueError,
+    TimerClosed,
+    TimerConfigError,
+    TimerError,
+    TimerFull,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin", "attributes", "says"),
+    [
+        (DelayTypeError("5"), TypeError, {"delay": "5"}, "write delay_ms="),
+        (DelayValueError(float("inf")), ValueError, {"delay": float("inf")}, "must be finite"),
+        (TimerConfigError("tick_ms", 0, "more"), ValueError, {"setting": "tick_ms", "value": 0}, "tick_ms must be"),
+        (TimerClosed("t"), RuntimeError, {"name": "t"}, "make a new one"),
+        (TimerFull("t", 3), RuntimeError, {"name": "t", "limit": 3}, "try again later"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_error_carries_its_value_and_says_what_to_do(error, builtin, attributes, says):
+    """An error refines a built-in, keeps what was given, and says what to do about it."""
+    assert isinstance(error, TimerError)
+    assert isinstance(error, builtin)
+    assert attributes == {name: getattr(error, name) for name in attributes}
+    assert says in str(error)

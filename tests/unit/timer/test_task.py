@@ -1,0 +1,114 @@
+"""Tasks: their delay is checked, their place in a timer known."""
+
+import gc
+import weakref
+
+import pytest
+
+from tests.support import Ping
+from timer import DelayTypeError, DelayValueError, TimerTask, TimerTaskEntry, checked_delay_ms
+
+
+@pytest.mark.parametrize("delay_ms", [-(10**9), -1, 0, 1, 10**12])
+def test_whole_delay_is_taken_as_it_is(delay_ms):
+    """Any whole number of milliseconds is a delay; zero or less means already due."""
+    assert delay_ms == Ping(delay_ms).delay_ms
+
+
+@pytest.mark.parametrize(("delay_ms", "expected"), [(1.0, 1), (0.1, 1), (2.5, 3), (-0.5, 0), (-1.5, -1)])
+def test_fraction_is_rounded_up(delay_ms, expected):
+    """A fraction of a millisecond is rounded up: nothing may run early."""
+    assert expected == Ping(delay_ms).delay_ms
+    assert expected == checked_delay_ms(delay_ms)
+
+
+@pytest.mark.parametrize("delay_ms", [None, "5", True, False, b"1", [1], 1j, object])
+def test_what_is_no_number_is_no_delay(delay_ms):
+    """A bool, a text or anything else that is no number is refused, with the value in the error."""
+    with pytest.raises(DelayTypeError) as caught:
+        TimerTask(delay_ms)
+    assert delay_ms is caught.value.delay
+
+
+@pytest.mark.parametrize("delay_ms", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_no_delay(delay_ms):
+    """NaN and the infinities are refused."""
+    with pytest.raises(DelayValueError, match="finite"):
+        TimerTask(delay_ms)
+
+
+def test_subclass_of_int_is_a_delay():
+    """A whole number of another type, such as an enumeration's, becomes a plain one."""
+
+    class Millis(int):
+        pass
+
+    assert int is type(Ping(Millis(5)).delay_ms)
+
+
+def test_task_must_define_run():
+    """A task without ``run`` says which class lacks it."""
+
+    class Idle(TimerTask):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Idle must define run"):
+        Idle(1).run()
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__hash__"])
+def test_task_with_an_equality_of_its_own_is_refused(name):
+    """Tasks are told apart by identity; a class that would change this is refused where it is defined."""
+    with pytest.raises(TypeError, match="eq=False"):
+        type("Same", (TimerTask,), {name: lambda *_: 0})
+
+
+def test_new_task_is_nowhere():
+    """A task that was never added is not pending and has no deadline."""
+    task = Ping(5)
+
+    assert isinstance(task, TimerTaskEntry)
+    assert not task.is_pending
+    assert (0, 0) == (task.deadline_ns, task.added_ns)
+    assert not TimerTaskEntry().is_pending
+
+
+def test_added_task_knows_when_it_is_due(mock_timer):
+    """A pending task knows when it was added and when it falls due, on its timer's clock."""
+    mock_timer.advance_clock(7)
+    task = Ping(5)
+    mock_timer.add(task)
+
+    assert task.is_pending
+    assert (7_000_000, 12_000_000) == (task.added_ns, task.deadline_ns)
+
+
+def test_cancel_before_add_changes_nothing(mock_timer):
+    """A task that is in no timer can't be cancelled, and can be added afterwards."""
+    task = Ping(5)
+
+    assert not task.cancel()
+    mock_timer.add(task)
+    assert 1 == mock_timer.size
+
+
+def test_cancel_takes_the_task_out_at_once(mock_timer):
+    """Cancelling answers True once; the task is pending no more."""
+    task = Ping(5)
+    mock_timer.add(task)
+
+    assert [True, False] == [task.cancel(), task.cancel()]
+    assert not task.is_pending
+    assert 0 == mock_timer.size
+
+
+def test_cancelled_task_is_freed_at_once(mock_timer):
+    """Nothing in the timer keeps a cancelled task alive."""
+    task = Ping(10_000)
+    mock_timer.add(task)
+    task.cancel()
+    gone = weakref.ref(task)
+    del task
+    gc.collect()
+
+    assert gone() is None

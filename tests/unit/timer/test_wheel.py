@@ -1,0 +1,161 @@
+"""The wheel: levels on demand, cascading, a hand that jumps."""
+
+import threading
+
+import pytest
+
+from tests.support import Ping
+from timer import InlineExecutor, ManualClock, SystemTimer, TimerConfigError, TimingWheel, check_invariants
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def timer(clock):
+    """Three buckets a level, as in the worked example of the wheel's header."""
+    with SystemTimer(clock=clock, wheel_size=3, executor=InlineExecutor()) as timer:
+        yield timer
+
+
+@pytest.fixture
+def pass_ms(clock, timer):
+    def pass_ms(ms):
+        clock.advance(ms)
+        timer.advance_clock(0)
+        check_invariants(timer)
+
+    return pass_ms
+
+
+@pytest.mark.parametrize("wheel_size", [0, -1, 2.0, True, None, "20"])
+def test_wheel_size_is_a_whole_number_of_buckets(wheel_size):
+    """A wheel without buckets, or with a size that is no whole number, is refused."""
+    with pytest.raises(TimerConfigError, match="wheel_size"):
+        TimingWheel(wheel_size, threading.Lock())
+
+
+def test_new_wheel_has_one_level():
+    """Levels are made when the first task needs them."""
+    assert (0,) == TimingWheel(20, threading.Lock()).occupancy()
+
+
+def test_worked_example(timer, pass_ms):
+    """The example of the wheel's header, tick by tick: due at 2, 4 and 11 with three buckets a level."""
+    log = []
+    tasks = {due: Ping(due, log) for due in (2, 4, 11)}
+    for task in tasks.values():
+        timer.add(task)
+    assert (1, 1, 1) == timer.statistics().occupancy
+    pass_ms(2)
+    assert [tasks[2]] == log
+    pass_ms(1)
+    assert (1, 0, 1) == timer.statistics().occupancy
+    pass_ms(1)
+    assert [tasks[2], tasks[4]] == log
+    pass_ms(5)
+    assert (1, 0, 0) == timer.statistics().occupancy
+    pass_ms(1)
+    assert 2 == len(log)
+    pass_ms(1)
+    assert [tasks[2], tasks[4], tasks[11]] == log
+
+
+def test_level_spans_the_interval_of_the_one_below(timer):
+    """A bucket of each level spans as many ticks as the whole level below."""
+    timer.add(Ping(100))
+
+    assert [1, 3, 9, 27, 81] == [level.span for level in timer._wheel.levels]
+
+
+def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
+    """A far task is moved to finer levels as it comes nearer, and runs at its tick."""
+    task = Ping(26)
+    timer.add(task)
+    places = []
+    for _ in range(26):
+        places.append(task._bucket.level)
+        pass_ms(1)
+
+    assert sorted(places, reverse=True) == places
+    assert {2, 1, 0} == set(places)
+    assert [26_000_000] == [task.deadline_ns] == [timer.now_ns()]
+    assert task.ran.is_set()
+
+
+def test_hand_catches_up_after_idling(timer, clock):
+    """After an idle stretch a short delay lands on the finest level again."""
+    clock.advance(1_000_000)
+    timer.add(Ping(2))
+
+    assert (1,) == timer.statistics().occupancy
+
+
+def test_hand_never_passes_a_task(timer, clock):
+    """Catching up stops before a bucket that holds something, however late its flush is."""
+    late = Ping(50)
+    timer.add(late)
+    clock.advance(1_000)
+    timer.add(Ping(5))
+    check_invariants(timer)
+    timer.advance_clock(0)
+
+    assert late.ran.is_set()
+    assert 1 == timer.size
+
+
+def test_emptied_buckets_hold_nobody_up(timer, clock):
+    """Buckets whose tasks were all cancelled are dropped, and don't count as something to wake for."""
+    near, far = Ping(2), Ping(200)
+    timer.add(near)
+    timer.add(far)
+    near.cancel()
+
+    assert timer.next_deadline_ms() > 2
+    far.cancel()
+    assert timer.next_deadline_ms() is None
+    check_invariants(timer)
+
+
+def test_buckets_do_not_pile_up(timer, pass_ms):
+    """The number of buckets is bounded by the levels, however many tasks come and go."""
+    for _ in range(200):
+        for delay_ms in (1, 5, 20, 80):
+            task = Ping(delay_ms)
+            timer.add(task)
+            task.cancel()
+        pass_ms(1)
+
+    assert 3 * len(timer._wheel.levels) >= len(list(timer._wheel.buckets()))
+
+
+@pytest.mark.parametrize("wheel_size", [1, 2, 3, 20])
+def test_every_due_tick_finds_its_bucket(wheel_size, clock):
+    """Whatever the size of the wheel, a bucket spans the tick it was asked for and is found again."""
+    wheel = TimingWheel(wheel_size, threading.Lock())
+    for tick in range(1, 300):
+        bucket, _ = wheel.place(tick)
+        assert bucket.first <= tick < bucket.end
+        assert (bucket, False) == wheel.place(tick)
+        assert bucket is wheel.find(tick)
+
+
+def test_find_makes_nothing():
+    """Looking for a bucket that isn't there gives None, on any level."""
+    wheel = TimingWheel(3, threading.Lock())
+
+    assert [None] * 4 == [wheel.find(tick) for tick in (1, 2, 8, 1000)]
+    assert (0,) == wheel.occupancy()
+
+
+def test_next_tick_is_known_without_walking():
+    """The next occupied tick is found at once, however far it is."""
+    wheel = TimingWheel(20, threading.Lock())
+    bucket, new = wheel.place(20**8 + 5)
+    bucket[Ping(1)] = None
+
+    assert new
+    assert bucket.first == wheel.next_tick()
+    assert 20 * len(wheel.levels) > len(list(wheel.buckets()))
