@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from purgatory._operation import DelayedOperation
     from purgatory._purgatory import DelayedOperationPurgatory
 
-    _Cells = dict[object, DelayedOperation | None]
-else:
-    _Cells = dict
-
 __all__ = ["WatcherList", "Watchers"]
 
 #: Outcomes as small integers, for the counters: index into ``WatcherList.left``.
@@ -49,7 +45,7 @@ CANCELLED: Final = 4
 FORCED: Final = 5
 
 
-class Watchers(_Cells):
+class Watchers(dict[object, "DelayedOperation | None"]):
     """The operations that wait under one key, by token; None where one has finished.
 
     Attributes:

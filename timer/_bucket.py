@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 
     from timer._task import TimerTask
 
-    _Tasks = dict[TimerTask, None]
-else:
-    _Tasks = dict
-
 __all__ = ["TimerTaskList"]
 
 
-class TimerTaskList(_Tasks):
+class TimerTaskList(dict["TimerTask", None]):
     """The tasks whose due tick lies in ``[first, end)``.
 
     Attributes:

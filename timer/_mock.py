@@ -90,6 +90,10 @@ class MockTimer(SystemTimer):
             self.advance_clock(0)
         return super().shutdown()
 
+    def _waiting(self) -> list[TimerTaskList]:
+        # What is due waits for the next advance.
+        return [*super()._waiting(), *(bucket for batch, _ in self._held.calls for bucket in batch)]
+
     def _collect(self) -> None:
         with self._lock:
             self._flush()

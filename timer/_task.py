@@ -96,7 +96,7 @@ class TimerTask(TimerTaskEntry):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):
-            if name in cls.__dict__:
+            if name in vars(cls):
                 raise TypeError(
                     f"{cls.__qualname__} defines {name}, but tasks are told apart by identity; "
                     "with attrs or dataclasses say eq=False"
