@@ -61,7 +61,7 @@ programs: ## Install the programs that some tests drive (JRE, prometheus, chromi
 	@.ci/setup.sh java prometheus chromium kcat
 
 clean: ## Remove the environment and everything generated
-	rm -rf $(VENV) build dist docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist var docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made again when pyproject.toml changes. pip >= 25.1 is the first to read dependency groups.
