@@ -1,0 +1,64 @@
+"""The checker of invariants: it passes a sound timer and finds what is broken in it."""
+
+import pytest
+
+from tests.support import Ping
+from timer import InlineExecutor, ManualClock, SystemTimer, check_invariants
+
+
+@pytest.fixture
+def timer():
+    with SystemTimer(clock=ManualClock(), wheel_size=4, executor=InlineExecutor()) as timer:
+        for delay_ms in (1, 2, 2, 9, 40, 200):
+            timer.add(Ping(delay_ms))
+        yield timer
+
+
+def test_sound_timer_passes(timer):
+    """Nothing is wrong with a timer that was used through its interface only."""
+    check_invariants(timer)
+
+
+def lose_bucket(timer):
+    bucket = next(timer._wheel.buckets())
+    level = timer._wheel.levels[bucket.level]
+    level.slots[level.slots.index(bucket)] = None
+
+
+def close_bucket(timer):
+    next(timer._wheel.buckets()).closed = True
+
+
+def misplace(timer):
+    first, *_, last = sorted(timer._wheel.buckets(), key=lambda bucket: bucket.first)
+    task = next(iter(last))
+    first[task] = last.pop(task)
+    task._bucket = first
+
+
+def forget_bucket(timer):
+    timer.pending()[0]._bucket = None
+
+
+def double(timer):
+    first, *_, last = timer._wheel.buckets()
+    first[next(iter(last))] = None
+
+
+def misdate(timer):
+    timer.pending()[0]._deadline_ns += 10**12
+
+
+def rush_hand(timer):
+    timer._wheel.hand += 3
+
+
+@pytest.mark.parametrize(
+    "damage", [lose_bucket, close_bucket, misplace, forget_bucket, double, misdate, rush_hand], ids=lambda f: f.__name__
+)
+def test_damage_is_found(timer, damage):
+    """Whatever part of the structure contradicts another, the checker says so."""
+    damage(timer)
+
+    with pytest.raises(AssertionError, match="."):
+        check_invariants(timer)

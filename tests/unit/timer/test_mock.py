@@ -1,0 +1,107 @@
+"""MockTimer: time passes in ``advance_clock``, by exactly that much."""
+
+import threading
+
+import pytest
+
+from tests.support import Ping, in_thread
+from timer import DelayTypeError, MockTimer, SystemTimer, TimerConfigError
+
+
+def test_mock_timer_is_the_real_wheel():
+    """What runs in tests is what runs in service, on another clock."""
+    assert issubclass(MockTimer, SystemTimer)
+
+
+def test_time_moves_by_exactly_that_much(mock_timer):
+    """The clock is where it was told to go, whatever ran on the way."""
+    for delay_ms in (1, 5, 30):
+        mock_timer.add(Ping(delay_ms))
+    mock_timer.advance_clock(7)
+    mock_timer.advance_clock(0)
+    mock_timer.advance_clock(20)
+
+    assert 27_000_000 == mock_timer.clock() == mock_timer.now_ns()
+
+
+def test_advance_says_whether_anything_ran(mock_timer):
+    """The answer is True if a task ran, and False else: also if all that came due was moved or cancelled."""
+    task, cancelled = Ping(30), Ping(25)
+    mock_timer.add(task)
+    mock_timer.add(cancelled)
+    cancelled.cancel()
+
+    assert [False, False, False, True, False] == [mock_timer.advance_clock(ms) for ms in (0, 22, 7, 1, 100)]
+    assert [task] == task.log
+
+
+def test_task_runs_on_the_callers_thread(mock_timer):
+    """Whoever moves the time runs the tasks."""
+    ran_on = []
+    mock_timer.add(Ping(1, do=lambda: ran_on.append(threading.get_ident())))
+    mover = in_thread(lambda: [mock_timer.advance_clock(1), threading.get_ident()][1])
+
+    assert [mover] == ran_on
+
+
+def test_nothing_runs_in_add(mock_timer):
+    """A task that is due when it is added runs in the next ``advance_clock``, be it by nothing."""
+    task = Ping(0)
+    mock_timer.add(task)
+
+    assert [] == task.log
+    assert mock_timer.advance_clock(0)
+    assert [task] == task.log
+
+
+def test_everything_due_runs_in_order_of_deadline(mock_timer):
+    """One long step runs tasks of all levels of the wheel in the order of their deadlines."""
+    log = []
+    delays = [9_000, 1, 400, 20, 8_000, 0, 21, 399, 5]
+    for delay_ms in delays:
+        mock_timer.add(Ping(delay_ms, log))
+    mock_timer.advance_clock(10_000)
+
+    assert sorted(delays) == [task.delay_ms for task in log]
+
+
+def test_task_added_by_a_task_counts_from_now(mock_timer):
+    """What a task adds is due its delay from where the clock stands, and runs at once if that is nothing."""
+    now, later = Ping(0), Ping(5)
+    mock_timer.add(Ping(10, do=lambda: [mock_timer.add(now), mock_timer.add(later)]))
+    mock_timer.advance_clock(20)
+
+    assert [now] == now.log
+    assert [] == later.log
+    mock_timer.advance_clock(5)
+    assert [later] == later.log
+
+
+def test_interrupt_reaches_the_caller(mock_timer):
+    """Ctrl-C in a task is not swallowed, and the tasks still due run with the next tick."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    first, second = Ping(1, do=interrupt), Ping(1)
+    mock_timer.add(first)
+    mock_timer.add(second)
+    with pytest.raises(KeyboardInterrupt):
+        mock_timer.advance_clock(1)
+
+    assert [] == second.log
+    mock_timer.advance_clock(1)
+    assert [second] == second.log
+
+
+def test_time_does_not_go_back(mock_timer):
+    """A negative step, or one that is no number, is refused."""
+    with pytest.raises(TimerConfigError):
+        mock_timer.advance_clock(-1)
+    with pytest.raises(DelayTypeError):
+        mock_timer.advance_clock("5")
+
+
+def test_nobody_else_may_drive_it(mock_timer):
+    """A mock timer says that it is driven, so that no reaper is made for it."""
+    assert mock_timer.is_driven

@@ -1,0 +1,273 @@
+"""The reaper: a thread that drives a timer, sleeps until there is something to do, and comes back if it dies."""
+
+import threading
+import time
+
+import pytest
+
+from tests.support import Ping, eventually, in_thread
+from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed, TimerConfigError
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+@pytest.fixture
+def reaper():
+    with SystemTimerReaper("grim", SystemTimer("pings")) as reaper:
+        yield reaper
+
+
+def thread_names():
+    return {thread.name for thread in threading.enumerate()}
+
+
+class Counting(Timer):
+    """A timer that somebody else wrote."""
+
+    def __init__(self):
+        self.advanced = 0
+        self.closed = 0
+
+    def add(self, task):
+        raise NotImplementedError
+
+    def advance_clock(self, timeout_ms):
+        self.advanced += 1
+        time.sleep(0.001)
+        return False
+
+    @property
+    def size(self):
+        return 7
+
+    def shutdown(self):
+        self.closed += 1
+        return ["left"]
+
+
+def test_reaper_runs_tasks_with_no_caller_driving(reaper):
+    """Tasks run by themselves."""
+    task = Ping(5)
+    reaper.add(task)
+
+    assert task.ran.wait(5)
+    assert task.ran_ns[0] >= task.deadline_ns
+
+
+def test_reaper_is_a_timer(reaper):
+    """A reaper can stand wherever a timer is wanted."""
+    reaper.add(Ping(10_000))
+
+    assert isinstance(reaper, Timer)
+    assert 1 == reaper.size == reaper.timer.size
+
+
+def test_threads_are_named(reaper):
+    """The thread bears the reaper's name, the executor's thread the timer's."""
+    names = []
+    task = Ping(1, do=lambda: names.append(threading.current_thread().name))
+    reaper.add(task)
+
+    assert task.ran.wait(5)
+    assert "grim" in thread_names()
+    assert names[0].startswith("pings-executor")
+
+
+def test_shutdown_stops_the_thread_and_the_timer_once():
+    """Closing the reaper closes the inner timer exactly once, however often it is called."""
+    inner = Counting()
+    reaper = SystemTimerReaper("grim", inner)
+
+    assert [["left"], [], []] == [reaper.shutdown() for _ in range(3)]
+    assert 1 == inner.closed
+    assert reaper.driver is None
+    assert "grim" not in thread_names()
+
+
+def test_closed_reaper_takes_nothing(reaper):
+    """Adding to a reaper that was shut down raises."""
+    reaper.shutdown()
+
+    with pytest.raises(TimerClosed):
+        reaper.add(Ping(1))
+
+
+def test_shutdown_is_prompt_while_the_reaper_sleeps(reaper):
+    """A reaper that sleeps for a far task is woken to stop."""
+    reaper.add(Ping(3_600_000))
+    time.sleep(0.02)
+    began = time.monotonic()
+    reaper.shutdown()
+
+    assert 1 > time.monotonic() - began
+
+
+def test_shutdown_from_a_task(reaper):
+    """A task may shut down the timer that runs it."""
+    done = threading.Event()
+    reaper.add(Ping(1, do=lambda: [reaper.shutdown(), done.set()]))
+
+    assert done.wait(5)
+
+
+def test_earlier_task_wakes_the_sleeper(reaper):
+    """A reaper that sleeps until a far task wakes at once for a nearer one."""
+    reaper.add(Ping(3_600_000))
+    time.sleep(0.02)
+    task = Ping(5)
+    reaper.add(task)
+
+    assert task.ran.wait(2)
+
+
+def test_first_task_wakes_the_sleeper(reaper):
+    """A reaper with nothing to wait for sleeps without end, and hears of the first task."""
+    time.sleep(0.02)
+    task = Ping(5)
+    reaper.add(task)
+
+    assert task.ran.wait(2)
+
+
+def test_reaper_hears_of_a_task_after_somebody_waited_beside_it(reaper):
+    """Someone else who waits in the timer for a while, and leaves, doesn't make the reaper deaf."""
+    time.sleep(0.02)
+    assert not reaper.advance_clock(5)
+    task = Ping(10)
+    reaper.add(task)
+
+    assert task.ran.wait(2)
+
+
+def test_two_drivers_on_one_timer():
+    """Of two drivers of one timer, one is stopped, and the other goes on."""
+    with SystemTimer() as timer:
+        for _ in range(10):
+            going, staying = Driver("going", timer), Driver("staying", timer)
+            time.sleep(0.002)
+            going.stop()
+            task = Ping(2)
+            timer.add(task)
+            assert task.ran.wait(2)
+            staying.stop()
+
+
+def test_no_work_is_done_for_empty_ticks():
+    """A reaper that waits for a task a hundred ticks away asks the clock a few times, not a hundred."""
+    asked = []
+
+    def clock():
+        asked.append(None)
+        return time.monotonic_ns()
+
+    with SystemTimerReaper("grim", SystemTimer(clock=clock)) as reaper:
+        task = Ping(100)
+        reaper.add(task)
+        assert task.ran.wait(5)
+
+    assert 40 > len(asked)
+
+
+def test_slow_task_does_not_hold_up_the_wheel(reaper):
+    """While a task blocks the executor the reaper goes on taking out what comes due."""
+    go = threading.Event()
+    slow, quick = Ping(1, do=lambda: go.wait(5)), Ping(10)
+    reaper.add(slow)
+    reaper.add(quick)
+
+    assert eventually(lambda: reaper.size == 0)
+    assert [] == quick.log
+    go.set()
+    assert quick.ran.wait(5)
+
+
+def test_driver_comes_back(monkeypatch):
+    """A driver whose thread is thrown out starts another one, and counts that."""
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+
+    class Failing(Counting):
+        def advance_clock(self, timeout_ms):
+            if super().advance_clock(timeout_ms) or self.advanced == 1:
+                raise MemoryError
+            return False
+
+    timer = Failing()
+    driver = Driver("grim", timer)
+    first = driver.thread
+
+    assert eventually(lambda: timer.advanced > 2)
+    assert 1 == driver.restarts
+    assert driver.thread is not first
+    assert first.name == driver.thread.name
+    driver.stop()
+    assert not driver.thread.is_alive()
+
+
+def test_driver_leaves_a_heartbeat():
+    """Someone who watches a driver sees that it goes round."""
+    driver = Driver("grim", Counting())
+    before = driver.heartbeat_ns
+
+    assert eventually(lambda: driver.heartbeat_ns > before)
+    driver.stop()
+
+
+def test_driver_stops_from_its_own_thread():
+    """A driver that is stopped by what it runs does not wait for itself."""
+
+    class Stopping(Counting):
+        def advance_clock(self, timeout_ms):
+            stopped.append(driver.stop())
+            return False
+
+    stopped = []
+    ready = threading.Event()
+
+    class Late(Stopping):
+        def advance_clock(self, timeout_ms):
+            ready.wait(5)
+            return super().advance_clock(timeout_ms)
+
+    driver = Driver("grim", Late())
+    ready.set()
+    driver.thread.join(5)
+
+    assert [None] == stopped
+    in_thread(driver.stop)
+
+
+def test_driver_leaves_the_timer_be(no_threads_left):
+    """Stopping a driver does not shut down its timer."""
+    with SystemTimer() as timer:
+        driver = Driver("grim", timer)
+        driver.stop()
+        driver.stop()
+        timer.add(Ping(10_000))
+
+        assert 1 == timer.size
+        assert not driver.thread.is_alive()
+
+
+def test_driver_ends_with_its_timer():
+    """A timer that is shut down under its driver ends the thread."""
+    timer = SystemTimer()
+    driver = Driver("grim", timer)
+    timer.shutdown()
+    driver.thread.join(5)
+
+    assert not driver.thread.is_alive()
+    assert 0 == driver.restarts
+
+
+@pytest.mark.parametrize("timer", [None, "timer", object(), MockTimer()])
+def test_reaper_takes_timers_that_nothing_drives(timer):
+    """What is no timer, or is driven by hand, is refused."""
+    with pytest.raises(TimerConfigError, match="nothing drives"):
+        SystemTimerReaper("grim", timer)
+
+
+def test_reaper_does_not_take_what_another_drives(reaper):
+    """A reaper, or the timer that it drives, takes no second one."""
+    for driven in (reaper, reaper.timer):
+        with pytest.raises(TimerConfigError):
+            SystemTimerReaper("second", driven)

@@ -1,0 +1,427 @@
+"""SystemTimer: what it does beyond the contract of all timers."""
+
+import queue
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+import pytest
+
+from tests.support import Ping, eventually, in_thread
+from timer import InlineExecutor, ManualClock, SystemTimer, Timer, TimerConfigError, TimerTaskList, check_invariants
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def timer(clock):
+    with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
+        yield timer
+
+
+def test_timer_is_abstract():
+    """A timer of one's own defines add, advance_clock, size and shutdown."""
+    assert {"add", "advance_clock", "size", "shutdown"} == Timer.__abstractmethods__
+
+
+# -- never early
+
+
+@pytest.mark.parametrize("offset_ns", [0, 1, 499_999, 999_999])
+@pytest.mark.parametrize("tick_ms", [1, 10])
+def test_not_a_nanosecond_early(offset_ns, tick_ms):
+    """A task added anywhere inside a tick doesn't run a nanosecond before its whole delay has passed."""
+    now = [10**9]
+    timer = SystemTimer(tick_ms=tick_ms, clock=lambda: now[0], executor=InlineExecutor())
+    now[0] += offset_ns
+    task = Ping(5, clock=lambda: now[0])
+    timer.add(task)
+    now[0] += 4_999_999
+    timer.advance_clock(0)
+    assert [] == task.log
+
+    now[0] += 1 + tick_ms * 1_000_000
+    timer.advance_clock(0)
+    assert [task] == task.log
+    assert 5_000_000 + tick_ms * 1_000_000 + 1 > task.ran_ns[0] - 10**9 - offset_ns - 1
+
+
+def test_due_exactly_at_a_tick(timer, clock):
+    """A deadline that is a tick's beginning runs at that tick, not one later."""
+    task = Ping(5)
+    timer.add(task)
+    clock.advance(5)
+    timer.advance_clock(0)
+
+    assert [task] == task.log
+
+
+def test_early_wakeup_runs_nothing(clock):
+    """A waiter that wakes before its time looks at the clock again, and goes back to sleep."""
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    task = Ping(5)
+    timer.add(task)
+    driver = threading.Thread(target=timer.advance_clock, args=(60_000,), daemon=True)
+    driver.start()
+    for _ in range(20):
+        timer.wake()
+    assert [] == task.log
+
+    clock.advance(5)
+    timer.wake()
+    driver.join(5)
+    assert [task] == task.log
+
+
+# -- advance_clock
+
+
+def test_advance_answers_false_after_its_timeout(timer, clock):
+    """Nothing due within the timeout gives False."""
+    timer.add(Ping(10))
+
+    assert not timer.advance_clock(0)
+    clock.advance(10)
+    assert timer.advance_clock(0)
+    assert not timer.advance_clock(0)
+
+
+def test_advance_waits_for_what_comes_due():
+    """A caller who waits is back when something has expired, not at the end of the timeout."""
+    with SystemTimer(executor=InlineExecutor()) as timer:
+        task = Ping(5)
+        timer.add(task)
+
+        assert in_thread(timer.advance_clock, 60_000)
+        assert [task] == task.log
+
+
+def test_advance_ends_with_the_timer():
+    """Someone who waits in a timer that is shut down is sent home with False."""
+    timer = SystemTimer()
+    answers = []
+    waiter = threading.Thread(target=lambda: answers.append(timer.advance_clock(60_000)), daemon=True)
+    waiter.start()
+    timer.shutdown()
+    waiter.join(5)
+
+    assert [False] == answers
+
+
+def test_clock_of_many_days_is_no_trouble():
+    """Delays longer than the system can wait in one go are waited for."""
+    with SystemTimer() as timer:
+        timer.add(Ping(10**15))
+
+        assert not timer.advance_clock(1)
+
+
+# -- executors
+
+
+def test_no_thread_before_the_first_task_is_due(clock):
+    """A timer makes its thread when it is first needed."""
+    with SystemTimer("idle", clock=clock) as timer:
+        timer.add(Ping(5))
+        timer.advance_clock(0)
+
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("idle")]
+
+
+def test_due_tasks_go_to_the_executor_as_one_batch(clock):
+    """Everything that is due at a look is one call of ``submit``."""
+    calls = []
+
+    class Collecting:
+        def submit(self, fn, *args):
+            calls.append((fn, args))
+
+    timer = SystemTimer(clock=clock, executor=Collecting())
+    tasks = [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)]
+    for task in tasks:
+        timer.add(task)
+    clock.advance(30)
+    timer.advance_clock(0)
+
+    assert 1 == len(calls)
+    assert (0, 5) == (timer.size, timer.statistics().handed_over)
+    tasks[1].cancel()  # not run yet, so it can still be cancelled
+    calls[0][0](*calls[0][1])
+    assert [1, 0, 1, 1, 1] == [len(task.log) for task in tasks]
+    assert 0 == timer.statistics().handed_over
+
+
+def test_task_moved_after_its_bucket_was_handed_over(clock):
+    """A task that is added again while it waits for the executor runs by its new deadline only."""
+    calls = []
+
+    class Collecting:
+        def submit(self, fn, *args):
+            calls.append((fn, args))
+
+    timer = SystemTimer(clock=clock, executor=Collecting())
+    task = Ping(5)
+    timer.add(task)
+    clock.advance(5)
+    timer.advance_clock(0)
+    timer.add(task)
+    for fn, args in calls:
+        fn(*args)
+    assert [] == task.log
+    assert 1 == timer.size
+
+    calls.clear()
+    clock.advance(5)
+    timer.advance_clock(0)
+    for fn, args in calls:
+        fn(*args)
+    assert [task] == task.log
+
+
+def test_given_executor_is_not_shut_down(clock):
+    """An executor that was given is its owner's to shut down."""
+    with ThreadPoolExecutor(1) as executor:
+        timer = SystemTimer(clock=clock, executor=executor)
+        timer.add(Ping(0))
+        timer.shutdown()
+
+        assert 5 == executor.submit(int, 5).result(5)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shut down"), queue.Full(), OSError("no thread")])
+def test_refusing_executor_loses_nothing(clock, error):
+    """If the executor refuses a batch, it is run where it came due: late is better than lost."""
+
+    class Refusing:
+        def submit(self, fn, *args):
+            raise error
+
+    timer = SystemTimer(clock=clock, executor=Refusing())
+    tasks = [Ping(0), Ping(5)]
+    for task in tasks:
+        timer.add(task)
+    clock.advance(5)
+    timer.advance_clock(0)
+
+    assert [[task] for task in tasks] == [task.log for task in tasks]
+
+
+def test_exit_in_a_task_stops_nobody(clock):
+    """A task that calls ``sys.exit`` on the executor's thread ends neither that thread nor its batch."""
+    reported = []
+    with SystemTimer(clock=clock, on_error=lambda task, error: reported.append(error)) as timer:
+        tasks = [Ping(5, do=sys.exit), Ping(5), Ping(6)]
+        for task in tasks:
+            timer.add(task)
+        clock.advance(6)
+        timer.advance_clock(0)
+
+        assert tasks[1].ran.wait(5)
+        assert tasks[2].ran.wait(5)
+    assert [SystemExit] == [type(error) for error in reported]
+
+
+def test_interrupt_reaches_the_caller_of_an_inline_timer(timer, clock):
+    """Ctrl-C on the main thread goes through a task to whoever drives; the rest of the batch runs a tick later."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    tasks = [Ping(5, do=interrupt), Ping(5)]
+    for task in tasks:
+        timer.add(task)
+    clock.advance(5)
+    with pytest.raises(KeyboardInterrupt):
+        timer.advance_clock(0)
+
+    clock.advance(1)
+    timer.advance_clock(0)
+    assert [tasks[1]] == tasks[1].log
+
+
+def test_unhandled_error_goes_to_the_threads_hook(clock, monkeypatch):
+    """Without ``on_error`` what a task raises is reported as what a thread raises is."""
+    reported = []
+    monkeypatch.setattr(threading, "excepthook", reported.append)
+
+    def fail():
+        raise OSError("no disk")
+
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    timer.add(Ping(0, do=fail))
+
+    assert [(OSError, "no disk")] == [(args.exc_type, str(args.exc_value)) for args in reported]
+
+
+def test_no_task_runs_with_the_timers_lock_held(timer, clock):
+    """A task may use its timer in every way, from other threads too."""
+    answers = []
+
+    def use():
+        answers.append(in_thread(lambda: [timer.add(Ping(50)), timer.size, timer.pending(), timer.statistics()][1]))
+
+    timer.add(Ping(5, do=use))
+    timer.add(Ping(0, do=use))
+    clock.advance(5)
+    timer.advance_clock(0)
+
+    assert [2, 2] == answers
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("executor", object()), ("clock", 5), ("max_pending", 0), ("tick_ms", 0)]
+)
+def test_settings_are_checked(setting, value):
+    """A setting that cannot work is refused, by name."""
+    with pytest.raises(TimerConfigError, match=setting):
+        SystemTimer(**{setting: value})
+
+
+# -- cascading
+
+
+def test_cascade_lets_others_in(clock):
+    """A large bucket is moved in slices; adding and cancelling go on in between, and nothing is lost."""
+    timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
+    tasks = [Ping(9 + number % 3) for number in range(2_000)]
+    for task in tasks:
+        timer.add(task)
+    clock.advance(8)
+    mover = threading.Thread(target=timer.advance_clock, args=(0,), daemon=True)
+    mover.start()
+    cancelled = [task for task in tasks[1_000:1_500] if task.cancel()]
+    sizes = [timer.size]
+    for task in tasks[500:700]:
+        timer.add(task)
+        sizes.append(timer.size)
+    mover.join(5)
+
+    assert 500 == len(cancelled)
+    assert {1_500} == set(sizes)
+    check_invariants(timer)
+    clock.advance(20)
+    timer.advance_clock(0)
+    assert 1_500 == sum(len(task.log) for task in tasks)
+    assert [] == [task for task in cancelled if task.log]
+
+
+def test_task_cancelled_and_added_again_while_a_cascade_moves_it(clock, monkeypatch):
+    """Re-arming a task at the moment that a cascade moves it leaves it in the wheel exactly once."""
+    timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
+    task, other = Ping(9), Ping(10)
+    timer.add(task)
+    timer.add(other)
+    helper = []
+
+    def pop(bucket, key, *default):
+        if key is task and bucket.level == 1 and not helper:
+            helper.append(threading.Thread(target=lambda: [task.cancel(), timer.add(task)], daemon=True))
+            helper[0].start()
+            helper[0].join(0.05)
+        return dict.pop(bucket, key, *default)
+
+    monkeypatch.setattr(TimerTaskList, "pop", pop, raising=False)
+    clock.advance(8)
+    timer.advance_clock(0)
+    helper[0].join(5)
+    monkeypatch.undo()
+
+    assert 2 == timer.size
+    check_invariants(timer)
+
+
+def test_shutdown_in_the_middle_of_a_cascade(clock, monkeypatch):
+    """Tasks that a cascade was about to move are among the leftovers."""
+    timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
+    tasks = [Ping(9 + number % 3) for number in range(3_000)]
+    for task in tasks:
+        timer.add(task)
+    clock.advance(8)
+    mover = threading.Thread(target=timer.advance_clock, args=(0,), daemon=True)
+    mover.start()
+    left = timer.shutdown()
+    mover.join(5)
+
+    assert 3_000 == len({*left, *[task for task in tasks if task.log]})
+    assert not any(task.is_pending for task in tasks)
+
+
+# -- looking in
+
+
+def test_next_deadline(timer, clock):
+    """The next deadline is known to the millisecond while it is near, and not later than it when it is far."""
+    assert timer.next_deadline_ms() is None
+    timer.add(Ping(1_000))
+    assert 0 < timer.next_deadline_ms() <= 1_000
+    task = Ping(7)
+    timer.add(task)
+    assert 7 == timer.next_deadline_ms()
+    clock.advance(3)
+    assert 4 == timer.next_deadline_ms()
+    task.cancel()
+    assert 100 < timer.next_deadline_ms() <= 997
+
+
+def test_pending_tasks_are_listed_by_deadline(timer):
+    """The pending tasks can be listed, earliest first, as a copy."""
+    tasks = [Ping(delay_ms) for delay_ms in (500, 2, 90, 9_000)]
+    for task in tasks:
+        timer.add(task)
+    listed = timer.pending()
+
+    assert [2, 90, 500, 9_000] == [task.delay_ms for task in listed]
+    listed.clear()
+    assert 4 == timer.size
+
+
+def test_statistics_are_a_frozen_value(timer, clock):
+    """Statistics tell what is pending, what ran, what failed, and don't change any more."""
+
+    def fail():
+        raise OSError
+
+    timer._dispatcher._on_error = lambda *_: None
+    for task in (Ping(2), Ping(2, do=fail), Ping(50), Ping(5_000)):
+        timer.add(task)
+    clock.advance(2)
+    timer.advance_clock(0)
+    statistics = timer.statistics()
+
+    assert ("timer", 2, 2, 1) == (statistics.name, statistics.pending, statistics.fired, statistics.failed)
+    assert 2 == sum(statistics.occupancy)
+    assert statistics.next_deadline_ms > 0
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        statistics.pending = 0
+
+
+def test_lateness_is_measured(timer, clock):
+    """Each run is counted by how late it was, in powers of two of nanoseconds; a negative delay is not late."""
+    timer.add(Ping(2))
+    timer.add(Ping(10))
+    timer.add(Ping(-1_000))
+    clock.advance(10)
+    timer.advance_clock(0)
+    statistics = timer.statistics()
+
+    assert 8_000_000 == statistics.late_sum_ns == statistics.late_max_ns
+    assert 3 == sum(statistics.late_ns)
+    assert (2, 1) == (statistics.late_ns[0], statistics.late_ns[(8_000_000).bit_length()])
+
+
+def test_counts_are_exact_when_all_has_run():
+    """After real work on a real executor every task is counted once."""
+    with SystemTimer() as timer:
+        for number in range(500):
+            timer.add(Ping(number % 20))
+        while timer.size:
+            timer.advance_clock(5)
+
+        assert eventually(lambda: timer.statistics().fired == 500)
+        assert 500 == sum(timer.statistics().late_ns)
