@@ -13,12 +13,13 @@ True
 """
 
 from purgatory.metrics._collector import PurgatoryCollector, register, unregister
-from purgatory.metrics._histograms import OperationHistograms
+from purgatory.metrics._histograms import CallbackTime, ParkedTime
 from purgatory.metrics._serve import MetricsServer, app, serve
 
 __all__ = [
+    "CallbackTime",
     "MetricsServer",
-    "OperationHistograms",
+    "ParkedTime",
     "PurgatoryCollector",
     "app",
     "register",

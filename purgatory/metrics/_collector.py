@@ -25,7 +25,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import purgatory
-from purgatory.metrics._histograms import EXPONENTS, Observed, OperationHistograms, cumulated
+from purgatory.metrics._attach import Attached
+from purgatory.metrics._histograms import EXPONENTS, CallbackTime, Observed, ParkedTime, cumulated
 from purgatory.metrics._readings import (
     FAMILIES,
     Family,
@@ -39,7 +40,7 @@ from purgatory.metrics._readings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from purgatory import DelayedOperationPurgatory
     from timer import Driver, SystemTimer
@@ -97,48 +98,21 @@ def _added(one: Observed, other: Observed) -> Observed:
 class PurgatoryCollector(Collector):
     """All live purgatories of the process and their timers, as metric families. Any thread may scrape.
 
-    Args:
-        histograms: attach :class:`OperationHistograms` to every purgatory, now and later, until :meth:`close`.
+    Attributes:
+        parked_time: measures time parked, once started.
+        callback_time: measures callback time, once started.
     """
 
-    def __init__(self, *, histograms: bool = False) -> None:
+    def __init__(self) -> None:
         self._scraping = threading.Lock()
         self._names: dict[tuple[Of, str], _Namesakes] = {}
-        self._attached: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], OperationHistograms]
-        self._attached = weakref.WeakKeyDictionary()
-        self._stop: Callable[[], None] | None = None
-        if histograms:
-            self.add_histograms()
-
-    def add_histograms(self) -> None:
-        """Measure time parked and callback time from now on. Once is enough."""
-        with self._scraping:
-            if self._stop is not None:
-                return
-            mine = weakref.WeakMethod(self._attach)
-
-            def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:
-                attach = mine()
-                if attach is not None:
-                    attach(newcomer)
-
-            self._stop = purgatory.on_start(greet)
+        self.parked_time = Attached(_parked_time)
+        self.callback_time = Attached(lambda _: CallbackTime())
 
     def close(self) -> None:
-        """Detach the histograms."""
-        with self._scraping:
-            stop, self._stop = self._stop, None
-            if stop is not None:
-                stop()
-            for member, observer in list(self._attached.items()):
-                member.detach(observer)
-            self._attached.clear()
-
-    def _attach(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
-        wheel = wheel_of(newcomer.timer)
-        observer = OperationHistograms(wheel.now_ns) if wheel is not None else OperationHistograms()
-        self._attached[newcomer] = observer
-        newcomer.attach(observer)
+        """Measure no more."""
+        self.parked_time.stop()
+        self.callback_time.stop()
 
     def describe(self) -> Iterable[Metric]:
         """The families, without a sample: what a registry checks for duplicates, reading nothing."""
@@ -170,7 +144,9 @@ class PurgatoryCollector(Collector):
         timers: dict[SystemTimer, Driver | None] = {}
         users: set[tuple[str, str]] = set()
         for member in purgatory.live():
-            reading = read_purgatory(member.snapshot(largest=0), self._attached.get(member))
+            reading = read_purgatory(
+                member.snapshot(largest=0), self.parked_time.of(member), self.callback_time.of(member)
+            )
             found.setdefault((Of.PURGATORY, member.name), {})[id(member)] = reading
             wheel = wheel_of(member.timer)
             if wheel is not None:
@@ -184,6 +160,11 @@ class PurgatoryCollector(Collector):
         for user, used in sorted(users):
             info.add_metric([user, used], 1)
         return info, found
+
+
+def _parked_time(member: DelayedOperationPurgatory[Any]) -> ParkedTime:
+    wheel = wheel_of(member.timer)
+    return ParkedTime() if wheel is None else ParkedTime(wheel.now_ns)
 
 
 def _timer_info() -> GaugeMetricFamily:
@@ -221,13 +202,16 @@ _collectors: weakref.WeakKeyDictionary[CollectorRegistry, PurgatoryCollector] = 
 _registering = threading.Lock()
 
 
-def register(registry: CollectorRegistry = REGISTRY, *, histograms: bool = False) -> PurgatoryCollector:
+def register(
+    registry: CollectorRegistry = REGISTRY, *, histograms: bool = False, callbacks: bool = False
+) -> PurgatoryCollector:
     """Export every live purgatory and its timer through ``registry``. Registering again changes nothing.
 
     Args:
         registry: the one that the process serves.
-        histograms: also measure how long operations are parked and how long their callbacks take. This costs
-            something on every operation, where all the rest costs nothing between scrapes.
+        histograms: also measure how long operations are parked, by outcome. This costs something on every
+            operation, where all the rest costs nothing between scrapes.
+        callbacks: also measure how long callbacks take, at about twice that price.
 
     Returns:
         The registry's collector: the same one each time.
@@ -242,7 +226,9 @@ def register(registry: CollectorRegistry = REGISTRY, *, histograms: bool = False
             registry.register(collector)
             _collectors[registry] = collector
     if histograms:
-        collector.add_histograms()
+        collector.parked_time.start()
+    if callbacks:
+        collector.callback_time.start()
     return collector
 
 

@@ -1,19 +1,19 @@
 """How long operations were parked and how long their callbacks took, as histograms that cost little to feed.
 
-An observation is one ``deque.append`` of whole nanoseconds. Sorting into buckets is put off until a scrape, or until
+An observation is one ``list.append`` of whole nanoseconds. Sorting into buckets is put off until a scrape, or until
 :data:`FOLD_AT` observations have come together, and is then done for all of them at once, in C: the bucket of a value
 is its ``bit_length``. So buckets are powers of two, as those of the timer's lateness are.
 
 Rejected: ``prometheus_client.Histogram``, whose ``labels().observe()`` walks the buckets and takes two locks: on the
 machine this was written on 1.4 us an observation beside 0.05 us, and a whole park and satisfy cycle takes less than 4.
 
-Every method may be called from any thread; appending and popping are atomic in both builds of CPython.
+Every method may be called from any thread; what it takes of a list's operations is atomic in both builds.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperation
 
-__all__ = ["FOLD_AT", "Observed", "OperationHistograms", "PowerHistogram", "cumulated"]
+__all__ = ["FOLD_AT", "CallbackTime", "Observed", "ParkedTime", "PowerHistogram", "cumulated"]
 
 #: How many observations wait to be folded before an observer folds them.
 FOLD_AT: Final = 4096
@@ -63,7 +63,7 @@ class PowerHistogram:
     __slots__ = ("_counts", "_lock", "_sum_ns", "_waiting", "observe")
 
     def __init__(self) -> None:
-        self._waiting: deque[int] = deque()
+        self._waiting: list[int] = []
         self._counts = [0] * 65
         self._sum_ns = 0
         self._lock = Lock()
@@ -74,78 +74,90 @@ class PowerHistogram:
         return len(self._waiting)
 
     def fold(self) -> Observed:
-        """Sort what has come in; the counts, and the sum in nanoseconds."""
+        """Sort into buckets what has come in; all counts, and the sum in nanoseconds."""
         waiting = self._waiting
         with self._lock:
-            taken = []
-            for _ in range(len(waiting)):
-                try:
-                    taken.append(waiting.popleft())
-                except IndexError:  # pragma: no cover  # another thread can't have folded: the lock
-                    break
+            # Others only append meanwhile; copying and deleting a slice are atomic, and so is appending.
+            taken = waiting[: len(waiting)]
+            del waiting[: len(taken)]
             for bucket, number in Counter(map(int.bit_length, taken)).items():
                 self._counts[min(bucket, 64)] += number
             self._sum_ns += sum(taken)
             return tuple(self._counts), self._sum_ns
 
 
-class OperationHistograms:
-    """An observer of one purgatory: time parked by outcome, and the time that its callbacks took.
+class ParkedTime:
+    """An observer of one purgatory: how long operations were parked, by outcome, callbacks included.
 
     Attach it with ``purgatory.attach`` or give it as one of ``observers``; ``register(histograms=True)`` does it for
-    every purgatory. What was completed at once was never parked, and counts for callback time only.
+    every purgatory. What was completed at once was never parked.
 
     Args:
         now_ns: the clock of the purgatory's timer.
     """
 
-    __slots__ = ("_began", "_callbacks", "_now_ns", "_others", "_satisfied")
+    __slots__ = ("_now_ns", "_others", "_satisfied")
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._now_ns = now_ns
-        self._began: dict[DelayedOperation, int] = {}
-        self._callbacks = PowerHistogram()
         self._satisfied = PowerHistogram()
         self._others = {outcome: PowerHistogram() for outcome in (Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FORCED)}
 
     def parked(self, operation: DelayedOperation, /) -> None:
         """Nothing is to be known yet."""
 
-    def leaving(self, operation: DelayedOperation, /) -> None:
-        """Note when the outcome was decided: there parking ends, and the callbacks begin."""
-        self._began[operation] = self._now_ns()
-
     def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:
-        """Take in how long the operation was parked, and how long its callbacks took."""
+        """Take in how long the operation was parked."""
         del error
-        began_ns = self._began.pop(operation, None)
-        if began_ns is None:  # attached while the operation was on its way out
+        if outcome is _IMMEDIATE:
             return
-        if outcome is not _IMMEDIATE:
-            # No deadline: completed between the watch and the timer's add, so it has waited for no time at all.
-            due_ns = operation.deadline_ns
-            parked_ns = began_ns - due_ns + operation.delay_ms * NS_PER_MS if due_ns else 0
-            histogram = self._satisfied if outcome is _SATISFIED else self._others[outcome]
-            histogram.observe(max(0, parked_ns))
-        if outcome is not _CANCELLED:
-            self._callbacks.observe(self._now_ns() - began_ns)
-        elif len(self._others[_CANCELLED]) > FOLD_AT:
-            self.fold()
-        if len(self._callbacks) > FOLD_AT:
-            self.fold()
-
-    def fold(self) -> None:
-        """Sort into buckets what has come together."""
-        for histogram in (self._callbacks, self._satisfied, *self._others.values()):
+        # The attributes and not the properties: 60 ns less, of the 700 that all this may take.
+        due_ns = operation._deadline_ns  # noqa: SLF001
+        # No deadline: completed between the watch and the timer's add, so it has waited for no time at all.
+        parked_ns = self._now_ns() - due_ns + operation._delay_ms * NS_PER_MS if due_ns else 0  # noqa: SLF001
+        histogram = self._satisfied if outcome is _SATISFIED else self._others[outcome]
+        histogram.observe(parked_ns)
+        if len(histogram) > FOLD_AT:
             histogram.fold()
 
-    def time_parked(self) -> dict[str, Observed]:
+    def read(self) -> dict[str, Observed]:
         """Nanoseconds parked, by outcome."""
         return {
             Outcome.SATISFIED.value: self._satisfied.fold(),
             **{outcome.value: histogram.fold() for outcome, histogram in self._others.items()},
         }
 
-    def callback_time(self) -> Observed:
+
+class CallbackTime:
+    """An observer of one purgatory: how long ``on_complete`` and ``on_expiration`` took, together.
+
+    ``register(callbacks=True)`` attaches one to every purgatory.
+    """
+
+    __slots__ = ("_began", "_histogram", "_now_ns")
+
+    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._now_ns = now_ns
+        self._began: dict[DelayedOperation, int] = {}
+        self._histogram = PowerHistogram()
+
+    def parked(self, operation: DelayedOperation, /) -> None:
+        """Nothing is to be known yet."""
+
+    def leaving(self, operation: DelayedOperation, /) -> None:
+        """Note when the outcome was decided: now the callbacks begin."""
+        self._began[operation] = self._now_ns()
+
+    def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:
+        """Take in how long the callbacks took."""
+        del error
+        began_ns = self._began.pop(operation, None)
+        # None: attached while the operation was on its way out. Nothing is called for one that is taken out.
+        if began_ns is not None and outcome is not _CANCELLED:
+            self._histogram.observe(self._now_ns() - began_ns)
+            if len(self._histogram) > FOLD_AT:
+                self._histogram.fold()
+
+    def read(self) -> Observed:
         """Nanoseconds from the decision to the end of the last callback."""
-        return self._callbacks.fold()
+        return self._histogram.fold()

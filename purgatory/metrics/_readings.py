@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from purgatory import DelayedOperationPurgatory, PurgatorySnapshot
-    from purgatory.metrics._histograms import Observed, OperationHistograms
+    from purgatory.metrics._histograms import CallbackTime, Observed, ParkedTime
     from timer import Driver, Timer, TimerStatistics
 
 __all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "driver_of", "read_purgatory", "read_timer", "wheel_of"]
@@ -117,7 +117,7 @@ def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
 
 
 def read_purgatory(
-    snapshot: PurgatorySnapshot, histograms: OperationHistograms | None
+    snapshot: PurgatorySnapshot, parked: ParkedTime | None, callbacks: CallbackTime | None
 ) -> tuple[dict[Series, float], dict[Series, Observed]]:
     """The values, and the histograms if there are any, of one purgatory."""
     totals = snapshot.totals
@@ -139,9 +139,10 @@ def read_purgatory(
     if snapshot.capacity is not None:
         values["capacity_operations", None] = snapshot.capacity
     observed: dict[Series, Observed] = {}
-    if histograms is not None:
-        observed["callback_seconds", None] = histograms.callback_time()
-        for outcome, counts in histograms.time_parked().items():
+    if callbacks is not None:
+        observed["callback_seconds", None] = callbacks.read()
+    if parked is not None:
+        for outcome, counts in parked.read().items():
             observed["time_parked_seconds", outcome] = counts
     return values, observed
 

@@ -53,7 +53,12 @@ class MetricsServer:
 
 
 def serve(
-    port: int, addr: str = "127.0.0.1", *, registry: CollectorRegistry = REGISTRY, histograms: bool = False
+    port: int,
+    addr: str = "127.0.0.1",
+    *,
+    registry: CollectorRegistry = REGISTRY,
+    histograms: bool = False,
+    callbacks: bool = False,
 ) -> MetricsServer:
     """Register, and serve ``/metrics`` from a daemon thread until the process ends or the server is closed.
 
@@ -62,17 +67,20 @@ def serve(
         addr: who may connect; ``"0.0.0.0"`` for everyone.
         registry: what to serve.
         histograms: see :func:`purgatory.metrics.register`.
+        callbacks: likewise.
 
     Raises:
         OSError: the port is taken.
     """
-    register(registry, histograms=histograms)
+    register(registry, histograms=histograms, callbacks=callbacks)
     server, thread = start_http_server(port, addr, registry)
     return MetricsServer(server, thread, addr)
 
 
-def app(registry: CollectorRegistry = REGISTRY, *, histograms: bool = False) -> Callable[..., Any]:
+def app(
+    registry: CollectorRegistry = REGISTRY, *, histograms: bool = False, callbacks: bool = False
+) -> Callable[..., Any]:
     """Register, and give an ASGI app that answers every path with the metrics: mount it at ``/metrics``."""
-    register(registry, histograms=histograms)
+    register(registry, histograms=histograms, callbacks=callbacks)
     made: Callable[..., Any] = make_asgi_app(registry)
     return made

@@ -200,7 +200,7 @@ def test_series_ends_with_its_purgatory(registry):
 @pytest.mark.parametrize("histograms", [False, True])
 def test_collector_keeps_nothing_alive(registry, histograms):
     """A purgatory that its owner forgot is garbage, scraped or not."""
-    register(registry, histograms=histograms)
+    register(registry, histograms=histograms, callbacks=histograms)
     forgotten = DelayedOperationPurgatory("forgotten", timer_enabled=False)
     generate_latest(registry)
     gone = weakref.ref(forgotten)
@@ -232,7 +232,7 @@ def test_name_taken_by_others_is_an_error(registry):
 
 def test_unregister_takes_everything_back(registry):
     """After unregistering nothing is exported, and registering anew works."""
-    register(registry, histograms=True)
+    register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer_enabled=False):
         unregister(registry)
         unregister(registry)
@@ -244,7 +244,7 @@ def test_unregister_takes_everything_back(registry):
 
 def test_describe_names_all_that_is_collected(registry, mock_timer):
     """What is described is what is collected, so that a registry sees a clash before the first scrape."""
-    collector = register(registry, histograms=True)
+    collector = register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer=mock_timer):
         collected = {family.name for family in collector.collect()}
 
@@ -254,7 +254,7 @@ def test_describe_names_all_that_is_collected(registry, mock_timer):
 
 def test_no_label_but_the_documented(registry, mock_timer):
     """Series are labelled by purgatory or timer, and outcome; never by what a client chose, such as a key."""
-    register(registry, histograms=True)
+    register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
         labels = {label for _, *pairs in series(registry) for label, _ in pairs}
@@ -273,7 +273,7 @@ def test_name_is_escaped(registry):
 
 def test_promtool_finds_nothing_to_say(registry):
     """``promtool check metrics`` accepts the whole page: names, units, types and help."""
-    register(registry, histograms=True)
+    register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", max_parked=5) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["k"])
         verdict = subprocess.run(
@@ -289,7 +289,7 @@ def test_promtool_finds_nothing_to_say(registry):
 
 def test_scrapes_beside_work_are_clean(registry):
     """Scraped by two threads while operations come and go, every page is whole and counters never fall."""
-    register(registry, histograms=True)
+    register(registry, histograms=True, callbacks=True)
     done = threading.Event()
     seen = [[], []]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from purgatory.metrics import OperationHistograms, register
+from purgatory.metrics import CallbackTime, ParkedTime, register
 from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
 from tests.support import Waiting, run_threads
 from timer import MockTimer
@@ -52,8 +52,8 @@ def test_nothing_is_lost_between_threads():
 def test_time_parked_is_by_outcome(outcome):
     """The time from parking to the outcome is counted under that outcome, whichever it is."""
     with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
-        histograms = OperationHistograms(timer.now_ns)
-        purgatory.attach(histograms)
+        parked_time = ParkedTime(timer.now_ns)
+        purgatory.attach(parked_time)
         operation = Waiting(40)
         purgatory.try_complete_else_watch(operation, ["k"])
         if outcome == "expired":
@@ -63,7 +63,7 @@ def test_time_parked_is_by_outcome(outcome):
             operation.ready = outcome == "satisfied"
             purgatory.check_and_complete("k")
             _ = operation.cancel() if outcome == "cancelled" else operation.force_complete()
-        times = histograms.time_parked()
+        times = parked_time.read()
 
         assert 30_000_000 <= times[outcome][1] <= 40_000_000
         assert 1 == sum(sum(counts) for counts, _ in times.values())
@@ -71,19 +71,19 @@ def test_time_parked_is_by_outcome(outcome):
 
 def test_immediate_operation_was_never_parked():
     """What completes at once has callback time, and no time parked."""
-    histograms = OperationHistograms()
-    with DelayedOperationPurgatory("p", observers=[histograms]) as purgatory:
+    parked_time, callback_time = ParkedTime(), CallbackTime()
+    with DelayedOperationPurgatory("p", observers=[parked_time, callback_time]) as purgatory:
         purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
 
-    assert 0 == sum(sum(counts) for counts, _ in histograms.time_parked().values())
-    assert 1 == sum(histograms.callback_time()[0])
+    assert 0 == sum(sum(counts) for counts, _ in parked_time.read().values())
+    assert 1 == sum(callback_time.read()[0])
 
 
 def test_callback_time_is_that_of_the_hooks():
     """The hooks' own time is what is counted, on_expiration included."""
     with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
-        histograms = OperationHistograms(timer.now_ns)
-        purgatory.attach(histograms)
+        observer = CallbackTime(timer.now_ns)
+        purgatory.attach(observer)
 
         def work(operation):
             timer.clock.advance(7)
@@ -91,36 +91,36 @@ def test_callback_time_is_that_of_the_hooks():
         purgatory.try_complete_else_watch(Waiting(1, complete=work, expire=work), ["k"])
         timer.advance_clock(1)
 
-        assert 14_000_000 == histograms.callback_time()[1]
+        assert 14_000_000 == observer.read()[1]
 
 
 def test_what_waits_is_bounded():
     """Without a scrape, observations don't pile up: they are folded as they come."""
-    histograms = OperationHistograms()
-    with DelayedOperationPurgatory("p", observers=[histograms], timer_enabled=False) as purgatory:
+    observer = CallbackTime()
+    with DelayedOperationPurgatory("p", observers=[observer], timer_enabled=False) as purgatory:
         for _ in range(3 * FOLD_AT):
             purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
 
-        assert len(histograms._callbacks) <= FOLD_AT + 1
-        assert 3 * FOLD_AT == sum(histograms.callback_time()[0])
+        assert len(observer._histogram) <= FOLD_AT + 1
+        assert 3 * FOLD_AT == sum(observer.read()[0])
 
 
 def test_observer_attached_late_is_quiet_about_the_past():
     """An operation on its way out when the observer came is not counted, and nothing is left behind."""
-    histograms = OperationHistograms()
+    observer = CallbackTime()
     with DelayedOperationPurgatory("p") as purgatory:
-        operation = Waiting(complete=lambda _: purgatory.attach(histograms))
+        operation = Waiting(complete=lambda _: purgatory.attach(observer))
         purgatory.try_complete_else_watch(operation, ["k"])
         operation.force_complete()
 
-    assert 0 == sum(histograms.callback_time()[0])
-    assert {} == histograms._began
+    assert 0 == sum(observer.read()[0])
+    assert {} == observer._began
 
 
 def test_purgatory_made_later_is_measured_too(registry):
-    """``register(histograms=True)`` attaches to purgatories that exist and to those that come."""
+    """``register(histograms=True, callbacks=True)`` attaches to purgatories that exist and to those that come."""
     with DelayedOperationPurgatory("before", timer_enabled=False) as before:
-        register(registry, histograms=True)
+        register(registry, histograms=True, callbacks=True)
         with DelayedOperationPurgatory("after", timer_enabled=False) as after:
             for purgatory in (before, after):
                 purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])

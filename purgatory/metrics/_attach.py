@@ -1,0 +1,67 @@
+"""One observer for every purgatory: those that live, and those made later, until it is stopped. Holds none of them."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import purgatory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from purgatory import DelayedOperationPurgatory
+
+__all__ = ["Attached"]
+
+ObserverT = TypeVar("ObserverT", bound=purgatory.Observer)
+
+
+class Attached(Generic[ObserverT]):
+    """Observers of one kind, one a purgatory. Any thread may call it.
+
+    Args:
+        make: makes the observer of a purgatory.
+    """
+
+    def __init__(self, make: Callable[[DelayedOperationPurgatory[Any]], ObserverT]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._stop: Callable[[], None] | None = None
+        self._observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], ObserverT]
+        self._observers = weakref.WeakKeyDictionary()
+
+    def start(self) -> None:
+        """Attach to all, from now on. Once is enough."""
+        with self._lock:
+            if self._stop is not None:
+                return
+            # Weakly: a registry that was dropped with its collector must not go on measuring for ever.
+            mine = weakref.WeakMethod(self._greet)
+
+            def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:
+                method = mine()
+                if method is not None:
+                    method(newcomer)
+
+            self._stop = purgatory.on_start(greet)
+
+    def stop(self) -> None:
+        """Detach from all. Harmless if not started."""
+        with self._lock:
+            stop, self._stop = self._stop, None
+            if stop is not None:
+                stop()
+            for member, observer in list(self._observers.items()):
+                member.detach(observer)
+            self._observers.clear()
+
+    def of(self, member: DelayedOperationPurgatory[Any]) -> ObserverT | None:
+        """The observer of a purgatory, if there is one."""
+        return self._observers.get(member)
+
+    def _greet(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
+        if newcomer not in self._observers:  # one made while the living were greeted is greeted twice
+            observer = self._observers.setdefault(newcomer, self._make(newcomer))
+            newcomer.attach(observer)
