@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+import purgatory.metrics
 from examples.broker.coordinator import Coordinator
 from examples.broker.coordinator_handlers import GroupHandlers
+from examples.broker.follower import Follower
 from examples.broker.handlers import RecordHandlers
 from examples.broker.log import Fsync
 from examples.broker.replica_manager import ReplicaManager
@@ -64,6 +66,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._syncing = threading.Event()
         self._syncer: threading.Thread | None = None
+        self._metrics: purgatory.metrics.MetricsServer | None = None
 
     async def start(self) -> None:
         """Open the logs, and listen.
@@ -78,13 +81,21 @@ class Broker:
         self.store = TopicStore(config.data)
         self.replicas = ReplicaManager(config, self.store, self.timer, self.actions)
         self.coordinator = Coordinator(config, self.replicas, self.timer, self.actions)
-        self.server.handlers |= RecordHandlers(config, self.replicas).table
+        handlers = RecordHandlers(config, self.replicas)
+        self.server.handlers |= handlers.table
         self.server.handlers |= GroupHandlers(config, self.coordinator).table
+        if config.metrics_port is not None:
+            self._metrics = purgatory.metrics.serve(config.metrics_port, config.host)
         if config.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
         await self.server.start()
         self._tasks.append(loop.create_task(self._keep_house()))
+        if not config.is_leader:
+            follower = Follower(config, self.replicas)
+            handlers.ask_leader_for = follower.want_topic
+            self._tasks.append(loop.create_task(follower.follow_topics()))
+            self._tasks.append(loop.create_task(follower.follow_records()))
         _log.info("listening", node=config.node_id, host=config.host, port=config.port, data=str(config.data))
 
     def _sync(self) -> None:
@@ -115,6 +126,8 @@ class Broker:
         self._syncing.set()
         if self._syncer is not None:
             await asyncio.to_thread(self._syncer.join)
+        if self._metrics is not None:
+            await asyncio.to_thread(self._metrics.close)
         self.coordinator.shut_down()
         self.replicas.shut_down()
         self.timer.shutdown()

@@ -15,9 +15,10 @@ from examples.broker.config import LEADER, Config
 from examples.broker.delayed_fetch import Wanted
 from examples.broker.errors import BrokerError, ErrorCode
 from examples.broker.message_set import from_batches, to_batches
+from examples.broker.topics import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from examples.broker.partition import Key
     from examples.broker.replica_manager import ReplicaManager
@@ -31,6 +32,7 @@ _log = structlog.get_logger(__name__)
 _LATEST, _EARLIEST = -1, -2
 _FIRST_WITH_BATCHES_PRODUCE = 3
 _FIRST_WITH_BATCHES_FETCH = 4
+_IDS_OF_A_NODE = 10**12
 _CLUSTER_ID = "purgatory-broker"
 
 
@@ -49,6 +51,8 @@ class RecordHandlers:
     def __init__(self, config: Config, replicas: ReplicaManager) -> None:
         self.config = config
         self.replicas = replicas
+        self.ask_leader_for: Callable[[str], None] = lambda _: None
+        """On a follower: has the leader create a topic that a client asked for here."""
         self.table: dict[int, Handler] = {
             0: self.produce,
             1: self.fetch,
@@ -218,10 +222,10 @@ class RecordHandlers:
         """Give an idempotent producer its id."""
         if request.transactional_id is not None:
             reply(m.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
-        elif not self.config.is_leader:
-            reply(m.InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR))
         else:
-            reply(m.InitProducerIdResponse(0, 0, self.replicas.store.next_producer_id(), 0))
+            # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
+            producer_id = self.config.node_id * _IDS_OF_A_NODE + self.replicas.store.next_producer_id()
+            reply(m.InitProducerIdResponse(0, 0, producer_id, 0))
 
     # -- topics
 
@@ -235,12 +239,15 @@ class RecordHandlers:
             topic = self.replicas.store.topics.get(name)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if topic is None and request.allow_auto_topic_creation and self.config.auto_create_topics:
-                code = ErrorCode.LEADER_NOT_AVAILABLE  # a follower will know it as soon as the leader does
-                if self.config.is_leader:
-                    try:
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+                try:
+                    check_name(name)
+                    if self.config.is_leader:
                         topic = self.replicas.create_topic(name, partitions=self.config.partitions)
-                    except BrokerError as error:
-                        code = error.code
+                    else:
+                        self.ask_leader_for(name)
+                except BrokerError as error:
+                    code = error.code
             if topic is None:
                 topics.append(m.MetadataTopic(code, name))
             else:

@@ -84,7 +84,7 @@ class ReplicaManager:
         min_isr = min(self.config.min_isr, replicas) if min_isr is None else min_isr
         if not 1 <= min_isr <= replicas:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"min.insync.replicas {min_isr} of {replicas}")
-        topic = Topic(name, partitions, [*nodes[:replicas]], min_isr)
+        topic = Topic(name, partitions, nodes[:replicas], min_isr)
         self.add_topic(topic)
         return topic
 

@@ -22,6 +22,7 @@ import attrs
 from examples.broker.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["OFFSETS_TOPIC", "Topic", "TopicStore", "check_name"]
@@ -31,13 +32,17 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _BLOCK = 1_000
 
 
+def _as_tuple(nodes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(nodes)
+
+
 @attrs.frozen
 class Topic:
     """A topic as it was created."""
 
     name: str
     partitions: int
-    replicas: tuple[int, ...] = attrs.field(converter=tuple)
+    replicas: tuple[int, ...] = attrs.field(converter=_as_tuple)
     min_isr: int = 1
 
     @property

@@ -1,0 +1,267 @@
+"""Consumer groups with real clients: joining, balancing, committing, losing members."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as AioRoundRobin
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as PythonRoundRobin
+
+
+@pytest.fixture
+def topic4(broker, topic):
+    """A topic of four partitions."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(10)
+    return topic
+
+
+def produce(bootstrap, topic, values):
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % 4)
+    assert 0 == producer.flush(20)
+
+
+def member(bootstrap, group, topic, **settings):
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 3_000,
+            "heartbeat.interval.ms": 300,
+            "topic.metadata.refresh.interval.ms": 1_000,
+            **settings,
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def poll_until(consumers, true, timeout=25):
+    """Poll all consumers in turn, as each must be, until something is true; give what they consumed."""
+    found = [[] for _ in consumers]
+    deadline = time.monotonic() + timeout
+    while not true(found):
+        assert time.monotonic() < deadline, [len(x.assignment()) for x in consumers]
+        for consumer, values in zip(consumers, found, strict=True):
+            message = consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                values.append(message.value())
+    return found
+
+
+def shares(consumers):
+    return sorted(len(consumer.assignment()) for consumer in consumers)
+
+
+def test_partitions_are_shared_and_taken_over(broker, topic4):
+    """Two members share four partitions; when one leaves, the other has all, and nothing is lost or read twice."""
+    values = [b"%d" % number for number in range(40)]
+    first, second = (member(broker.bootstrap, topic4, topic4) for _ in range(2))
+    try:
+        poll_until([first, second], lambda _: shares([first, second]) == [2, 2])
+        produce(broker.bootstrap, topic4, values)
+        found = poll_until([first, second], lambda found: 40 == len(found[0] + found[1]))
+        assert sorted(values) == sorted(found[0] + found[1])
+        assert [20, 20] == [len(part) for part in found]
+        second.commit(asynchronous=False)
+        first.commit(asynchronous=False)
+        second.close()
+        poll_until([first], lambda _: shares([first]) == [4])
+        produce(broker.bootstrap, topic4, values)
+        (found,) = poll_until([first], lambda found: 40 <= len(found[0]))
+        assert sorted(values) == sorted(found)
+    finally:
+        first.close()
+        second.close()
+
+
+def test_clients_of_all_kinds_share_a_group(broker, topic4):
+    """confluent-kafka, kafka-python and aiokafka in one group divide the partitions among them."""
+    stop = threading.Event()
+    counts = {}
+
+    def run_confluent():
+        consumer = member(broker.bootstrap, topic4, topic4, **{"partition.assignment.strategy": "roundrobin"})
+        while not stop.is_set():
+            consumer.poll(0.05)
+            counts["confluent"] = len(consumer.assignment())
+        consumer.close()
+
+    def run_python():
+        consumer = KafkaConsumer(
+            topic4,
+            bootstrap_servers=broker.bootstrap,
+            group_id=topic4,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=300,
+            partition_assignment_strategy=[PythonRoundRobin],
+        )
+        while not stop.is_set():
+            consumer.poll(timeout_ms=50)
+            counts["kafka-python"] = len(consumer.assignment())
+        consumer.close()
+
+    async def run_aio():
+        consumer = AIOKafkaConsumer(
+            topic4,
+            bootstrap_servers=broker.bootstrap,
+            group_id=topic4,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=300,
+            partition_assignment_strategy=(AioRoundRobin,),
+        )
+        await consumer.start()
+        while not stop.is_set():
+            await consumer.getmany(timeout_ms=50)
+            counts["aiokafka"] = len(consumer.assignment())
+        await consumer.stop()
+
+    threads = [threading.Thread(target=run) for run in (run_confluent, run_python, lambda: asyncio.run(run_aio()))]
+    for thread in threads:
+        thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while sorted(counts.values()) != [1, 1, 2]:
+            assert time.monotonic() < deadline, counts
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_kcat_consumes_as_a_group(broker, topic4, kcat):
+    """kcat's balanced consumer gets its assignment and everything in it."""
+    produce(broker.bootstrap, topic4, [b"%d" % number for number in range(8)])
+    output = kcat(
+        "-b",
+        broker.bootstrap,
+        "-G",
+        topic4,
+        "-c",
+        "8",
+        "-q",
+        "-o",
+        "beginning",
+        "-X",
+        "auto.offset.reset=earliest",
+        topic4,
+    )
+    assert sorted(b"%d" % number for number in range(8)) == sorted(output.split())
+
+
+def test_a_killed_member_is_replaced_after_its_session(broker, topic4):
+    """When a member is killed with no chance to leave, the others have its partitions after the session timeout."""
+    code = (
+        "import sys, confluent_kafka as c\n"
+        "x = c.Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2], 'session.timeout.ms': 2000,"
+        " 'heartbeat.interval.ms': 300})\n"
+        "x.subscribe([sys.argv[2]])\n"
+        "while True:\n    x.poll(0.1); print(len(x.assignment()), flush=True)\n"
+    )
+    victim = subprocess.Popen([sys.executable, "-c", code, broker.bootstrap, topic4], stdout=subprocess.DEVNULL)
+    survivor = member(broker.bootstrap, topic4, topic4)
+    try:
+        poll_until([survivor], lambda _: shares([survivor]) == [2])
+        victim.kill()
+        killed = time.monotonic()
+        victim.wait(5)
+        poll_until([survivor], lambda _: shares([survivor]) == [4])
+        assert 1.0 < time.monotonic() - killed < 10
+    finally:
+        survivor.close()
+
+
+def test_a_stopped_member_is_fenced_and_comes_back(broker, topic4):
+    """A member that was stopped for longer than its session is out; resumed, it rejoins and gets its share."""
+    code = (
+        "import sys, confluent_kafka as c\n"
+        "x = c.Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2], 'session.timeout.ms': 2000,"
+        " 'heartbeat.interval.ms': 300})\n"
+        "x.subscribe([sys.argv[2]])\n"
+        "while True:\n    x.poll(0.1)\n"
+    )
+    sleeper = subprocess.Popen([sys.executable, "-c", code, broker.bootstrap, topic4])
+    other = member(broker.bootstrap, topic4, topic4)
+    try:
+        poll_until([other], lambda _: shares([other]) == [2])
+        os.kill(sleeper.pid, signal.SIGSTOP)
+        poll_until([other], lambda _: shares([other]) == [4])
+        os.kill(sleeper.pid, signal.SIGCONT)
+        poll_until([other], lambda _: shares([other]) == [2])
+    finally:
+        other.close()
+        sleeper.kill()
+        sleeper.wait(5)
+
+
+def test_a_static_member_takes_its_place_back(broker, topic4):
+    """A member that comes back with its instance id replaces its former self at once."""
+    first = member(broker.bootstrap, topic4, topic4, **{"group.instance.id": "a", "session.timeout.ms": 30_000})
+    poll_until([first], lambda _: shares([first]) == [4])
+    again = member(broker.bootstrap, topic4, topic4, **{"group.instance.id": "a"})
+    try:
+        poll_until([again], lambda _: shares([again]) == [4], timeout=10)
+    finally:
+        again.close()
+        first.close()
+
+
+def test_offsets_outlive_the_broker(start_cluster, topic):
+    """Committed offsets are there after the broker was killed and started again; so are the records."""
+    cluster = start_cluster(1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(20):
+        producer.produce(topic, b"%d" % number)
+    assert 0 == producer.flush(20)
+    consumer = KafkaConsumer(
+        topic,
+        bootstrap_servers=cluster.bootstrap,
+        group_id="g",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_poll_records=7,
+    )
+    found = []
+    while len(found) < 7:
+        for records in consumer.poll(timeout_ms=500).values():
+            found += records
+    consumer.commit()
+    part = TopicPartition(topic, 0)
+    assert 7 == consumer.committed(part)
+    consumer.close()
+    cluster.leader.kill()
+    cluster.leader.start()
+    consumer = KafkaConsumer(bootstrap_servers=cluster.bootstrap, group_id="g", enable_auto_commit=False)
+    assert 7 == consumer.committed(part)
+    assert 20 == consumer.end_offsets([part])[part]
+    consumer.close()
+
+
+def test_groups_are_listed_and_described(broker, topic4):
+    """An admin client sees the group, its state and its member."""
+    consumer = member(broker.bootstrap, topic4, topic4, **{"client.id": "someone"})
+    try:
+        poll_until([consumer], lambda _: shares([consumer]) == [4])
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+        assert topic4 in [group["group_id"] for group in admin.list_groups()]
+        described = admin.describe_groups([topic4])[topic4]
+        admin.close()
+        assert ("Stable", "consumer") == (described["group_state"], described["protocol_type"])
+        assert ["someone"] == [x["client_id"] for x in described["members"]]
+    finally:
+        consumer.close()

@@ -1,0 +1,208 @@
+"""Three nodes, real clients, and followers that stop: what clients are told, and that nothing acknowledged is lost."""
+
+import threading
+import time
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+
+LAG_MS = 3_000
+TIMEOUT_MS = 1_500
+CODES = confluent_kafka.KafkaError
+
+
+class Producer:
+    """One attempt at a time, each answered by what the broker said: no retries by the client."""
+
+    def __init__(self, bootstrap, topic):
+        self.topic = topic
+        self.acknowledged = []
+        self._number = 0
+        self._client = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "retries": 0,
+                "linger.ms": 0,
+                "request.timeout.ms": TIMEOUT_MS,
+                "message.timeout.ms": 20_000,
+                "log_level": 0,
+            }
+        )
+
+    def send(self):
+        """Send one record and give the broker's verdict, None for yes."""
+        self._number += 1
+        value = b"%d" % self._number
+        verdicts = []
+        self._client.produce(self.topic, value, on_delivery=lambda error, _: verdicts.append(error))
+        assert 0 == self._client.flush(15)
+        if verdicts[0] is not None:
+            return verdicts[0].name()
+        self.acknowledged.append(value)
+        return None
+
+    def send_until(self, verdict, timeout=12):
+        """Send until the broker's verdict is this; give the verdicts before it, without repetitions."""
+        seen = []
+        deadline = time.monotonic() + timeout
+        while (got := self.send()) != verdict:
+            assert time.monotonic() < deadline, (seen, got)
+            if seen[-1:] != [got]:
+                seen.append(got)
+        return seen
+
+
+def consume_all(bootstrap, topic):
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "enable.auto.commit": False, "enable.partition.eof": True}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        if message.error() is None:
+            found.append(message.value())
+        elif message.error().code() == CODES._PARTITION_EOF:
+            break
+    consumer.close()
+    return found
+
+
+def isr(admin, topic):
+    return sorted(admin.list_topics(topic, timeout=10).topics[topic].partitions[0].isrs)
+
+
+def test_followers_have_what_was_acknowledged(start_cluster, topic, kcat, eventually):
+    """What acks=all acknowledged is in every node's log, byte for byte; any node tells who leads."""
+    cluster = start_cluster(3)
+    values = [b"%d" % number for number in range(200)]
+    kcat("-b", cluster.bootstrap, "-P", "-t", topic, "-X", "acks=all", stdin=b"\n".join(values))
+    for port in cluster.ports:
+        assert values == consume_all(f"127.0.0.1:{port}", topic)
+
+    def contents():
+        folders = cluster.leader.log_path.parent
+        return [b"".join(p.read_bytes() for p in sorted(folders.glob(f"node-{n}/{topic}-0/*.log"))) for n in (1, 2, 3)]
+
+    one, two, three = contents()
+    assert b"" != one == two == three
+
+
+def test_a_stopped_follower_holds_up_until_it_is_out_of_the_isr(start_cluster, topic, eventually):
+    """With one follower stopped, acks=all times out until the ISR shrinks, then succeeds; resumed, it comes back."""
+    cluster = start_cluster(3, "--lag-ms", str(LAG_MS), "--min-isr", "2")
+    producer = Producer(cluster.bootstrap, topic)
+    producer.send_until(None)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    eventually(lambda: isr(admin, topic) == [1, 2, 3])
+    cluster.nodes[3].pause()
+    assert ["REQUEST_TIMED_OUT"] == producer.send_until(None)
+    eventually(lambda: isr(admin, topic) == [1, 2])
+    cluster.nodes[3].resume()
+    eventually(lambda: isr(admin, topic) == [1, 2, 3])
+    assert None is producer.send()
+
+
+def test_too_few_replicas_are_told_apart(start_cluster, topic, eventually):
+    """Both followers stopped, two needed: timed out, then too few after the append, then too few before it."""
+    cluster = start_cluster(3, "--lag-ms", str(LAG_MS), "--min-isr", "2")
+    producer = Producer(cluster.bootstrap, topic)
+    producer.send_until(None)
+    cluster.nodes[2].pause()
+    cluster.nodes[3].pause()
+    assert ["REQUEST_TIMED_OUT"] == producer.send_until("NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+    assert "NOT_ENOUGH_REPLICAS" == producer.send()
+    cluster.nodes[2].resume()
+    cluster.nodes[3].resume()
+    assert set(producer.send_until(None)) <= {"NOT_ENOUGH_REPLICAS"}
+    assert set(producer.acknowledged) <= set(consume_all(cluster.bootstrap, topic))
+
+
+def test_a_killed_follower_catches_up(start_cluster, topic, eventually):
+    """A follower killed and started again has everything, and is in the ISR again."""
+    cluster = start_cluster(2, "--lag-ms", "1000")
+    producer = Producer(cluster.bootstrap, topic)
+    producer.send_until(None)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    cluster.nodes[2].kill()
+    producer.send_until(None)
+    eventually(lambda: isr(admin, topic) == [1])
+    for _ in range(50):
+        assert None is producer.send()
+    cluster.nodes[2].start()
+    eventually(lambda: isr(admin, topic) == [1, 2])
+    assert None is producer.send()
+    folder = cluster.leader.log_path.parent
+    one, two = (folder / f"node-{n}" / f"{topic}-0" / f"{0:020d}.log" for n in (1, 2))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_deleting_records_waits_for_the_followers(start_cluster, topic):
+    """Deletion is answered when every replica deleted, and times out while one is stopped."""
+    cluster = start_cluster(2, "--lag-ms", "30000")
+    producer = Producer(cluster.bootstrap, topic)
+    for _ in range(10):
+        producer.send_until(None)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    part = confluent_kafka.TopicPartition(topic, 0, 5)
+    assert 5 == admin.delete_records([part])[part].result(10).low_watermark
+    cluster.nodes[2].pause()
+    part = confluent_kafka.TopicPartition(topic, 0, 8)
+    future = admin.delete_records([part], operation_timeout=1, request_timeout=8)[part]
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        future.result(10)
+    assert CODES.REQUEST_TIMED_OUT == caught.value.args[0].code()
+    cluster.nodes[2].resume()
+
+
+def test_a_broker_killed_under_load_keeps_what_it_acknowledged_once(start_cluster, topic):
+    """Killed and restarted while an idempotent producer sends: every acknowledged record is there, once, in order."""
+    cluster = start_cluster(3)
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 1,
+            "reconnect.backoff.max.ms": 300,
+            "retry.backoff.ms": 50,
+            "message.timeout.ms": 60_000,
+            "log_level": 0,
+        }
+    )
+    acknowledged, failed = [], []
+    stop = threading.Event()
+
+    def delivered(error, message):
+        (failed if error else acknowledged).append(message.value())
+
+    def load():
+        number = 0
+        while not stop.is_set():
+            producer.produce(topic, b"%d" % number, on_delivery=delivered)
+            number += 1
+            producer.poll(0)
+            if number % 20 == 0:
+                time.sleep(0.002)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for _ in range(3):
+            time.sleep(1.0)
+            cluster.leader.kill()
+            cluster.leader.start()
+        time.sleep(0.5)
+    finally:
+        stop.set()
+        thread.join(20)
+    assert 0 == producer.flush(60)
+    assert [] == failed
+    assert 1_000 < len(acknowledged)
+    found = consume_all(cluster.bootstrap, topic)
+    assert len(found) == len(set(found))
+    assert [b"%d" % number for number in range(len(acknowledged))] == found
