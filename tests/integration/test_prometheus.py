@@ -139,18 +139,14 @@ def test_promql_counts_what_is_parked(prometheus, registry):
         for number in range(37):
             purgatory.try_complete_else_watch(Waiting(), [number % 5])
 
-        assert eventually(
-            lambda: prometheus.number('purgatory_parked_operations{purgatory="counted"}') == 37, PATIENCE_S
-        )
+        assert eventually(lambda: prometheus.number('purgatory_parked_operations{purgatory="counted"}') == 37)
         for operation in purgatory.operations():
             operation.ready = True
         for key in range(5):
             purgatory.check_and_complete(key)
         completed = 'sum(purgatory_operations_completed_total{purgatory="counted", outcome="satisfied"})'
         assert eventually(lambda: prometheus.number(completed) == 37)
-        assert eventually(
-            lambda: prometheus.number('purgatory_parked_operations{purgatory="counted"}') == 0, PATIENCE_S
-        )
+        assert eventually(lambda: prometheus.number('purgatory_parked_operations{purgatory="counted"}') == 0)
 
 
 def test_quantiles_of_histograms_can_be_asked_for(prometheus, registry):
