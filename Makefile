@@ -58,7 +58,7 @@ soak: $(READY) ## Repeat the property and concurrency tests, new seeds every rou
 	done; echo "soak: $$round rounds passed in $(SECONDS) s"
 
 programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat) where apt-get may
-	@.ci/setup.sh java prometheus chromium kcat
+	@.ci/setup.sh java prometheus chromium chromedriver kcat
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist var docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

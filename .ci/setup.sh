@@ -17,6 +17,7 @@ present() {
 package() {
     case $1 in
         java) echo openjdk-17-jre-headless ;;
+        chromedriver) echo chromium-driver ;;
         *) echo "$1" ;;
     esac
 }
