@@ -1,0 +1,535 @@
+"""Operations: completed exactly once, checked by one thread at a time, never blocking whoever checks."""
+
+import threading
+import time
+
+import pytest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+from tests.support import Waiting, eventually, in_thread, run_threads
+from timer import TimerTask
+
+
+def test_operation_is_abstract():
+    """An operation of one's own defines ``try_complete``; the other hooks default to nothing."""
+    assert {"try_complete"} == DelayedOperation.__abstractmethods__
+    assert issubclass(DelayedOperation, TimerTask)
+
+    class Least(DelayedOperation):
+        def try_complete(self):
+            return self.force_complete()
+
+    assert Least(5).try_complete()
+
+
+def test_new_operation_is_open():
+    """Before anything happened, an operation has no outcome, no keys and no checks."""
+    operation = Waiting(17)
+
+    assert (17, None, False, (), 0, 0) == (
+        operation.delay_ms,
+        operation.outcome,
+        operation.is_completed,
+        operation.keys,
+        operation.checks,
+        operation.created_ns,
+    )
+
+
+def test_force_complete_gives_true_once():
+    """The first caller completes the operation; to everybody else the answer is False."""
+    operation = Waiting()
+
+    assert [True, False, False] == [operation.force_complete() for _ in range(3)]
+    assert ["complete"] == operation.history
+    assert Outcome.FORCED is operation.outcome
+    assert operation.is_completed
+
+
+def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
+    """Completing a parked operation directly leaves the timer at once, and no list holds on to it."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["a", "b"])
+
+    assert operation.force_complete()
+    assert (0, 0, 0) == (purgatory.num_delayed, mock_timer.size, purgatory.parked)
+    assert [] == purgatory.operations_for_key("a")
+    assert 0 == purgatory.check_and_complete("a")
+    assert ["complete"] == operation.history
+
+
+def test_completion_beats_expiry(purgatory, mock_timer):
+    """An operation that completed does not expire."""
+    operation = Waiting(10)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.force_complete()
+    mock_timer.advance_clock(20)
+    operation.run()
+
+    assert ["complete"] == operation.history
+    assert Outcome.FORCED is operation.outcome
+
+
+def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
+    """A cancelled operation is in no list and no timer; no hook runs, and nothing completes it any more."""
+    operation = Waiting(10)
+    purgatory.try_complete_else_watch(operation, ["a", "b"])
+
+    assert [True, False] == [operation.cancel(), operation.cancel()]
+    assert Outcome.CANCELLED is operation.outcome
+    assert not operation.is_completed
+    assert (0, 0) == (mock_timer.size, purgatory.parked)
+    operation.ready = True
+    assert not operation.force_complete()
+    assert not operation.maybe_try_complete()
+    assert 0 == purgatory.check_and_complete("a")
+    assert not mock_timer.advance_clock(20)
+    assert [] == operation.history
+
+
+def test_cancel_after_completion_is_too_late(purgatory):
+    """An operation that completed can't be taken out."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.force_complete()
+
+    assert not operation.cancel()
+    assert Outcome.FORCED is operation.outcome
+
+
+# -- maybe_try_complete
+
+
+def test_maybe_try_complete_says_who_completed():
+    """True to the call that completed the operation, False to the others."""
+    operation = Waiting()
+
+    assert not operation.maybe_try_complete()
+    operation.ready = True
+    assert [True, False] == [operation.maybe_try_complete(), operation.maybe_try_complete()]
+    assert 2 == operation.checks
+
+
+def test_check_does_not_wait_for_another(purgatory):
+    """A thread that finds the operation being checked leaves at once; the checker looks again in its stead."""
+    answers = []
+
+    def look(operation):
+        if operation.checks == 3:
+            operation.ready = False
+            began = time.monotonic()
+            answers.append(in_thread(purgatory.check_and_complete, "k"))
+            answers.append(time.monotonic() - began < 2)
+        elif operation.checks == 4:
+            operation.ready = True
+
+    operation = Waiting(look=look)
+    purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert 1 == purgatory.check_and_complete("k")
+    assert [0, True] == answers
+    assert 4 == operation.checks
+    assert ["complete"] == operation.history
+
+
+class Scripted:
+    """A lock whose ``release`` and failing tries can be followed by something."""
+
+    def __init__(self, after_release=None, after_miss=None):
+        self.lock = threading.Lock()
+        self.after_release = after_release
+        self.after_miss = after_miss
+
+    def acquire(self, blocking=True, timeout=-1):
+        got = self.lock.acquire(blocking, timeout)
+        if not got and self.after_miss is not None:
+            self.after_miss()
+        return got
+
+    def release(self):
+        self.lock.release()
+        if self.after_release is not None:
+            self.after_release()
+
+
+def test_flag_set_after_the_release_is_seen():
+    """A thread that missed the lock just before its release finds the holder looking at the flag after it."""
+    operation = Waiting()
+    # As if another thread had missed the lock, and set the flag before the holder let go of it.
+    operation._lock = Scripted(after_release=lambda: release(operation))
+
+    def release(operation):
+        if operation.checks == 1:
+            operation.ready = True
+            operation._pending = True
+
+    assert operation.maybe_try_complete()
+    assert 2 == operation.checks
+
+
+def test_thread_that_sets_the_flag_tries_again():
+    """A lock that is released between the failed try and the flag is got by the second try."""
+    operation = Waiting(ready=True)
+    lock = Scripted()
+    lock.lock.acquire()
+    lock.after_miss = lambda: lock.lock.release() if operation.checks == 0 and lock.lock.locked() else None
+    operation._lock = lock
+
+    assert operation.maybe_try_complete()
+
+
+def test_flag_is_lowered_before_the_look():
+    """A flag that is set while ``try_complete`` runs is for the next round, not for this one."""
+    seen = []
+
+    def look(operation):
+        seen.append(operation._pending)
+        operation._pending = operation.checks < 3
+
+    operation = Waiting(look=look)
+    operation.maybe_try_complete()
+
+    assert [False, False, False] == seen
+
+
+def test_checks_of_one_operation_never_overlap(purgatory):
+    """However many threads check, ``try_complete`` is run by one at a time."""
+    inside, overlaps = [], []
+
+    def look(operation):
+        inside.append(None)
+        if len(inside) > 1:
+            overlaps.append(len(inside))
+        time.sleep(0.0002)
+        inside.pop()
+
+    operation = Waiting(look=look)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    run_threads(*[lambda: [purgatory.check_and_complete("k") for _ in range(50)]] * 4)
+
+    assert [] == overlaps
+
+
+def test_check_of_itself_inside_a_check_ends():
+    """A ``try_complete`` that checks its own operation, under a re-entrant lock, does not run for ever."""
+    operation = Waiting(lock=threading.RLock())
+    operation._doing = None, None, lambda operation: operation.checks < 5 and operation.maybe_try_complete()
+
+    assert not in_thread(operation.maybe_try_complete)
+    assert operation.checks < 20
+
+
+# -- shared locks
+
+
+@pytest.mark.parametrize("kind", [threading.Lock, threading.RLock])
+def test_check_missed_on_a_shared_lock_is_made_up(threaded, kind):
+    """A check that finds the lock held by the user's own code is not dropped: it is made once the lock is free."""
+    lock = kind()
+    operation = Waiting(lock=lock)
+    threaded.try_complete_else_watch(operation, ["k"])
+    with lock:
+        operation.ready = True
+        assert 0 == in_thread(threaded.check_and_complete, "k")
+        assert not operation.is_completed
+
+    assert eventually(lambda: operation.is_completed)
+    assert Outcome.SATISFIED is operation.outcome
+
+
+def test_shared_lock_of_the_checker_is_no_hindrance(purgatory):
+    """Code that holds a re-entrant shared lock itself checks the operation there and then."""
+    lock = threading.RLock()
+    operation = Waiting(lock=lock)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with lock:
+        operation.ready = True
+
+        assert 1 == purgatory.check_and_complete("k")
+
+
+def test_lock_held_for_long_delays_its_own_operation_only(threaded):
+    """An operation whose lock the user holds does not expire; all others do, in the meantime."""
+    lock = threading.Lock()
+    held, others = Waiting(5, lock=lock), [Waiting(5) for _ in range(20)]
+    threaded.try_complete_else_watch(held, ["k"])
+    lock.acquire()
+    for operation in others:
+        threaded.try_complete_else_watch(operation, ["k"])
+
+    try:
+        assert eventually(lambda: all(operation.is_completed for operation in others))
+        time.sleep(0.02)
+        held_before = list(held.history)
+    finally:
+        lock.release()
+    assert held_before in ([], ["complete", "expire"])
+    assert eventually(lambda: held.history == ["complete", "expire"])
+    assert Outcome.EXPIRED is held.outcome
+
+
+def test_expiry_missed_on_a_shared_lock_is_made_up(purgatory, mock_timer):
+    """An expiry that finds the lock held leaves the executor's thread free, and happens once the lock is free."""
+    lock = threading.Lock()
+    operation, other = Waiting(5, lock=lock), Waiting(5)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    purgatory.try_complete_else_watch(other, ["k"])
+    with lock:
+        in_thread(mock_timer.advance_clock, 5)
+        assert [] == operation.history
+        assert ["complete", "expire"] == other.history
+
+    assert eventually(lambda: operation.history == ["complete", "expire"])
+
+
+# -- expiry
+
+
+def test_expiry_completes_then_expires(purgatory, mock_timer):
+    """When its time is up an operation completes, then ``on_expiration`` runs; not a millisecond before."""
+    operation = Waiting(100)
+    purgatory.try_complete_else_watch(operation, ["a", "b"])
+    mock_timer.advance_clock(99)
+    assert [] == operation.history
+    mock_timer.advance_clock(1)
+
+    assert ["complete", "expire"] == operation.history
+    assert Outcome.EXPIRED is operation.outcome
+    assert operation.is_completed
+    assert (0, 0) == (purgatory.parked, purgatory.num_delayed)
+    assert 0 == purgatory.check_and_complete("a")
+
+
+@pytest.mark.parametrize("delay_ms", [0, -1, -(10**15)])
+def test_delay_of_zero_or_less_means_expired(purgatory, mock_timer, delay_ms):
+    """An operation without patience is checked, parked, and expires at the next look of the timer."""
+    ready, late = Waiting(delay_ms, ready=True), Waiting(delay_ms)
+
+    assert purgatory.try_complete_else_watch(ready, ["k"])
+    assert not purgatory.try_complete_else_watch(late, ["k"])
+    mock_timer.advance_clock(0)
+    assert Outcome.IMMEDIATE is ready.outcome
+    assert ["complete", "expire"] == late.history
+
+
+def test_expiry_does_not_look_once_more(purgatory, mock_timer):
+    """When the time is up it is up: ``try_complete`` is not asked again."""
+    operation = Waiting(5)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.ready = True
+    mock_timer.advance_clock(5)
+
+    assert 2 == operation.checks
+    assert Outcome.EXPIRED is operation.outcome
+
+
+def test_expiry_never_overlaps_a_check(purgatory, mock_timer):
+    """An operation whose time runs out while it is being checked expires when that check is over, not beside it."""
+    seen = []
+
+    def look(operation):
+        if operation.checks == 3:
+            in_thread(mock_timer.advance_clock, 10)
+            seen.append(list(operation.history))
+
+    operation = Waiting(10, look=look)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    purgatory.check_and_complete("k")
+
+    assert [[]] == seen
+    assert ["complete", "expire"] == operation.history
+    assert 3 == operation.checks
+
+
+def test_check_that_succeeds_beats_the_expiry_that_waits_for_it(purgatory, mock_timer):
+    """If the check that was under way completes the operation, it doesn't expire."""
+
+    def look(operation):
+        if operation.checks == 3:
+            in_thread(mock_timer.advance_clock, 10)
+            operation.ready = True
+
+    operation = Waiting(10, look=look)
+    purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert 1 == purgatory.check_and_complete("k")
+    assert ["complete"] == operation.history
+
+
+def test_on_expiration_runs_without_the_lock(purgatory, mock_timer):
+    """``on_expiration`` may wait for threads that need the operation's lock."""
+    lock = threading.Lock()
+
+    def expire(operation):
+        assert in_thread(lock.acquire, True, 2)
+        lock.release()
+        operation.history.append("got it")
+
+    operation = Waiting(5, lock=lock, expire=expire)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    mock_timer.advance_clock(5)
+
+    assert ["complete", "expire", "got it"] == operation.history
+
+
+# -- hooks that raise
+
+
+def fail(_):
+    raise OSError("no disk")
+
+
+def test_on_complete_that_raises_has_completed(purgatory, logs):
+    """What ``on_complete`` raises is contained: the operation has completed, and the next in line is checked."""
+    operations = [Waiting(complete=fail), Waiting()]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.ready = True
+
+    assert 2 == purgatory.check_and_complete("k")
+    assert [["complete"], ["complete"]] == [operation.history for operation in operations]
+    assert Outcome.SATISFIED is operations[0].outcome
+    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
+
+
+def test_on_complete_that_raises_does_not_prevent_on_expiration(purgatory, mock_timer):
+    """At expiry ``on_expiration`` runs although ``on_complete`` raised, and the others expire too."""
+    operations = [Waiting(5, complete=fail, expire=fail), Waiting(5)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    mock_timer.advance_clock(5)
+
+    assert [["complete", "expire"]] * 2 == [operation.history for operation in operations]
+    assert {"on_complete": 1, "on_expiration": 1} == purgatory.snapshot().callback_errors
+
+
+def test_error_is_logged_with_type_and_keys(purgatory, logs):
+    """The log names the purgatory, the operation's type and keys, the hook, and the error."""
+
+    class Fussy(Waiting):
+        pass
+
+    operation = Fussy(complete=fail)
+    purgatory.try_complete_else_watch(operation, ["a", ("b", 2)])
+    operation.force_complete()
+    event = next(entry for entry in logs if entry["event"] == "callback_failed")
+
+    assert "error" == event["log_level"]
+    assert ("test", ("a", ("b", 2)), "on_complete") == (event["purgatory"], event["keys"], event["hook"])
+    assert "Fussy" in event["operation"]
+    assert "no disk" in event["error"]
+
+
+def test_error_without_a_purgatory_is_contained_too(logs):
+    """The hooks of an operation that was never parked are contained all the same."""
+
+    class Homeless(Waiting):
+        pass
+
+    operation = Homeless(complete=fail)
+
+    assert operation.force_complete()
+    assert ["callback_failed"] == [entry["event"] for entry in logs]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_interrupt_in_a_check_is_the_callers(purgatory, error):
+    """Ctrl-C in a check goes through to the caller, and the operation stays parked."""
+
+    def look(operation):
+        if operation.checks == 3:
+            raise error
+
+    operation = Waiting(look=look)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(error):
+        purgatory.check_and_complete("k")
+
+    assert operation.outcome is None
+    operation.ready = True
+    assert eventually(lambda: purgatory.check_and_complete("k") or operation.is_completed)
+
+
+def test_interrupt_in_on_complete_is_the_callers(purgatory):
+    """Ctrl-C in ``on_complete`` goes through; the operation has completed, and is let go of."""
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    operation = Waiting(complete=interrupt)
+    purgatory.try_complete_else_watch(operation, ["a", "b"])
+    operation.ready = True
+    with pytest.raises(KeyboardInterrupt):
+        purgatory.check_and_complete("a")
+
+    assert operation.is_completed
+    assert eventually(lambda: purgatory.purge() >= 0 and purgatory.watched == 0)
+
+
+def test_missed_check_of_an_interrupted_checker_is_made_up(purgatory):
+    """A check missed while the checker was inside, who then is interrupted, is made by somebody else."""
+
+    def look(operation):
+        if operation.checks == 3:
+            operation.ready = True
+            in_thread(purgatory.check_and_complete, "k")
+            raise KeyboardInterrupt
+
+    operation = Waiting(look=look)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(KeyboardInterrupt):
+        purgatory.check_and_complete("k")
+
+    assert eventually(lambda: operation.is_completed)
+
+
+# -- hooks that use the purgatory
+
+
+def test_hooks_may_park_and_check(purgatory):
+    """``on_complete`` may park other operations and check other keys."""
+    second, third = Waiting(), Waiting()
+
+    def complete(_):
+        purgatory.try_complete_else_watch(third, ["c"])
+        second.ready = True
+        third.ready = True
+        purgatory.check_and_complete("b")
+
+    first = Waiting(complete=complete)
+    purgatory.try_complete_else_watch(first, ["a"])
+    purgatory.try_complete_else_watch(second, ["b"])
+    first.ready = True
+
+    assert 1 == in_thread(purgatory.check_and_complete, "a")
+    assert second.is_completed
+    assert 1 == purgatory.check_and_complete("c")
+
+
+def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
+    """While any hook runs, another thread may use the purgatory in every way, the same key and shard included."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, shards=1) as purgatory:
+        done = []
+
+        def use(operation):
+            def everything():
+                other = Waiting()
+                purgatory.try_complete_else_watch(other, ["k", "j"])
+                purgatory.check_and_complete("k")
+                other.cancel()
+                purgatory.purge()
+                purgatory.snapshot()
+                mock_timer.pending()
+                return purgatory.totals()
+
+            if len(done) < 20:
+                done.append(in_thread(everything))
+
+        for delay_ms in (5, 1_000):
+            operation = Waiting(delay_ms, complete=use, expire=use, look=use)
+            purgatory.try_complete_else_watch(operation, ["k"])
+        operation.ready = True
+        purgatory.check_and_complete("k")
+        mock_timer.advance_clock(5)
+
+    assert 6 <= len(done)

@@ -1,0 +1,499 @@
+"""Parking: check, watch, check again, under the operation's lock; then the timer."""
+
+import threading
+
+import pytest
+
+from purgatory import (
+    AlreadyParked,
+    DelayedOperationPurgatory,
+    InvalidOperation,
+    InvalidSetting,
+    NoKeys,
+    Outcome,
+    PurgatoryFull,
+    UnhashableKey,
+    WatchKeysType,
+)
+from tests.support import Waiting, in_thread, run_threads
+from timer import DelayTypeError, DelayValueError, SystemTimer, TimerFull
+
+
+def held(lock):
+    """Whether somebody else holds the lock."""
+
+    def get():
+        got = lock.acquire(blocking=False)
+        if got:
+            lock.release()
+        return not got
+
+    return in_thread(get)
+
+
+def test_operation_that_can_complete_is_never_parked(purgatory, mock_timer):
+    """An operation that is ready completes at once: it is watched nowhere and in no timer."""
+    operation = Waiting(ready=True)
+
+    assert purgatory.try_complete_else_watch(operation, ["k"])
+    assert ["complete"] == operation.history
+    assert Outcome.IMMEDIATE is operation.outcome
+    assert (0, 0, 0) == (purgatory.watched, purgatory.num_delayed, mock_timer.size)
+
+
+def test_operation_that_cannot_complete_is_parked(purgatory, mock_timer):
+    """An operation that isn't ready waits under every key, and in the timer."""
+    operation = Waiting()
+
+    assert not purgatory.try_complete_else_watch(operation, ["a", "b", "c"])
+    assert operation.outcome is None
+    assert not operation.is_completed
+    assert (3, 1, 1) == (purgatory.watched, purgatory.num_delayed, mock_timer.size)
+    assert ("a", "b", "c") == operation.keys
+    assert [[operation]] * 3 == [purgatory.operations_for_key(key) for key in "abc"]
+
+
+def test_operation_is_checked_twice(purgatory):
+    """Before it is watched and after: an event in between is seen by the second check."""
+    looks = []
+
+    def look(operation):
+        looks.append(purgatory.operations_for_key("k"))
+        operation.ready = len(looks) == 2
+
+    operation = Waiting(look=look)
+
+    assert purgatory.try_complete_else_watch(operation, ["k"])
+    assert [[], [operation]] == looks
+    assert Outcome.IMMEDIATE is operation.outcome
+    assert 0 == purgatory.num_delayed
+    assert 2 == operation.checks
+
+
+def test_lock_is_held_in_both_checks(purgatory):
+    """Nobody else gets the operation's lock during either check of a park."""
+    lock = threading.RLock()
+    answers = []
+    operation = Waiting(lock=lock, look=lambda _: answers.append(held(lock)))
+    purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert [True, True] == answers
+    assert not held(lock)
+
+
+def test_lock_is_held_between_the_checks(purgatory):
+    """A check that comes while the operation is being watched doesn't run it; the parker looks again instead."""
+    threads = []
+
+    class Key:
+        """Hashing it again, for the watch, is the moment between the two checks."""
+
+        hashed = 0
+
+        def __hash__(self):
+            self.hashed += 1
+            if operation.checks == 1 and self.hashed == 2:
+                operation.ready = True
+                threads.append(in_thread(lambda: [operation.maybe_try_complete(), operation.checks][1]))
+            return 5
+
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, [Key()])
+
+    assert {1} >= set(threads)
+    assert ["complete"] == operation.history
+
+
+def test_check_missed_while_parking_is_made_up(purgatory):
+    """An event whose check can't get the lock of an operation being parked is not lost: the parker looks again."""
+
+    def look(operation):
+        if operation.checks == 2:
+            # Too late for this look, which has seen the old state; and the check can't have the lock.
+            operation.later = run_threads(
+                lambda: [setattr(operation, "ready", True), purgatory.check_and_complete("k")]
+            )
+            operation.ready, operation.look_again = False, True
+        elif operation.checks == 3:
+            operation.ready = True
+
+    operation = Waiting(look=look)
+
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    assert 3 == operation.checks
+    assert Outcome.SATISFIED is operation.outcome
+    assert ["complete"] == operation.history
+    assert 0 == purgatory.num_delayed
+
+
+def test_keys_are_added_until_the_operation_is_complete(purgatory):
+    """Once it is complete, an operation is put under no further key."""
+    hashed = []
+
+    class Key:
+        def __init__(self, name):
+            self.name = name
+
+        def __hash__(self):
+            hashed.append(self.name)
+            if hashed.count("b") > 2:
+                operation.force_complete()
+            return hash(self.name)
+
+        def __eq__(self, other):
+            return self is other
+
+    operation = Waiting()
+    keys = [Key(name) for name in "abcd"]
+
+    assert not purgatory.try_complete_else_watch(operation, keys)
+    assert operation.is_completed
+    assert 4 > len(operation.keys)
+    assert 4 > purgatory.watched
+
+
+def test_true_only_if_this_call_completed_it(purgatory):
+    """An operation that another thread completes during the park's check was not completed by the park."""
+    forced = []
+
+    def look(operation):
+        if operation.checks == 2:
+            forced.append(in_thread(operation.force_complete))
+
+    operation = Waiting(look=look)
+
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    assert [True] == forced
+    assert ["complete"] == operation.history
+    assert 0 == purgatory.num_delayed
+
+
+def test_operation_completed_before_is_not_watched(purgatory, mock_timer):
+    """An operation that is complete already is not parked; its hook doesn't run again."""
+    operation = Waiting()
+    operation.force_complete()
+
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    assert (0, 0) == (purgatory.watched, mock_timer.size)
+    assert ["complete"] == operation.history
+
+
+def test_completed_between_last_check_and_timer():
+    """An operation completed before it comes into the timer is taken out of the timer."""
+
+    class Racing(SystemTimer):
+        def add(self, task):
+            in_thread(purgatory.check_and_complete, "k")
+            super().add(task)
+
+    def look(operation):
+        operation.ready = operation.checks == 2
+
+    class Late(Waiting):
+        def try_complete(self):
+            return self.checks > 2 and self.force_complete()
+
+    timer = Racing()
+    with DelayedOperationPurgatory("test", timer=timer, reaper_enabled=False) as purgatory:
+        operation = Late()
+
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+        assert operation.is_completed
+        assert 0 == timer.size
+        assert 0 == purgatory.num_delayed
+    timer.shutdown()
+
+
+def test_duplicate_key_counts_once(purgatory):
+    """A key that is named twice is watched once, and checked once."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["k", "k", "j", "k"])
+
+    assert ("k", "j") == operation.keys
+    assert 2 == purgatory.watched
+    purgatory.check_and_complete("k")
+    assert 3 == operation.checks
+
+
+@pytest.mark.parametrize("key", ["text", 5, None, ("topic", 3), 2.5, frozenset({1}), Outcome.EXPIRED, object()])
+def test_any_hashable_is_a_key(purgatory, key):
+    """Any hashable value serves as a key."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, [key])
+    operation.ready = True
+
+    assert 1 == purgatory.check_and_complete(key)
+
+
+@pytest.mark.parametrize("keys", [("a", "b"), ["a", "b"], range(2)])
+def test_any_sequence_of_keys(purgatory, keys):
+    """Keys come in any sequence."""
+    purgatory.try_complete_else_watch(Waiting(), keys)
+
+    assert 2 == purgatory.watched
+
+
+def test_counts(purgatory):
+    """Three operations on one, two and three keys: three are delayed, six entries are watched."""
+    for number in (1, 2, 3):
+        purgatory.try_complete_else_watch(Waiting(), [f"key-{index}" for index in range(number)])
+
+    assert (3, 6) == (purgatory.num_delayed, purgatory.watched)
+    assert 3 == purgatory.parked
+
+
+def test_operation_knows_its_time(purgatory, mock_timer):
+    """A parked operation knows when it was parked and when its time is up, on the timer's clock."""
+    mock_timer.advance_clock(40)
+    operation = Waiting(500)
+    purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert (40_000_000, 540_000_000, 500) == (operation.created_ns, operation.deadline_ns, operation.delay_ms)
+
+
+# -- bad input
+
+
+def assert_untouched(purgatory, operation):
+    assert operation.outcome is None
+    assert (0, ()) == (operation.checks, operation.keys)
+    assert (0, 0, 0) == (purgatory.parked, purgatory.watched, purgatory.totals().started)
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ([], NoKeys),
+        ((), NoKeys),
+        ("", WatchKeysType),
+        ("key", WatchKeysType),
+        (b"key", WatchKeysType),
+        (5, WatchKeysType),
+        (None, WatchKeysType),
+        ({"a", "b"}, WatchKeysType),
+        ((key for key in "ab"), WatchKeysType),
+        ([[]], UnhashableKey),
+        (["a", {}, "b"], UnhashableKey),
+        (["a", ("b", [])], UnhashableKey),
+    ],
+)
+def test_bad_keys_change_nothing(purgatory, keys, error):
+    """No keys, a text for a sequence, what is no sequence, an unhashable key: refused, and the operation untouched."""
+    operation = Waiting()
+
+    with pytest.raises(error):
+        purgatory.try_complete_else_watch(operation, keys)
+    assert_untouched(purgatory, operation)
+
+
+def test_unhashable_key_is_named(purgatory):
+    """The error carries the key that has no hash; so it is when checking and cancelling."""
+    for call in (
+        lambda: purgatory.try_complete_else_watch(Waiting(), ["a", ["b"]]),
+        lambda: purgatory.check_and_complete(["b"]),
+        lambda: purgatory.cancel_for_key(["b"]),
+        lambda: purgatory.operations_for_key(["b"]),
+    ):
+        with pytest.raises(UnhashableKey) as caught:
+            call()
+        assert ["b"] == caught.value.key
+
+
+@pytest.mark.parametrize("operation", [None, 5, object(), Waiting])
+def test_what_is_no_operation_is_refused(purgatory, operation):
+    """Only delayed operations can be parked."""
+    with pytest.raises(InvalidOperation, match="no DelayedOperation"):
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+
+def test_operation_with_an_equality_of_its_own_is_refused(purgatory):
+    """Operations are told apart by identity; one that a decorator gave an equality is refused with advice."""
+
+    class Equal(Waiting):
+        pass
+
+    Equal.__eq__ = lambda self, other: True
+    with pytest.raises(InvalidOperation, match="eq=False"):
+        purgatory.try_complete_else_watch(Equal(), ["k"])
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "error"),
+    [("5", DelayTypeError), (None, DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)],
+)
+def test_delay_is_checked(delay_ms, error):
+    """An operation with a delay that is no number of milliseconds can't be made."""
+    with pytest.raises(error):
+        Waiting(delay_ms)
+
+
+def test_parking_twice_changes_nothing(purgatory, mock_timer):
+    """An operation is good for one stay: the second park is refused, and the first goes on."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["a"])
+
+    for keys in (["a"], ["b"], ["a", "b"]):
+        with pytest.raises(AlreadyParked) as caught:
+            purgatory.try_complete_else_watch(operation, keys)
+        assert operation is caught.value.operation
+    assert operation.outcome is None
+    assert (1, 1, 1) == (purgatory.parked, purgatory.watched, mock_timer.size)
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("a")
+
+
+def test_parking_in_another_purgatory_too_is_refused(purgatory):
+    """An operation waits in one purgatory only."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["a"])
+    with DelayedOperationPurgatory("other", timer_enabled=False) as other, pytest.raises(AlreadyParked):
+        other.try_complete_else_watch(operation, ["a"])
+
+    assert operation.outcome is None
+
+
+def test_parking_again_from_a_hook_is_refused(purgatory):
+    """An operation that parks itself again while it completes gets the error instead of a deadlock."""
+    caught = []
+
+    def again(operation):
+        try:
+            purgatory.try_complete_else_watch(operation, ["k"])
+        except AlreadyParked as error:
+            caught.append(error)
+
+    operation = Waiting(complete=again)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.ready = True
+
+    assert 1 == in_thread(purgatory.check_and_complete, "k")
+    assert [operation] == [error.operation for error in caught]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("shards", 0),
+        ("shards", -5),
+        ("shards", 1.0),
+        ("shards", True),
+        ("purge_interval", -1),
+        ("purge_interval", "5"),
+        ("max_parked", 0),
+        ("max_parked", -1),
+        ("max_parked", 2.5),
+        ("timer", object()),
+        ("name", ""),
+        ("name", None),
+    ],
+)
+@pytest.mark.usefixtures("no_threads_left")
+def test_settings_are_checked(setting, value):
+    """A setting that cannot work is refused by name, with the value, and leaves no thread."""
+    with pytest.raises(InvalidSetting, match=setting) as caught:
+        DelayedOperationPurgatory(**{"name": "bad", setting: value})
+    assert (setting, value) == (caught.value.setting, caught.value.value)
+
+
+# -- hooks that raise, interrupts
+
+
+def test_check_that_raises_leaves_the_operation_parked(purgatory, logs):
+    """A ``try_complete`` that raises is logged and counted; the operation is parked and can still complete."""
+
+    def look(operation):
+        if operation.checks < 3:
+            raise OSError("no disk")
+
+    operation = Waiting(look=look)
+
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    assert operation.outcome is None
+    assert {"try_complete": 2} == purgatory.snapshot().callback_errors
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("k")
+
+
+@pytest.mark.parametrize("check", [1, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
+    """Ctrl-C in a check goes through to the caller, and the operation is not in the purgatory."""
+
+    def look(operation):
+        if operation.checks == check:
+            raise error
+
+    operation = Waiting(look=look)
+    with pytest.raises(error):
+        purgatory.try_complete_else_watch(operation, ["k", "j"])
+
+    purgatory.purge()
+    assert (0, 0, 0) == (purgatory.watched, purgatory.parked, mock_timer.size)
+    assert Outcome.CANCELLED is operation.outcome
+    assert [] == operation.history
+
+
+# -- capacity
+
+
+def test_full_purgatory_refuses(mock_timer):
+    """At ``max_parked`` the next operation is refused and untouched; each that leaves makes room for one."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
+        parked = [Waiting(), Waiting()]
+        for operation in parked:
+            purgatory.try_complete_else_watch(operation, ["k"])
+        refused = Waiting(ready=True)
+        with pytest.raises(PurgatoryFull) as caught:
+            purgatory.try_complete_else_watch(refused, ["k"])
+
+        assert ("small", 2) == (caught.value.name, caught.value.limit)
+        assert (None, 0, []) == (refused.outcome, refused.checks, refused.history)
+        assert (2, 1, 2) == (purgatory.parked, purgatory.snapshot().rejected, purgatory.capacity)
+        parked[0].force_complete()
+        assert purgatory.try_complete_else_watch(refused, ["k"])
+
+
+def test_every_way_out_makes_room(mock_timer):
+    """Room is given back once by each operation, however it leaves, and by each that was never parked."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+
+        def park(operation):
+            purgatory.try_complete_else_watch(operation, ["k"])
+            return operation
+
+        park(Waiting(ready=True))
+        park(Waiting()).force_complete()
+        park(Waiting()).cancel()
+        park(Waiting(5))
+        mock_timer.advance_clock(5)
+        park(Waiting()).ready = True
+        purgatory.check_and_complete("k")
+        park(Waiting())
+        purgatory.cancel_for_key("k")
+        done = Waiting()
+        done.force_complete()
+        park(done)
+        with pytest.raises(NoKeys):
+            purgatory.try_complete_else_watch(Waiting(), [])
+        last = park(Waiting())
+        with pytest.raises(PurgatoryFull):
+            park(Waiting())
+        with pytest.raises(AlreadyParked):
+            park(last)
+
+        assert 1 == purgatory.parked
+
+
+def test_full_timer_takes_the_operation_out_again():
+    """If the timer refuses the operation, it is not in the purgatory either."""
+    timer = SystemTimer(max_pending=1)
+    with DelayedOperationPurgatory("test", timer=timer, reaper_enabled=False, max_parked=5) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        refused = Waiting()
+        with pytest.raises(TimerFull):
+            purgatory.try_complete_else_watch(refused, ["k"])
+
+        assert Outcome.CANCELLED is refused.outcome
+        assert 1 == purgatory.parked
+    timer.shutdown()
