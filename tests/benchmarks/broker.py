@@ -1,0 +1,292 @@
+"""What the broker example does with real clients: a table, with what a first prototype of it did beside.
+
+    python -m tests.benchmarks.broker [--replicas 1 3] [--seconds 3]
+
+Every figure is taken with confluent-kafka from this process, against broker processes of its own on loopback, except the
+thousand parked fetches, which are a thousand plain sockets. Broker CPU is that of node 1, user and system, by /proc.
+One row compares the broker with itself: the acknowledgement of a produce that wakes a thousand fetches, with the checks
+run after the answer (the action queue), and with them run on the spot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+
+from examples.broker.messages import FetchPartition, FetchRequest, FetchTopic, RequestHeader
+from examples.broker.wire import encode
+
+TICKS = os.sysconf("SC_CLK_TCK")
+ROWS = []
+
+
+def row(what, value, unit, prototype=None, *, lower_is_better=True):
+    """Print a line of the table: the figure, the prototype's, and how many times better this one is."""
+    beside = ""
+    if prototype is not None:
+        ratio = prototype / value if lower_is_better else value / prototype
+        beside = f"{prototype:>12,.4g} {ratio:>8.2f}x"
+    ROWS.append((what, value))
+    print(f"{what:<66} {value:>12,.4g} {unit:<6} {beside}", flush=True)
+
+
+@contextmanager
+def cluster(replicas, *, eager=False):
+    """Broker processes; gives the bootstrap address and the leader's pid."""
+    ports = []
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(replicas)]
+    for sock in sockets:
+        ports.append(sock.getsockname()[1])
+        sock.close()
+    nodes = []
+    with tempfile.TemporaryDirectory() as folder:
+        module = ["-m", "tests.benchmarks.broker", "--eager"] if eager else ["-m", "examples.broker"]
+        try:
+            for node in range(1, replicas + 1):
+                nodes.append(
+                    subprocess.Popen(
+                        [sys.executable, *module, "--data", folder, "--ports", ",".join(map(str, ports)),
+                         "--node-id", str(node), "--log-level", "error"],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    )
+                )
+                assert b"listens" in nodes[-1].stdout.readline()
+            yield f"127.0.0.1:{ports[0]}", nodes[0].pid
+        finally:
+            for node in nodes:
+                node.send_signal(signal.SIGTERM)
+            for node in nodes:
+                node.wait(20)
+
+
+def cpu_seconds(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def producer(bootstrap, **settings):
+    return confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **settings})
+
+
+def consumer(bootstrap, topic, offset=0):
+    made = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "fetch.wait.max.ms": 5_000,
+         "fetch.min.bytes": 1}
+    )
+    made.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
+    return made
+
+
+def warm(bootstrap, topic):
+    """Create the topic, and have every replica follow it."""
+    client = producer(bootstrap)
+    for _ in range(20):
+        client.produce(topic, b"warm")
+        client.flush(10)
+    return client
+
+
+def one_at_a_time(bootstrap, pid, seconds, replicas):
+    client = warm(bootstrap, "sync")
+    value = b"x" * 100
+    times = []
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        start = time.perf_counter_ns()
+        client.produce("sync", value)
+        client.flush(10)
+        times.append(time.perf_counter_ns() - start)
+    elapsed, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    times.sort()
+    label = f"acks=all, one at a time, {replicas} replica(s)"
+    row(f"{label}: requests/s", len(times) / elapsed, "/s")
+    row(f"{label}: median", times[len(times) // 2] / 1e6, "ms")
+    row(f"{label}: p99", times[len(times) * 99 // 100] / 1e6, "ms")
+    row(f"{label}: broker CPU a request", used / len(times) * 1e6, "us", 36 if replicas == 1 else None)
+
+
+def pipelined(bootstrap, pid, seconds, replicas):
+    client = producer(bootstrap, **{"batch.num.messages": 1, "max.in.flight.requests.per.connection": 50,
+                                    "queue.buffering.max.messages": 2_000})
+    warm(bootstrap, "pipe")
+    value = b"x" * 100
+    done = [0]
+
+    def delivered(error, _message):
+        assert error is None
+        done[0] += 1
+
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        try:
+            client.produce("pipe", value, on_delivery=delivered)
+        except BufferError:
+            client.poll(0.01)
+        client.poll(0)
+    client.flush(20)
+    elapsed, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    label = f"acks=all, pipelined, a record a request, {replicas} replica(s)"
+    row(f"{label}: requests/s", done[0] / elapsed, "/s", 15_000 if replicas == 1 else None, lower_is_better=False)
+    row(f"{label}: broker CPU a request", used / done[0] * 1e6, "us", 36 if replicas == 1 else None)
+
+
+def batched(bootstrap, pid, seconds, replicas):
+    client = producer(bootstrap, **{"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 500_000,
+                                    "batch.num.messages": 10_000})
+    warm(bootstrap, "batch")
+    value = b"x" * 100
+    sent = 0
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        try:
+            for _ in range(100):
+                client.produce("batch", value)
+                sent += 1
+        except BufferError:
+            client.poll(0.02)
+    client.flush(30)
+    elapsed, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    label = f"acks=all, batched, 100 bytes, {replicas} replica(s)"
+    row(f"{label}: messages/s", sent / elapsed, "/s", 500_000 if replicas == 1 else None, lower_is_better=False)
+    row(f"{label}: share of a core the broker took", used / elapsed * 100, "%")
+
+
+def long_poll(bootstrap, seconds):
+    client = warm(bootstrap, "poll")
+    reader = consumer(bootstrap, "poll", confluent_kafka.OFFSET_END)
+    while reader.poll(0.5) is not None:
+        pass
+    times = []
+    ended = time.perf_counter() + seconds
+    while time.perf_counter() < ended:
+        time.sleep(0.01)
+        start = time.perf_counter_ns()
+        client.produce("poll", b"x")
+        client.poll(0)
+        message = reader.poll(5)
+        times.append(time.perf_counter_ns() - start)
+        assert message is not None
+        assert message.error() is None
+    reader.close()
+    times.sort()
+    row("long poll, produce to consumer: median", times[len(times) // 2] / 1e6, "ms", 0.7)
+    row("long poll, produce to consumer: p99", times[len(times) * 99 // 100] / 1e6, "ms")
+
+
+def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
+    """A produce that wakes many fetches: when it is acknowledged, and when the last of them is answered."""
+    client = warm(bootstrap, "wake")
+    host, port = bootstrap.split(":")
+    end = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "x"}).get_watermark_offsets(
+        confluent_kafka.TopicPartition("wake", 0), timeout=10
+    )[1]
+    sockets = [socket.create_connection((host, int(port))) for _ in range(count)]
+    selector = selectors.DefaultSelector()
+    for sock in sockets:
+        selector.register(sock, selectors.EVENT_READ)
+    acknowledged, woken = [], []
+    for number in range(rounds):
+        request = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("wake", [FetchPartition(0, -1, end + number, -1, 10_000)])])
+        body = b"".join([*encode(RequestHeader(1, 11, number, "parked"), 0), *encode(request, 11)])
+        for sock in sockets:
+            sock.sendall(struct.pack(">i", len(body)) + body)
+        time.sleep(0.3)
+        waiting = set(sockets)
+        start = time.perf_counter_ns()
+        took = []
+        client.produce("wake", b"x", on_delivery=lambda *_: took.append(time.perf_counter_ns() - start))  # noqa: B023
+        thread = threading.Thread(target=client.flush, args=(10,))
+        thread.start()
+        while waiting:
+            for key, _ in selector.select(10):
+                key.fileobj.recv(65536)
+                waiting.discard(key.fileobj)
+        woken.append(time.perf_counter_ns() - start)
+        thread.join()
+        acknowledged += took
+    for sock in sockets:
+        sock.close()
+    row(f"{count:,} parked fetches, {name}: producer acknowledged, median", statistics.median(acknowledged) / 1e6, "ms", prototype)
+    row(f"{count:,} parked fetches, {name}: the last one answered, median", statistics.median(woken) / 1e6, "ms")
+
+
+def many_consumers(bootstrap, count=60, rounds=5):
+    client = warm(bootstrap, "many")
+    readers = [consumer(bootstrap, "many", confluent_kafka.OFFSET_END) for _ in range(count)]
+    for reader in readers:
+        while reader.poll(0.2) is not None:
+            pass
+    spans = []
+    for _ in range(rounds):
+        for reader in readers:
+            assert reader.poll(0) is None
+        time.sleep(0.5)
+        arrived = []
+
+        def wait(reader):
+            message = reader.poll(10)
+            assert message is not None
+            arrived.append(time.perf_counter_ns())  # noqa: B023
+
+        threads = [threading.Thread(target=wait, args=(reader,)) for reader in readers]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3)
+        start = time.perf_counter_ns()
+        client.produce("many", b"x")
+        client.flush(10)
+        for thread in threads:
+            thread.join()
+        spans.append(max(arrived) - start)
+    for reader in readers:
+        reader.close()
+    row(f"{count} real consumers parked on one partition: all woken within", statistics.median(spans) / 1e6, "ms", 17)
+
+
+def serve_eagerly(arguments):
+    """Run a node whose action queue runs each check on the spot: what the queue is measured against."""
+    from examples.broker.__main__ import main  # noqa: PLC0415
+    from purgatory import ActionQueue  # noqa: PLC0415
+
+    ActionQueue.add = lambda _self, action, *args: action(*args)
+    return main(arguments)
+
+
+def main():
+    if sys.argv[1:2] == ["--eager"]:
+        return serve_eagerly(sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--replicas", type=int, nargs="*", default=[1, 3])
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
+    options = parser.parse_args()
+    print(f"{'':<66} {'here':>12} {'':<6} {'prototype':>12} {'better':>9}")
+    for replicas in options.replicas:
+        with cluster(replicas) as (bootstrap, pid):
+            one_at_a_time(bootstrap, pid, options.seconds, replicas)
+            pipelined(bootstrap, pid, options.seconds, replicas)
+            batched(bootstrap, pid, options.seconds, replicas)
+    with cluster(1) as (bootstrap, _):
+        long_poll(bootstrap, options.seconds)
+        many_consumers(bootstrap)
+        parked_fetches(bootstrap, "checks after the answer", 9)
+    with cluster(1, eager=True) as (bootstrap, _):
+        parked_fetches(bootstrap, "checks on the spot", 60)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
