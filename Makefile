@@ -14,10 +14,10 @@ READY := $(VENV)/.ready
 DOCS  := $(VENV)/.ready-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format cov bench docs soak programs clean
+.PHONY: help run test check format cov bench docs soak programs clean broker bench-broker
 
 help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 run: $(READY) ## Watch it work: a small replicated log under load, about 20 seconds (ARGS="--seconds 5")
 	$(PY) -m examples.quickstart $(ARGS)
@@ -43,6 +43,12 @@ cov: $(READY) ## Run the quicker tests under coverage and report the lines and b
 
 bench: $(READY) ## Measure timer and purgatory beside their peers, on an idle machine; JSON in var/ (ONLY="timer load" ARGS=--quick)
 	$(PY) -m tests.benchmarks $(ONLY) $(ARGS)
+
+broker: $(READY) ## Start the broker example on 127.0.0.1:9092 (ARGS="--replicas 3")
+	$(PY) -m examples.broker $(ARGS)
+
+bench-broker: $(READY) ## Measure the broker example with a real client, beside its prototype's figures
+	$(PY) -m tests.benchmarks.broker $(ARGS)
 
 docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
