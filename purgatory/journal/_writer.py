@@ -238,8 +238,8 @@ class FolderWriter:
         count = len(rows) // self.width
         try:
             frame = encode(self._to_batch(rows, self._next))
-        except Exception:  # noqa: BLE001  a key whose label can't be made, say: these rows can never be written
-            _log.exception("journal.rows_refused", folder=str(self.folder), rows=count)
+        except Exception as error:  # noqa: BLE001  # a key without a name, say: these rows can never be written
+            _log.error("journal.rows_refused", folder=str(self.folder), rows=count, error=repr(error))
             self._held = []
             with self._counting:
                 self._dropped += count
@@ -323,8 +323,8 @@ class FolderWriter:
     def _seal(self, path: Path) -> None:
         try:
             seal(path, parquet=self.options.parquet)
-        except Exception:  # noqa: BLE001  the open segment stays, readable, and the next start tries again
-            _log.exception("journal.seal_failed", segment=path.name)
+        except Exception as error:  # noqa: BLE001  # the open segment stays readable, the next start tries again
+            _log.error("journal.seal_failed", segment=path.name, error=repr(error))
             with self._counting:
                 self._seal_errors += 1
         else:
