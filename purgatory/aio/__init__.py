@@ -1,0 +1,10 @@
+"""A purgatory for asyncio: await an operation, on one loop without a thread, or in a thread-based purgatory.
+
+Start at :class:`AsyncPurgatory`.
+"""
+
+from purgatory.aio._operation import AsyncOperation
+from purgatory.aio._purgatory import AsyncPurgatory
+from purgatory.aio._timer import LoopTimer
+
+__all__ = ["AsyncOperation", "AsyncPurgatory", "LoopTimer"]

@@ -1,0 +1,76 @@
+"""From any thread to one loop: many messages, one wake-up.
+
+``loop.call_soon_threadsafe`` writes a byte to a socket, which wakes the loop; one call a message costs more than most
+messages. So messages go into a deque, and only who finds the mailbox *disarmed* wakes the loop:
+
+    post:     append;  if not armed:  armed = True;  wake the loop
+    deliver:  armed = False;  take messages until there are none
+
+No message is left lying. ``deliver`` disarms *before* it looks, ``post`` appends *before* it looks: if a poster finds
+the mailbox armed, the delivery it counts on has not disarmed yet, so it will look after the append. Two posters who
+both find it disarmed wake the loop twice, which costs a little and harms nobody. (Append and popleft are atomic in the
+default and in the free-threaded build; so are the store and the load of an attribute, which also can't pass each
+other.)
+
+A delivery hands out :attr:`Mailbox.size` messages at most, then lets the loop go round once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Mailbox"]
+
+
+class Mailbox:
+    """Calls that any thread may ask one loop to make, in the order asked for.
+
+    Args:
+        loop: the loop, which must run on the thread that makes the mailbox.
+        size: how many calls are made before the loop goes round.
+
+    Attributes:
+        thread: the ident of the loop's thread.
+        context: what the calls run in: an empty context, not that of some request that happened to come first.
+    """
+
+    __slots__ = ("_armed", "_messages", "context", "loop", "size", "thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
+        self.loop = loop
+        self.size = size
+        self.thread = threading.get_ident()
+        self.context = contextvars.Context()
+        self._messages: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._armed = False
+
+    def post(self, function: Callable[..., object], *args: object) -> None:
+        """Have the loop call ``function(*args)``. From any thread. Dropped if the loop is closed."""
+        self._messages.append((function, args))
+        if not self._armed:
+            self._armed = True
+            try:
+                self.loop.call_soon_threadsafe(self._deliver, context=self.context)
+            except RuntimeError:  # the loop is closed: nobody waits on it any more
+                self._messages.clear()
+
+    def _deliver(self) -> None:
+        self._armed = False
+        messages = self._messages
+        for _ in range(self.size):
+            try:
+                function, args = messages.popleft()
+            except IndexError:
+                return
+            try:
+                function(*args)
+            except Exception as error:  # noqa: BLE001  # one message must not stop those behind it
+                self.loop.call_exception_handler({"message": "a purgatory's message failed", "exception": error})
+        if messages and not self._armed:
+            self._armed = True
+            self.loop.call_soon(self._deliver, context=self.context)

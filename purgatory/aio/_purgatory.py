@@ -1,0 +1,396 @@
+"""The purgatory for asyncio: ``await`` an operation.
+
+Two ways to drive it, the same behaviour (one contract suite runs over both):
+
+- ``AsyncPurgatory(name)`` lives **on one loop**, without a thread. A :class:`LoopTimer` expires; every check, predicate
+  and hook runs on the loop, so the state they look at needs no lock. ``check_and_complete`` from another thread hands
+  the key to the loop.
+- ``AsyncPurgatory.over(purgatory)`` lets **one or several loops await in a thread-based purgatory**. Checks and hooks
+  run where the core runs them, on whatever thread; each loop is woken once for many completions.
+
+**Cancelling** the task that awaits takes the operation out, in the same turn of the loop in which the cancellation
+arrives. Three things may race: a completion, an expiry, a cancellation. The core gives the operation one outcome, once,
+so ``operation.cancel()`` answers who was first:
+
+    1. the operation completes: its outcome is decided, its hooks run, the future is set, the task will be woken
+    2. before that, the task is cancelled
+    3. the task wakes with ``CancelledError``; ``cancel()`` answers False; **the error is raised all the same**
+
+A cancellation is never swallowed (as ``asyncio.wait_for`` once did), and no completion is lost: the hooks have run, and
+``operation.outcome`` says so. Nor is there a wake-up to lose (as with ``asyncio.Condition``, whose ``notify`` may pick
+a task that was just cancelled): a check looks at everyone who waits, and whoever is cancelled takes nothing away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from purgatory import (
+    AlreadyParked,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+    InvalidOperation,
+    InvalidSetting,
+    Observer,
+    Outcome,
+    PurgatoryClosed,
+    PurgatorySnapshot,
+    ShutdownReport,
+)
+from purgatory.aio._operation import Hooked, Until, has_async_hooks
+from purgatory.aio._shutdown import Drain, Shutdown
+from purgatory.aio._sweep import Sweeps
+from purgatory.aio._timer import LoopTimer
+from purgatory.aio._waiters import Waiters
+from timer import Timer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from purgatory.aio._mailbox import Mailbox
+
+__all__ = ["AsyncPurgatory"]
+
+OperationT = TypeVar("OperationT", bound=DelayedOperation)
+
+
+class AsyncPurgatory(Generic[OperationT]):
+    """Where operations are awaited. An async context manager that shuts down, by ``drain="expire"``, on leaving.
+
+    Belongs to the loop it is first used on. Only :meth:`check_and_complete` and what an operation offers itself may be
+    called from other threads.
+
+    Args:
+        name: names it in logs and metrics.
+        timer: expires the operations; may be shared by purgatories of one loop, and is not shut down with them. A
+            :class:`LoopTimer` of its own if not given.
+        broker_id: carried along for whoever runs several.
+        purge_interval: how many entries of finished operations may stay in watch lists before they are cleared away.
+        shards: how many parts the watch lists are split in.
+        max_parked: refuse to park more operations than this.
+        observers: are told of each operation that comes and goes.
+        slice_size: how many operations are checked, expired or woken before the loop goes round.
+
+    Raises:
+        InvalidSetting: a setting that cannot work.
+
+    >>> import asyncio
+    >>> async def main() -> None:
+    ...     basket: list[str] = []
+    ...     async with AsyncPurgatory("basket") as purgatory:
+    ...         waiting = asyncio.ensure_future(purgatory.wait_for(lambda: basket, keys=["basket"], timeout_ms=1_000))
+    ...         await asyncio.sleep(0)
+    ...         basket.append("apple")
+    ...         purgatory.check_and_complete("basket")
+    ...         print(await waiting)
+    >>> asyncio.run(main())
+    Outcome.SATISFIED
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_asked",
+        "_kinds",
+        "_own_timer",
+        "_owned",
+        "_purgatory",
+        "_shutdown",
+        "_sweeps",
+        "_waiters",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        broker_id: int = 0,
+        purge_interval: int = 1000,
+        shards: int = 512,
+        max_parked: int | None = None,
+        observers: Iterable[Observer] = (),
+        slice_size: int = 512,
+    ) -> None:
+        if timer is not None and not (isinstance(timer, Timer) and timer.is_driven):
+            raise InvalidSetting("timer", timer, "a LoopTimer, or another timer that is driven already")
+        self._own_timer = LoopTimer(name, slice_size=_checked_slice(slice_size)) if timer is None else None
+        purgatory: DelayedOperationPurgatory[OperationT] = DelayedOperationPurgatory(
+            name,
+            timer=timer or self._own_timer,
+            broker_id=broker_id,
+            purge_interval=purge_interval,
+            reaper_enabled=False,
+            shards=shards,
+            max_parked=max_parked,
+            observers=observers,
+        )
+        self._set_up(purgatory, slice_size, owned=True)
+
+    @classmethod
+    def over(cls, purgatory: DelayedOperationPurgatory[OperationT], *, slice_size: int = 512) -> Self:
+        """Await in a thread-based purgatory, from one loop or several.
+
+        Shutting this down settles the operations that were parked through it; the purgatory itself is its owner's.
+
+        Raises:
+            InvalidSetting: a setting that cannot work.
+        """
+        if not isinstance(purgatory, DelayedOperationPurgatory):
+            raise InvalidSetting("purgatory", purgatory, "a DelayedOperationPurgatory")
+        self = cls.__new__(cls)
+        self._own_timer = None
+        self._set_up(purgatory, _checked_slice(slice_size), owned=False)
+        return self
+
+    def _set_up(self, purgatory: DelayedOperationPurgatory[OperationT], slice_size: int, *, owned: bool) -> None:
+        self._purgatory = purgatory
+        self._owned = owned
+        self._kinds: dict[type, bool] = {}  # types seen, and whether their hooks are coroutines
+        self._asked: dict[Hashable, None] = {}  # keys that another thread has asked the loop to check
+        self._waiters = Waiters(purgatory, slice_size)
+        self._sweeps = Sweeps(purgatory, slice_size)
+        self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
+        purgatory.attach(self._waiters)
+
+    # -- await
+
+    async def park(self, operation: OperationT, keys: Sequence[Hashable]) -> Outcome:
+        """Park the operation, and return how it left, after its hooks have run.
+
+        Being cancelled takes the operation out of the purgatory, unless it has completed; see the module's header. What
+        hooks raise is logged and counted, not raised here.
+
+        Returns:
+            The outcome: ``CANCELLED`` if somebody else took the operation out, or a shutdown did.
+
+        Raises:
+            NoKeys: there are no keys.
+            WatchKeysType: ``keys`` is a ``str``, or no sequence.
+            UnhashableKey: a key has no hash.
+            InvalidOperation: ``operation`` is no operation, or one that can't have coroutines for hooks.
+            AlreadyParked: the operation was given to a purgatory before.
+            PurgatoryFull: ``max_parked`` operations wait.
+            PurgatoryClosed: the purgatory is shut down.
+            RuntimeError: the purgatory belongs to another loop.
+        """
+        loop = asyncio.get_running_loop()
+        if loop not in self._waiters.mailboxes:
+            self._seat(loop)
+        if self._shutdown.begun:
+            raise PurgatoryClosed(self.name)
+        kind = type(operation)
+        hooked = self._kinds.get(kind)
+        if hooked is None:
+            hooked = self._admit(operation)
+        future: asyncio.Future[Outcome] = loop.create_future()
+        if hooked:
+            return await self._park_hooked(operation, keys, future)
+        entries = self._waiters.entries
+        # The entry first: whoever completes the operation must find it.
+        if entries.setdefault(operation, future) is not future:
+            raise AlreadyParked(operation)
+        try:
+            if self._purgatory.try_complete_else_watch(operation, keys):
+                return Outcome.IMMEDIATE
+            outcome = operation.outcome
+            if outcome is not None and not operation.keys:
+                return outcome  # it was completed before it came here: nobody will say so again
+            try:
+                return await future
+            except BaseException:  # cancelled, or the coroutine is being closed: out it goes, if it is still in
+                operation.cancel()
+                raise
+        finally:
+            del entries[operation]
+
+    async def _park_hooked(
+        self, operation: OperationT, keys: Sequence[Hashable], future: asyncio.Future[Outcome]
+    ) -> Outcome:
+        """Park an operation whose hooks are coroutines."""
+        entries = self._waiters.entries
+        if operation in entries:
+            raise AlreadyParked(operation)
+        entries[operation] = entry = Hooked(operation, future, self._waiters)
+        try:
+            completed = self._purgatory.try_complete_else_watch(operation, keys)
+        except BaseException:
+            self._waiters.forget(operation)
+            entry.undo()
+            raise
+        outcome = operation.outcome
+        if not completed and outcome is not None and not operation.keys:
+            self._waiters.forget(operation)
+            return outcome
+        try:
+            return await future
+        except BaseException:
+            operation.cancel()
+            raise  # the entry is the hooks' now, if they are to run
+
+    async def wait_for(self, predicate: Callable[[], object], *, keys: Sequence[Hashable], timeout_ms: int) -> Outcome:
+        """Wait until ``predicate()`` holds, or the time is up. It is asked now, and at every check of one of the keys.
+
+        Returns:
+            ``IMMEDIATE`` or ``SATISFIED`` if the predicate holds; ``EXPIRED`` if the time was up first; ``CANCELLED``
+            if a shutdown, or somebody else, ended the wait. Every outcome is true in a condition: compare it.
+
+        Raises:
+            InvalidSetting: the predicate can't be called, or is a coroutine.
+            Exception: whatever the predicate raises; that ends the wait.
+            PurgatoryError: as :meth:`park`.
+        """
+        if not callable(predicate) or inspect.iscoroutinefunction(predicate):
+            raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
+        operation = Until(predicate, timeout_ms)
+        outcome = await self.park(operation, keys)  # type: ignore[arg-type]  # one of our own among the user's
+        if operation.error is not None:
+            raise operation.error
+        return outcome
+
+    # -- satisfy
+
+    def check_and_complete(self, key: Hashable) -> int:
+        """Check every operation parked under a key. From any thread.
+
+        On a loop, a key under which more than ``slice_size`` wait is checked a slice at a time, letting the loop go
+        round in between. From a thread other than the loop's, a purgatory on one loop has the loop check the key soon.
+
+        Returns:
+            How many operations were completed before this returned: not those of later slices, or of the loop.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        mailboxes = self._waiters.mailboxes
+        loop = asyncio._get_running_loop()  # None if there is none, where get_running_loop() would raise
+        mailbox = None if loop is None else mailboxes.get(loop)
+        try:
+            hash(key)
+        except TypeError:
+            return self._purgatory.check_and_complete(key)  # which knows what to say to that
+        if mailbox is not None:
+            return self._sweeps.check(key, mailbox)
+        if self._owned:
+            for home in list(mailboxes.values()):
+                if home.thread != get_ident() and not home.loop.is_closed():
+                    self._ask(key, home)
+                    return 0
+        return self._purgatory.check_and_complete(key)
+
+    def _ask(self, key: Hashable, home: Mailbox) -> None:
+        """Have the loop check a key; once, if many ask before it gets to it."""
+        if key not in self._asked:
+            self._asked[key] = None
+            home.post(self._check_asked, key, home)
+
+    def _check_asked(self, key: Hashable, home: Mailbox) -> None:
+        # Taken out before the check: whoever finds the key in here may count on a check that is yet to come.
+        self._asked.pop(key, None)
+        self._sweeps.check(key, home)
+
+    def cancel_for_key(self, key: Hashable) -> list[OperationT]:
+        """Take every operation under a key out; whoever awaits one gets ``Outcome.CANCELLED``. Returns the operations.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        return self._purgatory.cancel_for_key(key)
+
+    # -- looking in
+
+    @property
+    def name(self) -> str:
+        """The purgatory's name."""
+        return self._purgatory.name
+
+    @property
+    def purgatory(self) -> DelayedOperationPurgatory[OperationT]:
+        """The purgatory beneath."""
+        return self._purgatory
+
+    @property
+    def timer(self) -> Timer | None:
+        """What expires the operations."""
+        return self._purgatory.timer
+
+    @property
+    def waiting(self) -> int:
+        """How many calls of :meth:`park` and :meth:`wait_for` have not returned."""
+        return len(self._waiters.entries)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it refuses operations."""
+        return self._shutdown.begun or self._purgatory.is_closed
+
+    def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
+        """The purgatory as it is now, as a frozen value."""
+        return self._purgatory.snapshot(largest=largest)
+
+    # -- the end
+
+    async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport:
+        """Refuse new operations, settle those that wait, and return when everyone who awaits one has had the answer.
+
+        Args:
+            drain: ``"expire"`` completes and expires every operation now; ``"cancel"`` takes them out, into the report,
+                and whoever awaits one gets ``Outcome.CANCELLED``; ``"wait"`` lets them complete or expire by themselves
+                up to ``timeout_ms``, then expires the rest.
+            timeout_ms: how long ``"wait"`` waits, and how long those who got their answer are given to take it.
+
+        Returns:
+            What became of the operations. The same report when called again.
+
+        Raises:
+            InvalidSetting: no such policy.
+        """
+        report = await self._shutdown.run(drain, timeout_ms)
+        self._purgatory.detach(self._waiters)
+        if self._own_timer is not None:
+            self._own_timer.shutdown()
+        return report
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        if loop not in self._waiters.mailboxes:
+            self._seat(loop)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.shutdown()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {self.waiting} waiting{', shut down' if self.is_closed else ''}>"
+
+    # -- small things
+
+    def _seat(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See this loop for the first time."""
+        if self._owned:
+            for other in self._waiters.mailboxes:
+                raise RuntimeError(
+                    f"{self!r} belongs to {other!r}; make one for each loop, or use AsyncPurgatory.over() for several"
+                )
+            if isinstance(self._purgatory.timer, LoopTimer):
+                self._purgatory.timer.bind()
+        self._waiters.seat(loop)
+
+    def _admit(self, operation: object) -> bool:
+        """Look at a type once; whether its hooks are coroutines."""
+        if not isinstance(operation, DelayedOperation):
+            raise InvalidOperation(operation, "it is no DelayedOperation")
+        hooked = self._kinds[type(operation)] = has_async_hooks(type(operation))
+        return hooked
+
+
+def _checked_slice(slice_size: Any) -> int:
+    if type(slice_size) is not int or slice_size < 1:
+        raise InvalidSetting("slice_size", slice_size, "a whole number of operations, 1 or more")
+    return slice_size

@@ -1,0 +1,258 @@
+"""The wheel on an event loop: one ``call_at`` handle for the next occupied bucket, and no thread.
+
+Everything about time is :class:`timer.SystemTimer`'s: the wheel, the rounding up, never early. What is left to do is to
+be called when the next bucket comes due:
+
+- after ``add``: if the task is due before the bucket that the handle is set for, set the handle earlier. One comparison
+  of integers for every other task. (A task whose deadline lies in the tick *before* that bucket's belongs into that
+  very bucket, hence the "one tick earlier".)
+- when the handle calls: flush what is due, set the handle for what is next. Cancelled tasks leave the handle where it
+  is; it then calls for nothing, once, and moves on.
+
+**A loop's clock is not the wheel's.** A loop may call a little early (asyncio by the clock's resolution, uvloop by up
+to a millisecond, because it counts in whole ones from a time it read before). The wheel's own clock decides: called too
+early, the timer looks again a millisecond later, rather than spin.
+
+**The loop is not to starve.** Tasks run on the loop, at most ``slice_size`` before it goes round once. ``wheel_size``
+is 256 rather than 20: a bucket of the second level then spans 256 ms and one of the third 65 s, so that even with a
+million tasks of half a minute, no bucket that has to be spread on the finer level holds more than some thousands.
+
+**Rejected**: a ``call_later`` for each operation, which is a heap with lazy deletion: cancelling 100,000 is a pause,
+and each keeps its memory until half of them are dead. A thread that sleeps and calls ``call_soon_threadsafe``: two
+wake-ups for one.
+
+Adding and cancelling may be done from any thread; off the loop's thread, setting the handle is handed to the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from purgatory import InvalidSetting
+from timer import NS_PER_MS, Clock, SystemTimer, TimerTask, TimerTaskList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["LoopTimer"]
+
+_MISSING = object()
+#: A time that never comes, and one that is always past.
+_NEVER, _NOW = 1 << 127, -1
+
+
+class LoopTimer(SystemTimer):
+    """A timer whose tasks run on an event loop.
+
+    Args:
+        name: names it in errors.
+        loop: the loop; if not given, the one that runs when the first task is added.
+        tick_ms: how finely time is told apart.
+        wheel_size: buckets a level.
+        clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
+        max_pending: refuse to hold more tasks than this.
+        on_error: told of whatever a task raises.
+        slice_size: how many tasks run before the loop goes round.
+
+    >>> import asyncio
+    >>> class Ping(TimerTask):
+    ...     def run(self) -> None:
+    ...         print("ping")
+    >>> async def main() -> None:
+    ...     with LoopTimer() as timer:
+    ...         timer.add(Ping(5))
+    ...         await asyncio.sleep(0.05)
+    >>> asyncio.run(main())
+    ping
+    """
+
+    __slots__ = ("_context", "_earlier_ns", "_handle", "_loop", "_thread", "_turns")
+
+    def __init__(
+        self,
+        name: str = "loop-timer",
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        tick_ms: int = 1,
+        wheel_size: int = 256,
+        clock: Clock | None = None,
+        max_pending: int | None = None,
+        on_error: Callable[[TimerTask, BaseException], None] | None = None,
+        slice_size: int = 512,
+    ) -> None:
+        if type(slice_size) is not int or slice_size < 1:
+            raise InvalidSetting("slice_size", slice_size, "a whole number of tasks, 1 or more")
+        self._turns = _Turns(self, slice_size)
+        super().__init__(
+            name,
+            tick_ms=tick_ms,
+            wheel_size=wheel_size,
+            clock=clock,
+            executor=self._turns,
+            max_pending=max_pending,
+            on_error=on_error,
+        )
+        self._loop = loop
+        self._thread: int | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._earlier_ns = _NEVER  # a task due by this comes before what the handle is set for
+        self._context = contextvars.Context()  # not that of whichever request happened to set the handle
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that the tasks run on; None before it is known."""
+        return self._loop
+
+    @property
+    def is_driven(self) -> bool:
+        """Always True: by its loop."""
+        return True
+
+    def bind(self) -> None:
+        """Belong to the running loop.
+
+        Raises:
+            RuntimeError: no loop is running, or the timer belongs to another.
+        """
+        running = asyncio.get_running_loop()
+        if self._loop is not None and self._loop is not running:
+            raise RuntimeError(f"{self.name!r} belongs to another event loop; make a timer for each loop")
+        self._loop = running
+        self._thread = threading.get_ident()
+
+    def add(self, task: TimerTask) -> None:
+        """Run ``task`` once on the loop, when its delay from now has passed; a pending task is moved.
+
+        Raises:
+            TimerClosed: the timer is shut down.
+            TimerFull: ``max_pending`` tasks are pending.
+            RuntimeError: it isn't known yet which loop the timer belongs to, and none is running here.
+        """
+        if self._loop is None:
+            self.bind()
+        super().add(task)
+        if task._deadline_ns <= self._earlier_ns:
+            self._on_loop(self._set)
+
+    def advance_clock(self, timeout_ms: float) -> bool:  # noqa: ARG002  # the signature is every timer's
+        """Expire what is due. Doesn't wait: a loop must not. There is hardly a reason to call this.
+
+        Returns:
+            Whether something was due.
+        """
+        return super().advance_clock(0)
+
+    def shutdown(self) -> list[TimerTask]:
+        """Stop for good, after running what was due already; returns what was pending, earliest first."""
+        leftovers = super().shutdown()
+        self._turns.finish()
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            self._on_loop(self._unset)
+        return leftovers
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        """Call on the loop's thread: here, if this is it."""
+        if self._thread == threading.get_ident():
+            function()
+        elif self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(function, context=self._context)
+            except RuntimeError:  # the loop is closed, and runs nothing any more
+                self._earlier_ns = _NOW
+
+    def _set(self, least_ms: float = 0.0) -> None:
+        """Set the handle for the next bucket."""
+        loop = self._loop
+        assert loop is not None
+        self._thread = threading.get_ident()
+        self._unset()
+        wait_ms = self.next_deadline_ms()
+        if wait_ms is None or self.is_closed:
+            return
+        self._earlier_ns = self._clock() + round(wait_ms * NS_PER_MS) - self._tick_ns
+        when = loop.time() + max(wait_ms, least_ms) / 1000
+        self._handle = loop.call_at(when, self._come_due, context=self._context)
+
+    def _unset(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._earlier_ns = _NEVER
+
+    def _come_due(self) -> None:
+        self._handle = None
+        self._earlier_ns = _NOW  # tasks that are added meanwhile are seen to at the end
+        expired = False
+        try:
+            expired = self.advance_clock(0)
+        finally:
+            self._set(least_ms=0.0 if expired else 1.0)
+
+
+class _Turns:
+    """The timer's executor: runs due tasks on the loop, ``size`` of them a turn."""
+
+    __slots__ = ("_jobs", "_scheduled", "_size", "_timer")
+
+    def __init__(self, timer: LoopTimer, size: int) -> None:
+        self._timer = timer
+        self._size = size
+        # What to call, the tasks left, how many the timer believes they are.
+        self._jobs: deque[tuple[Callable[..., Any], Iterator[TimerTask], int]] = deque()
+        self._scheduled = False
+
+    def submit(self, run: Callable[..., Any], /, *args: Any) -> None:
+        """Run a batch of due buckets soon, on the loop."""
+        batch, count = args
+        self._jobs.append((run, iter([task for bucket in batch for task in bucket.copy()]), count))
+        if not self._scheduled:
+            self._scheduled = True
+            self._timer._on_loop(self._schedule)
+
+    def finish(self) -> None:
+        """Run all that is left, now and here."""
+        while self._jobs:
+            self._turn()
+
+    def _schedule(self) -> None:
+        loop = self._timer._loop
+        assert loop is not None
+        if not loop.is_closed():
+            loop.call_soon(self._turn, context=self._timer._context)
+
+    def _turn(self) -> None:
+        try:
+            run, tasks, count = self._jobs.popleft()
+        except IndexError:
+            self._scheduled = False
+            return
+        turn, taken = self._cut(tasks)
+        if taken == self._size:
+            self._jobs.appendleft((run, tasks, count - taken))
+        try:
+            run([turn], taken if taken == self._size else count)
+        finally:
+            self._scheduled = bool(self._jobs)
+            if self._scheduled:
+                self._schedule()
+
+    def _cut(self, tasks: Iterator[TimerTask]) -> tuple[TimerTaskList, int]:
+        """Move the next tasks, but for those cancelled since, to a bucket of their own; how many it looked at."""
+        lock = self._timer._lock
+        turn = TimerTaskList(0, 1, 0, lock, closed=True)
+        taken = 0
+        # Under the lock: a canceller that doesn't find its task looks again behind it.
+        with lock:
+            for task in islice(tasks, self._size):
+                taken += 1
+                bucket = task._bucket
+                if bucket is not None and bucket.closed and bucket.pop(task, _MISSING) is not _MISSING:
+                    task._bucket = turn
+                    turn[task] = None
+        return turn, taken
