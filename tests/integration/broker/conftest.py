@@ -152,6 +152,12 @@ def broker(tmp_path_factory):
     cluster.stop()
 
 
+@pytest.fixture(name="free_ports")
+def free_ports_fixture():
+    """Ports that nobody listens on."""
+    return free_ports
+
+
 @pytest.fixture
 def topic():
     """A name that no other test uses."""

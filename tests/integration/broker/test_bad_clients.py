@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+import urllib.request
 
 import confluent_kafka
 import pytest
@@ -184,19 +185,23 @@ def test_unknown_api_versions_requests_are_told_what_there_is(cluster, connect):
     assert (0, 0, 7) == struct.unpack(">hhh", data[14:20])
 
 
-def test_a_client_that_leaves_takes_its_fetches_along(cluster, connect, eventually):
+def test_a_client_that_leaves_takes_its_fetches_along(start_cluster, free_ports, eventually):
     """Fetches of a client that is gone don't stay parked until their time is up."""
+    (metrics_port,) = free_ports(1)
+    cluster = start_cluster(1, "--metrics-port", str(metrics_port))
     serves(cluster)
-    sock = connect()
-    waiting = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
-    for number in range(100):
-        sock.sendall(frame(1, 4, waiting, number))
-    time.sleep(0.3)
-    sock.close()
-    time.sleep(0.3)
-    began = time.monotonic()
-    assert 0 == cluster.leader.stop()
-    assert time.monotonic() - began < 5
+
+    def parked():
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as response:
+            text = response.read().decode()
+        return float(re.search(r'purgatory_parked_operations{purgatory="fetch"} (.*)', text).group(1))
+
+    with socket.create_connection(("127.0.0.1", cluster.ports[0])) as sock:
+        waiting = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
+        for number in range(100):
+            sock.sendall(frame(1, 4, waiting, number))
+        eventually(lambda: parked() == 100)
+    eventually(lambda: parked() == 0)
 
 
 def test_stopping_answers_who_waits(cluster, connect):
