@@ -17,12 +17,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from purgatory._keeper import Keeper
+from purgatory._log import log, throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from purgatory._operation import DelayedOperation
-    from purgatory._watchers import WatcherList, Watchers
+    from purgatory._watchers import Watchers
 
 __all__ = ["Graveyard"]
 
@@ -36,16 +35,14 @@ class Graveyard:
     """The tombstones and idle keys of one purgatory.
 
     Args:
-        shards: the purgatory's shards.
         interval: how many may be noted before they are cleared away.
         name: names the keeper's thread.
         unattended: whether the keeper may work off a large purge.
     """
 
-    __slots__ = ("_interval", "_lock", "_noted", "_purged", "_shards", "_unattended", "keeper")
+    __slots__ = ("_interval", "_lock", "_noted", "_purged", "_unattended", "keeper")
 
-    def __init__(self, shards: Sequence[WatcherList], interval: int, name: str, *, unattended: bool) -> None:
-        self._shards = shards
+    def __init__(self, interval: int, name: str, *, unattended: bool) -> None:
         self._interval = interval
         self._unattended = unattended
         # (watchers, token) of a tombstone, (watchers, None) of an idle key. Appending to a deque and taking from it are
@@ -115,7 +112,7 @@ class Graveyard:
 
     def _drop(self, most: int) -> int:
         dropped = 0
-        noted, shards = self._noted, self._shards
+        noted = self._noted
         for _ in range(most):
             try:
                 watchers, token = noted.popleft()
@@ -126,8 +123,16 @@ class Graveyard:
             # First the mark, then the look: a key that empties in between is noted again.
             watchers.idle = False
             if not watchers:
-                shards[hash(watchers.key) % len(shards)].remove_if_empty(watchers)
+                self._forget(watchers)
         if dropped:
             with self._lock:
                 self._purged += dropped
         return dropped
+
+    @staticmethod
+    def _forget(watchers: Watchers) -> None:
+        try:
+            watchers.home.remove_if_empty(watchers)
+        except Exception as error:  # noqa: BLE001  # a key's own __hash__ or __eq__: it stays, and nobody else suffers
+            if throttle.admit("key_failed", type(watchers.key).__qualname__) is not None:
+                log.error("key_failed", key=type(watchers.key).__qualname__, error=repr(error), exc_info=error)

@@ -56,7 +56,7 @@ class Keeper:
     def purge(self) -> None:
         """Work off the purge debt."""
         with self._changed:
-            if not self._purging:
+            if not self._purging or self._thread is None:
                 self._purging = True
                 self._wake()
 
@@ -96,7 +96,7 @@ class Keeper:
                 waiting = list(self._missed)
                 self._missed.clear()
                 purging, self._purging = self._purging, False
-            more = purging and self._purge_slice()
+            more = purging and self._purge()
             for operation in waiting:
                 self._try(operation)
             with self._changed:
@@ -106,6 +106,13 @@ class Keeper:
                 if (self._missed or self._purging) and not self._stopped:
                     self._changed.wait(rest_s)
                     rest_s = min(2 * rest_s, LONGEST_REST_S)
+
+    def _purge(self) -> bool:
+        try:
+            return self._purge_slice()
+        except BaseException as error:  # noqa: BLE001  # the next purge may do better; this thread must go on
+            log.error("purge_failed", keeper=self._name, error=repr(error), exc_info=error)
+            return False
 
     @staticmethod
     def _try(operation: DelayedOperation) -> None:

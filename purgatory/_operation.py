@@ -49,8 +49,26 @@ __all__ = ["DelayedOperation", "LockLike"]
 
 _OUTCOMES = (None, Outcome.IMMEDIATE, Outcome.SATISFIED, Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FORCED)
 
-#: Guards the one step of an operation that was never given to a purgatory.
-_homeless = threading.RLock()
+
+class _Homeless:
+    """Guards the one step of an operation that was not given to a purgatory.
+
+    Attributes:
+        lock: held for the step.
+        busy: whether somebody is at it; whoever gives an operation a home looks here after, and waits.
+    """
+
+    __slots__ = ("busy", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.busy = False
+
+
+homeless = _Homeless()
+
+#: What stands for the watches of an operation that was finished without a home.
+NEVER_HOME: list[Watchers] = []
 
 
 class LockLike(Protocol):
@@ -273,32 +291,53 @@ class DelayedOperation(TimerTask, abc.ABC):
         moment ends the phase before looking at the outcome, so at least one of the two does it.
         """
         home = self._home
-        lock = _homeless if home is None else home.lock
+        if home is None and self._finish_homeless(outcome):
+            return True
+        home = self._home
+        if home is None:
+            return False
+        lock = home.lock
         lock.acquire()
         try:
             if self._outcome != OPEN:
                 return False
             self._outcome = outcome
-            if home is not None:
-                home.left[outcome] += 1
-                home.checks += self._checks
+            home.left[outcome] += 1
+            home.checks += self._checks
         finally:
             lock.release()
         bucket = self._bucket
-        if bucket is not None:
-            # TimerTask.cancel, its first look written out.
-            if bucket.pop(self, MISSING) is MISSING:
-                TimerTask.cancel(self)
-            else:
-                self._bucket = None
-        if home is not None:
-            purgatory = home.purgatory
-            if self._phase == OPEN and self._watches:
-                purgatory._graveyard.bury(self)
-            if purgatory._max_parked is not None:
-                purgatory._give_room()
-            if purgatory._audience.leavers:
-                purgatory._audience.leaving(self)
+        # TimerTask.cancel, its first look written out. One that expires is in no bucket: it was claimed there.
+        if bucket is not None and bucket.pop(self, MISSING) is MISSING and outcome != EXPIRED:
+            TimerTask.cancel(self)
+        purgatory = home.purgatory
+        if self._phase == OPEN and self._watches:
+            purgatory._graveyard.bury(self)
+        if purgatory._max_parked is not None:
+            purgatory._give_room()
+        if purgatory._audience.leavers:
+            purgatory._audience.leaving(self)
+        return True
+
+    def _finish_homeless(self, outcome: int) -> bool:
+        """The one step of an operation that no purgatory has; False if it has got one at this moment, or was done.
+
+        Without ``busy``, which the parker looks at once the operation has its home:
+
+            1. A, which forces the operation, sees no home
+            2. B parks it: it has a home now; B's check completes it, under the home's lock
+            3. A completes it once more, under the lock of the homeless
+        """
+        with homeless.lock:
+            homeless.busy = True
+            try:
+                if self._home is not None or self._outcome != OPEN:
+                    return False
+                self._outcome = outcome
+                self._watches = NEVER_HOME
+            finally:
+                homeless.busy = False
+        TimerTask.cancel(self)
         return True
 
     def _complete(self) -> Exception | None:

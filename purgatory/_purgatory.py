@@ -51,11 +51,11 @@ from purgatory._errors import (
 from purgatory._graveyard import Graveyard
 from purgatory._live import enroll
 from purgatory._log import log, throttle
-from purgatory._operation import DelayedOperation
-from purgatory._shutdown import Drain, shut_down
+from purgatory._operation import NEVER_HOME, DelayedOperation, homeless
+from purgatory._shutdown import Drain, let_go, settle
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals, take_snapshot
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
-from timer import NS_PER_MS, Driver, SystemTimer, Timer, TimerTask
+from timer import NS_PER_MS, Driver, SystemTimer, Timer, TimerClosed, TimerTask
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -154,9 +154,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         self._admitted: set[type] = set()
         self._audience = Audience(name, observers)
         self._shards: list[WatcherList] = [WatcherList(self) for _ in range(shards)]
-        self._graveyard = Graveyard(
-            self._shards, whole("purge_interval", purge_interval, 0), name, unattended=reaper_enabled
-        )
+        self._graveyard = Graveyard(whole("purge_interval", purge_interval, 0), name, unattended=reaper_enabled)
         self._closed = False
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport | None = None
@@ -215,14 +213,22 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         home = homes[0]
         lock = operation._lock
         lock.acquire()
-        if operation._home is not None or operation._outcome != OPEN:
+        if operation._home is not None:  # another thread was quicker
             lock.release()
             self._give_room()
-            if operation._home is not None:  # another thread was quicker
-                raise AlreadyParked(operation)
+            if operation._pending:
+                operation.maybe_try_complete()
+            raise AlreadyParked(operation)
+        operation._home = home
+        if homeless.busy:
+            with homeless.lock:
+                pass
+        if operation._watches is NEVER_HOME:  # forced, or cancelled, before it had a home
+            operation._home = None
+            lock.release()
+            self._give_room()
             return False
         try:
-            operation._home = home
             operation._phase = IMMEDIATE
             operation._checks = 1
             try:
@@ -231,7 +237,9 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 self._audience.contain(operation, "try_complete", error)
                 completed = False
             if operation._outcome != OPEN:
-                # Completed by this very check, or meanwhile by force.
+                # Completed by this very check, or meanwhile from outside.
+                if operation._outcome != IMMEDIATE:
+                    self._count_parked(home)
                 return completed and operation._outcome == IMMEDIATE
             if len(homes) == 1:
                 operation._watches = (home.watch(keys[0], operation._token, operation),)
@@ -248,7 +256,8 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 return completed
         except BaseException:
             operation._phase = OPEN
-            operation.cancel()
+            if operation.cancel():
+                self._count_parked(home)
             raise
         finally:
             operation._phase = OPEN
@@ -261,10 +270,15 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             else:
                 try:
                     timer.add(operation)
-                except BaseException:
-                    operation.cancel()
-                    self._settle_in(operation, home)
-                    raise
+                except BaseException as error:
+                    ours = operation.cancel()
+                    self._count_parked(home)
+                    if not isinstance(error, TimerClosed) or not self._closed:
+                        raise
+                    # A shutdown came between: it has settled the operation, or that is for the caller to do.
+                    if ours:
+                        raise PurgatoryClosed(self._name) from None
+                    return False
         self._settle_in(operation, home)
         if operation._pending:
             operation.maybe_try_complete()
@@ -279,6 +293,12 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             if operation._outcome != OPEN:
                 break
             watches.append(shard.watch(key, token, operation))
+
+    @staticmethod
+    def _count_parked(home: WatcherList) -> None:
+        """Count an operation as parked that is out again already, so that what came and what left add up."""
+        with home.lock:
+            home.parked += 1
 
     def _settle_in(self, operation: OperationT, home: WatcherList) -> None:
         """Count the operation as parked, and put right what happened since its last check."""
@@ -323,16 +343,22 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         completed = 0
         graves = 0
         # A list, made in one step that is atomic in both builds: operations come and go while hooks run.
-        for operation in list(watchers.values()):
+        operations = list(watchers.values())
+        for operation in operations:
             if operation is None:
                 graves += 1
             elif operation._outcome != OPEN:
                 watchers.pop(operation._token, None)
             else:
-                if operation._check():
-                    completed += 1
-                elif operation._outcome == OPEN:
-                    continue
+                try:
+                    if operation._check():
+                        completed += 1
+                    elif operation._outcome == OPEN:
+                        continue
+                except BaseException:
+                    # This thread is being stopped: the others under the key have not had their check.
+                    self._check_later(operations)
+                    raise
                 if len(operation._watches) > 1:
                     self._graveyard.bury(operation, watchers)
                 watchers.pop(operation._token, None)
@@ -341,6 +367,11 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         if not watchers and not watchers.idle:
             self._graveyard.note_idle(watchers)
         return completed
+
+    def _check_later(self, operations: Iterable[DelayedOperation | None]) -> None:
+        for operation in operations:
+            if operation is not None and operation._outcome == OPEN:
+                self._graveyard.keeper.retry(operation)
 
     # -- clear away
 
@@ -513,8 +544,9 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         self._closed = True
         with self._closing:
             if self._report is None:
-                self._report = shut_down(self, drain, timeout_ms)
-            return self._report
+                self._report = settle(self, drain, timeout_ms)
+        let_go(self)
+        return self._report
 
     def __enter__(self) -> Self:
         return self

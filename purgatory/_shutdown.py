@@ -1,4 +1,4 @@
-"""The end of a purgatory: refuse, stop the reaper, settle what is parked, let go of the threads.
+"""The end of a purgatory: refuse, settle what is parked, let go of the threads.
 
 **Nothing slips through.** ``_closed`` is set first. Whoever is parking an operation at that moment takes the home
 shard's lock once more at the end, under which the operations are collected here: either the collection sees the
@@ -15,36 +15,32 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from purgatory._log import log
 from purgatory._snapshot import ShutdownReport
+from timer import TimerTask
 
 if TYPE_CHECKING:
     from purgatory._operation import DelayedOperation
     from purgatory._purgatory import DelayedOperationPurgatory
 
-__all__ = ["Drain", "shut_down"]
+__all__ = ["Drain", "let_go", "settle"]
 
 Drain = Literal["expire", "cancel", "wait"]
 
 
-def shut_down(purgatory: DelayedOperationPurgatory[Any], drain: Drain, timeout_ms: int) -> ShutdownReport:
-    """Settle a purgatory that refuses operations already."""
+def settle(purgatory: DelayedOperationPurgatory[Any], drain: Drain, timeout_ms: int) -> ShutdownReport:
+    """Settle what is parked in a purgatory that refuses operations already."""
     started = time.monotonic()
     before = purgatory.totals()
     if drain == "wait":
         _wait_until_empty(purgatory, timeout_ms)
     waited = purgatory.totals()
-    if purgatory._driver is not None:
-        purgatory._driver.stop()
     cancelled: list[DelayedOperation] = []
     for operation in purgatory.operations():
         if drain != "cancel":
+            TimerTask.cancel(operation)
             operation.run()
         elif operation.cancel():
             cancelled.append(operation)
     stuck = _wait_until_empty(purgatory, timeout_ms)
-    purgatory._graveyard.keeper.stop()
-    if purgatory._own_timer and purgatory._timer is not None:
-        purgatory._timer.shutdown()
-    purgatory.purge()
     report = ShutdownReport(
         name=purgatory._name,
         drain=drain,
@@ -64,6 +60,20 @@ def shut_down(purgatory: DelayedOperationPurgatory[Any], drain: Drain, timeout_m
         elapsed_ms=round(report.elapsed_ms, 3),
     )
     return report
+
+
+def let_go(purgatory: DelayedOperationPurgatory[Any]) -> None:
+    """End the threads and the timer, if they are the purgatory's own. Harmless twice.
+
+    Not under the lock that makes the shutdown one: a hook that runs on one of these threads may be waiting for it in a
+    ``shutdown()`` of its own.
+    """
+    if purgatory._driver is not None:
+        purgatory._driver.stop()
+    purgatory._graveyard.keeper.stop()
+    if purgatory._own_timer and purgatory._timer is not None:
+        purgatory._timer.shutdown()
+    purgatory.purge()
 
 
 def _wait_until_empty(purgatory: DelayedOperationPurgatory[Any], timeout_ms: int) -> list[DelayedOperation]:

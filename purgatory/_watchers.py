@@ -50,14 +50,16 @@ class Watchers(dict[object, "DelayedOperation | None"]):
 
     Attributes:
         key: the key.
+        home: the shard.
         closed: set while, and after, the key is removed from its shard.
         idle: set when nobody waits under the key any more and that has been noted for the next purge.
     """
 
-    __slots__ = ("closed", "idle", "key")
+    __slots__ = ("closed", "home", "idle", "key")
 
-    def __init__(self, key: Hashable) -> None:
+    def __init__(self, key: Hashable, home: WatcherList) -> None:
         self.key = key
+        self.home = home
         self.closed = False
         self.idle = False
 
@@ -89,13 +91,13 @@ class WatcherList:
         """Put an operation under a key."""
         watchers = self.by_key.get(key)
         if watchers is None:
-            watchers = self.by_key.setdefault(key, Watchers(key))
+            watchers = self.by_key.setdefault(key, Watchers(key, self))
         watchers[token] = operation
         while watchers.closed:
             # The key is being removed, or was. Behind the lock that is decided.
             watchers.pop(token, None)
             with self.lock:
-                watchers = self.by_key.setdefault(key, Watchers(key))
+                watchers = self.by_key.setdefault(key, Watchers(key, self))
                 watchers[token] = operation
         return watchers
 
@@ -104,11 +106,14 @@ class WatcherList:
         lock = self.lock
         lock.acquire()
         try:
+            # The user's code first, as it may raise; and one that was removed stays closed, tombstones or not.
+            if self.by_key.get(watchers.key) is not watchers:
+                return
             watchers.closed = True
             # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
             if watchers.copy():
                 watchers.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
-            elif self.by_key.get(watchers.key) is watchers:
+            else:
                 del self.by_key[watchers.key]
         finally:
             lock.release()

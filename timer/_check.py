@@ -52,5 +52,6 @@ def check_invariants(timer: SystemTimer) -> None:
                 f"{task!r}, due at tick {tick}, is in [{bucket.first}, {bucket.end})"
             )
         assert not timer._cascading, "a cascade was left unfinished"
-        pending = len(tasks)
+        elsewhere = sum(map(len, timer._waiting())) - len(tasks)
+        pending = len(tasks) + elsewhere
     assert timer.size == pending, f"size says {timer.size}, the wheel holds {pending}"

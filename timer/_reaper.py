@@ -4,8 +4,9 @@ A :class:`Driver` is the thread alone: a purgatory that was given somebody else'
 the timer be at the end. A :class:`SystemTimerReaper` is a timer that drives itself: add to it, and tasks run.
 
 The thread sleeps in the timer until the next occupied bucket, for however long that is; there is no polling. It leaves
-a heartbeat each time round, and if something throws it out (nothing in here should, but a reaper that is gone means a
-service that never answers again) it starts its own successor and counts that.
+a heartbeat each time round, and if something throws it out of its loop (nothing should, but a reaper that is gone means
+a service that never answers again) it starts over, and counts that. It does so in the same thread: a successor could
+fail to start just when threads are short.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ class Driver:
         self._stopped = False
         self._restarts = 0
         self._heartbeat_ns = time.monotonic_ns()
-        self._start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     @property
     def thread(self) -> threading.Thread:
-        """The thread, as it is now."""
+        """The thread."""
         return self._thread
 
     @property
@@ -57,7 +59,7 @@ class Driver:
 
     @property
     def restarts(self) -> int:
-        """How often the thread died and was replaced."""
+        """How often the thread was thrown out of its loop, and started over."""
         return self._restarts
 
     def stop(self) -> None:
@@ -67,25 +69,31 @@ class Driver:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
-
     def _run(self) -> None:
-        try:
-            while not self._stopped:
-                self._heartbeat_ns = time.monotonic_ns()
-                if isinstance(self._timer, SystemTimer):
-                    self._timer._advance(None, lambda: self._stopped)
-                    if self._timer.is_closed:
-                        return
-                else:
-                    self._timer.advance_clock(_FOREIGN_WAIT_MS)
-        finally:
-            if not self._stopped and not getattr(self._timer, "is_closed", False):
+        while not self._stopped and not self._is_over():
+            try:
+                self._drive()
+            except BaseException as error:  # noqa: BLE001  # whatever it is, expiry must go on
                 self._restarts += 1
-                time.sleep(0.01)  # a cause that stays must not become a storm of threads
-                self._start()
+                self._report(error)
+                time.sleep(0.01)  # a cause that stays must not become a busy loop
+
+    def _drive(self) -> None:
+        timer = self._timer
+        while not self._stopped and not self._is_over():
+            self._heartbeat_ns = time.monotonic_ns()
+            if isinstance(timer, SystemTimer):
+                timer._advance(None, lambda: self._stopped)
+            else:
+                timer.advance_clock(_FOREIGN_WAIT_MS)
+
+    def _is_over(self) -> bool:
+        return isinstance(self._timer, SystemTimer) and self._timer.is_closed
+
+    @staticmethod
+    def _report(error: BaseException) -> None:
+        args = (type(error), error, error.__traceback__, threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(args))
 
 
 class SystemTimerReaper(Timer):

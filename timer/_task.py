@@ -5,10 +5,14 @@ class, so that a pending task is one object and one slot of a hash table. Reject
 CPython 3.11: an entry of its own (one more allocation, 56 bytes and some 150 ns a task), and linked lists in Python
 (four attribute writes to link and four to unlink, where a dict does either in one C call that is atomic besides).
 
-**Who may write the entry.** ``_bucket`` names the bucket whose dict holds the task. It is written by whoever just put
-the task into that dict, before anyone else can take it out, and by whoever just took it out. Taking out is
+**Who may write the entry.** ``_bucket`` names the bucket that the task was last put into. It is written by who puts it
+there, before doing so, and by nobody else; that the task *is* there, is for the bucket to say. Taking out is
 ``dict.pop``, atomic in the default and in the free-threaded build, so among a cancel, a move and an expiry exactly one
-gets the task.
+gets the task. Why who takes it out leaves ``_bucket`` alone:
+
+    1. the executor pops the task, and is about to write None to ``_bucket``
+    2. another thread adds the task again: writes ``_bucket``, inserts
+    3. the executor writes None: the task is in a bucket, and can be neither cancelled nor claimed there
 """
 
 from __future__ import annotations
@@ -64,7 +68,8 @@ class TimerTaskEntry:
     @property
     def is_pending(self) -> bool:
         """Whether a timer holds the task."""
-        return self._bucket is not None
+        bucket = self._bucket
+        return bucket is not None and self in bucket
 
 
 class TimerTask(TimerTaskEntry):
@@ -126,13 +131,9 @@ class TimerTask(TimerTaskEntry):
         if bucket is None:
             return False
         if bucket.pop(self, MISSING) is not MISSING:
-            self._bucket = None
             return True
         # It is not where it was said to be: it ran, or a cascade is moving it just now. A cascade moves under the
         # timer's lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
         with bucket.lock:
             bucket = self._bucket
-            if bucket is None or bucket.pop(self, MISSING) is MISSING:
-                return False
-            self._bucket = None
-            return True
+            return bucket is not None and bucket.pop(self, MISSING) is not MISSING

@@ -135,7 +135,9 @@ class SystemTimer(Timer):
             TimerClosed: the timer is shut down.
             TimerFull: ``max_pending`` tasks are pending.
         """
-        if task._bucket is not None:
+        bucket = task._bucket
+        # In this order: a cascade closes the bucket before it takes the task out, and puts it elsewhere.
+        if bucket is not None and (task in bucket or bucket.closed):
             task.cancel()
         if self._max_pending is not None:
             self._add_counted(task, self._max_pending)
@@ -156,7 +158,6 @@ class SystemTimer(Timer):
         task._bucket = bucket
         bucket[task] = None
         if bucket.closed and bucket.pop(task, MISSING) is not MISSING:
-            task._bucket = None
             self._add_slowly(task, tick)
 
     def _add_slowly(self, task: TimerTask, tick: int) -> None:
@@ -406,7 +407,6 @@ class SystemTimer(Timer):
             for bucket in buckets:
                 for task in list(bucket.copy()):
                     if bucket.pop(task, MISSING) is not MISSING:
-                        task._bucket = None
                         leftovers.append(task)
         self._dispatcher.close()
         return sorted(leftovers, key=by_deadline)
