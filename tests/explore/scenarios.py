@@ -1,0 +1,666 @@
+"""What is explored: two or three threads each, at the places where an implementation of this kind goes wrong.
+
+A scenario builds its world, gives it its threads, and returns what must hold when they are done;
+:meth:`~tests.explore.explorer.World.settle` adds what must hold always: nothing completed twice, nothing overlapping,
+nothing said twice, counters that add up, every open operation found under each of its keys and in the timer, no other
+entry, key or task left.
+"""
+
+from __future__ import annotations
+
+
+def operation(world, delay_ms=1_000, *, name="op", needs=None, lock=None, wants=("a",)):
+    """An operation that completes once all of its ``needs`` are there, and keeps count of its hooks."""
+
+    class Op(world.core.purgatory.DelayedOperation):
+        def __init__(self):
+            super().__init__(delay_ms, lock=lock)
+            self.ready = False
+            self.needs = needs
+            self.wants = wants
+            self.completed = self.expired = 0
+            self.inside = 0
+            self.overlapped = False
+            self.parked_ok = False
+            self.purgatory = self.timer = None
+            self.done_ns = None
+
+        def try_complete(self):
+            self.inside += 1
+            self.overlapped = self.overlapped or self.inside > 1
+            there = self.ready if self.needs is None else all(need.ready for need in self.needs)
+            answer = there and self.force_complete()
+            self.inside -= 1
+            return answer
+
+        def on_complete(self):
+            self.completed += 1
+            self.done_ns = world.scheduler.now_ns
+            self.overlapped = self.overlapped or (self.inside > 0 and self.outcome.value == "expired")
+
+        def on_expiration(self):
+            self.expired += 1
+
+        def __repr__(self):
+            return name
+
+    made = Op()
+    world.operations.append(made)
+    return made
+
+
+class Event:
+    """Something that happens."""
+
+    def __init__(self):
+        self.ready = False
+
+
+def park(world, purgatory, op):
+    """Park, and note what came of it."""
+    op.purgatory, op.timer = purgatory, purgatory.timer
+    try:
+        if purgatory.try_complete_else_watch(op, list(op.wants)):
+            world.wins.append((op, "park"))
+    except Exception:
+        op.parked_ok = False
+        raise
+    op.parked_ok = True
+
+
+def parked(world, purgatory, **kw):
+    """An operation parked before the threads start."""
+    op = operation(world, **kw)
+    park(world, purgatory, op)
+    return op
+
+
+def force(world, op):
+    if op.force_complete():
+        world.wins.append((op, "force"))
+
+
+def cancel(world, op):
+    if op.cancel():
+        world.wins.append((op, "cancel"))
+
+
+# -- parking
+
+
+def park_vs_check(world):
+    """An event while the operation is being parked is not missed, under whichever of its keys."""
+    purgatory = world.purgatory()
+    op = operation(world, wants=("a", "b"))
+
+    def check():
+        op.ready = True
+        purgatory.check_and_complete("b")
+
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("event", check)
+
+    def done():
+        assert op.is_completed, "the event was missed"
+
+    return done
+
+
+def park_vs_two_checks(world):
+    """Two events on two keys while the operation is being parked."""
+    purgatory = world.purgatory()
+    events = Event(), Event()
+    op = operation(world, wants=("a", "b"), needs=events)
+
+    def check(event, key):
+        event.ready = True
+        purgatory.check_and_complete(key)
+
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("event-a", lambda: check(events[0], "a"))
+    world.thread("event-b", lambda: check(events[1], "b"))
+
+    def done():
+        assert op.is_completed, "an event was missed"
+
+    return done
+
+
+def park_vs_expire(world):
+    """An operation whose time is up while it is being parked expires, once, and not before its time."""
+    purgatory = world.purgatory()
+    op = operation(world, 5)
+    start_ns = world.scheduler.now_ns
+
+    def expire():
+        world.advance(purgatory.timer, 5)
+
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("time", expire)
+
+    def done():
+        world.advance(purgatory.timer, 6)
+        assert op.outcome is world.core.purgatory.Outcome.EXPIRED
+        assert op.done_ns - max(start_ns, op.created_ns) >= 5_000_000, "expired early"
+
+    return done
+
+
+def park_due_vs_check(world):
+    """An operation with no time at all, checked while it is being parked."""
+    purgatory = world.purgatory()
+    op = operation(world, 0)
+
+    def check():
+        op.ready = True
+        purgatory.check_and_complete("a")
+
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("event", check)
+
+    def done():
+        assert op.is_completed
+
+    return done
+
+
+def park_vs_force(world):
+    """An operation that is completed by force before, while or after it is parked completes once."""
+    purgatory = world.purgatory(max_parked=5)
+    op = operation(world)
+    op.ready = True
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("forcer", lambda: force(world, op))
+
+    def done():
+        assert op.is_completed
+
+    return done
+
+
+def park_vs_cancel(world):
+    """An operation that is cancelled while it is parked is out, and nothing is left of it."""
+    purgatory = world.purgatory(max_parked=5)
+    op = operation(world, wants=("a", "b"))
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("canceller", lambda: cancel(world, op))
+    return lambda: None
+
+
+def park_twice_vs_check(world):
+    """Parking an operation twice is refused, and loses no check."""
+    purgatory = world.purgatory(max_parked=5)
+    op = operation(world)
+    refused = []
+
+    def park_it():
+        try:
+            if purgatory.try_complete_else_watch(op, ["a"]):
+                world.wins.append((op, "park"))
+            op.purgatory, op.timer, op.parked_ok = purgatory, purgatory.timer, True
+        except world.core.purgatory.AlreadyParked:
+            refused.append(1)
+
+    def check():
+        op.ready = True
+        purgatory.check_and_complete("a")
+
+    world.thread("parker", park_it)
+    world.thread("again", park_it)
+    world.thread("event", check)
+
+    def done():
+        # Refused, unless it had completed by then.
+        assert len(refused) == 1 or op.is_completed
+        assert op.is_completed, "the event was missed"
+
+    return done
+
+
+def park_vs_shutdown(world):
+    """Whoever parks during a shutdown is refused, or has its operation settled."""
+    purgatory = world.purgatory()
+    op = operation(world)
+    refused = []
+
+    def park_it():
+        try:
+            park(world, purgatory, op)
+        except world.core.purgatory.PurgatoryClosed:
+            refused.append(1)
+
+    world.thread("parker", park_it)
+    world.thread("shutdown", lambda: purgatory.shutdown())
+
+    def done():
+        assert op.is_completed != bool(refused), "accepted and left open, or refused and completed"
+
+    return done
+
+
+# -- checking
+
+
+def check_vs_check(world):
+    """Two events, each completing half; neither check may be the one that came too early and went."""
+    purgatory = world.purgatory()
+    events = Event(), Event()
+    op = parked(world, purgatory, needs=events)
+
+    def check(event):
+        event.ready = True
+        purgatory.check_and_complete("a")
+
+    world.thread("event-0", lambda: check(events[0]))
+    world.thread("event-1", lambda: check(events[1]))
+
+    def done():
+        assert op.is_completed, "an event was missed"
+
+    return done
+
+
+def check_vs_force(world):
+    """A check and a force: one of them did it, and only one says so."""
+    purgatory = world.purgatory(max_parked=5)
+    op = parked(world, purgatory, wants=("a", "b"))
+
+    def check():
+        op.ready = True
+        if purgatory.check_and_complete("a"):
+            world.wins.append((op, "check"))
+
+    world.thread("event", check)
+    world.thread("forcer", lambda: force(world, op))
+
+    def done():
+        assert op.is_completed
+
+    return done
+
+
+def check_vs_expire(world):
+    """A check and a deadline: once, without overlapping."""
+    purgatory = world.purgatory()
+    op = parked(world, purgatory, delay_ms=5, wants=("a", "b"))
+
+    def check():
+        op.ready = True
+        if purgatory.check_and_complete("a"):
+            world.wins.append((op, "check"))
+
+    world.thread("event", check)
+    world.thread("time", lambda: world.advance(purgatory.timer, 6))
+
+    def done():
+        assert op.is_completed
+
+    return done
+
+
+def check_vs_user_lock(world):
+    """The operation's lock is the user's, who holds it without a look at any flag: the check comes back for it."""
+    lock = world.lock()
+    purgatory = world.purgatory()
+    op = parked(world, purgatory, lock=lock)
+    other = Event()
+
+    def hold():
+        with lock:
+            other.ready = True
+            other.ready = False
+
+    def check():
+        op.ready = True
+        purgatory.check_and_complete("a")
+
+    world.thread("user", hold)
+    world.thread("event", check)
+
+    def done():
+        assert op.is_completed, "the check was dropped"
+
+    return done
+
+
+def expire_vs_user_lock(world):
+    """A deadline that finds the user's lock held doesn't wait for it, and isn't forgotten."""
+    lock = world.lock(reentrant=True)
+    purgatory = world.purgatory()
+    op = parked(world, purgatory, lock=lock, delay_ms=5)
+    other = Event()
+
+    def hold():
+        with lock:
+            other.ready = True
+            other.ready = False
+
+    world.thread("user", hold)
+    world.thread("time", lambda: world.advance(purgatory.timer, 6))
+
+    def done():
+        assert op.is_completed, "the deadline was dropped"
+
+    return done
+
+
+# -- taking out
+
+
+def complete_vs_cancel(world):
+    """One of a force and a cancel has it."""
+    purgatory = world.purgatory(max_parked=5)
+    op = parked(world, purgatory, wants=("a", "b"))
+    world.thread("forcer", lambda: force(world, op))
+    world.thread("canceller", lambda: cancel(world, op))
+
+    def done():
+        assert len(world.wins) == 1, f"{world.wins}"
+
+    return done
+
+
+def cancel_for_key_vs_check(world):
+    """Taken out under one key while it is completed under another: one of the two."""
+    purgatory = world.purgatory()
+    op = parked(world, purgatory, wants=("a", "b"))
+    other = parked(world, purgatory, wants=("a",), name="other")
+    op.ready = True
+
+    def take():
+        for taken in purgatory.cancel_for_key("a"):
+            world.wins.append((taken, "cancel_for_key"))
+
+    def check():
+        if purgatory.check_and_complete("b"):
+            world.wins.append((op, "check"))
+
+    world.thread("canceller", take)
+    world.thread("event", check)
+
+    def done():
+        assert sorted(str(who) for who, _ in world.wins) == ["op", "other"], f"{world.wins}"
+        assert not other.is_completed
+
+    return done
+
+
+# -- watch lists
+
+
+def purge_vs_watch(world):
+    """A key that is cleared away while somebody begins to wait under it."""
+    purgatory = world.purgatory(purge_interval=100)
+    parked(world, purgatory, name="before").force_complete()
+    op = operation(world)
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("purger", lambda: purgatory.purge())
+    return lambda: None
+
+
+def purge_vs_purge_vs_watch(world):
+    """The same, cleared away by two threads and left by a third at the last moment."""
+    purgatory = world.purgatory(purge_interval=0)
+    before = parked(world, purgatory, name="before", delay_ms=5)
+    op = operation(world)
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("time", lambda: world.advance(purgatory.timer, 6))
+    world.thread("purger", lambda: purgatory.purge())
+
+    def done():
+        assert before.is_completed
+
+    return done
+
+
+def last_check_vs_watch(world):
+    """The last operation under a key is completed while the next begins to wait under it."""
+    purgatory = world.purgatory(purge_interval=0)
+    first = parked(world, purgatory, name="first", wants=("a", "b"))
+    op = operation(world)
+
+    def check():
+        first.ready = True
+        purgatory.check_and_complete("a")
+
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("event", check)
+
+    def done():
+        assert first.is_completed
+
+    return done
+
+
+# -- the timer
+
+
+def task(world, delay_ms):
+    """A timer task that counts its runs, and says whether one was early."""
+
+    class Task(world.core.timer.TimerTask):
+        runs = 0
+        early = False
+        first_ns = None  # the deadline it had first, if it is added again while it runs
+
+        def run(self):
+            self.runs += 1
+            self.early = self.early or world.scheduler.now_ns < (self.first_ns or self.deadline_ns)
+
+    return Task(delay_ms)
+
+
+def _fires_once(world, timer, tasks, ms=5_000):
+    """Let time pass; every task must have run as often as is said, none early, nothing be left."""
+
+    def done():
+        world.core.timer.check_invariants(timer)
+        for _ in range(3):
+            world.advance(timer, ms)
+        for one, least, most in [(one, *often()) for one, often in tasks]:
+            assert not one.early, "a task ran early"
+            assert least <= one.runs <= most, f"a task ran {one.runs} times, expected {least} to {most}"
+        assert timer.size == 0, f"{timer.size} tasks are left"
+
+    return done
+
+
+def add_vs_flush(world):
+    """A task added to a bucket that comes due at that moment runs once."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 3), task(world, 3)
+    timer.add(first)
+    world.thread("adder", lambda: timer.add(second))
+    world.thread("driver", lambda: world.advance(timer, 3))
+    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+
+
+def add_vs_add(world):
+    """Two tasks added at once, where the bucket has to be made and time moves."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 3), task(world, 4)
+    world.thread("adder-1", lambda: timer.add(first))
+    world.thread("adder-2", lambda: timer.add(second))
+    world.thread("driver", lambda: world.advance(timer, 1))
+    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+
+
+def flush_vs_cancel(world):
+    """A task that is cancelled while its bucket comes due runs, or was cancelled, never both nor neither."""
+    timer = world.timer(wheel_size=2)
+    first = task(world, 1)
+    timer.add(first)
+    answers = []
+    world.thread("canceller", lambda: answers.append(first.cancel()))
+    world.thread("driver", lambda: world.advance(timer, 1))
+    return _fires_once(world, timer, [(first, lambda: (0, 0) if answers[0] else (1, 1))])
+
+
+def cascade_vs_cancel(world):
+    """A task that is cancelled while its bucket is moved to a finer level: the cancel holds."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 7), task(world, 7)
+    timer.add(first)
+    timer.add(second)
+    answers = []
+    world.thread("canceller", lambda: answers.append(first.cancel()))
+    world.thread("driver", lambda: world.advance(timer, 4))
+
+    def often():
+        assert answers == [True], "a pending task was not cancelled"
+        return 0, 0
+
+    return _fires_once(world, timer, [(first, often), (second, lambda: (1, 1))])
+
+
+def flush_vs_readd(world):
+    """A task put off again while its bucket comes due runs once more, or once in all; it is never lost."""
+    timer = world.timer(wheel_size=2)
+    first = task(world, 1)
+    timer.add(first)
+    first.first_ns = first.deadline_ns
+    world.thread("adder", lambda: timer.add(first))
+    world.thread("driver", lambda: world.advance(timer, 1))
+    return _fires_once(world, timer, [(first, lambda: (1, 2))])
+
+
+def cascade_vs_readd(world):
+    """A task put off again while its bucket is moved to a finer level runs once."""
+    timer = world.timer(wheel_size=3)
+    world.advance(timer, 8)
+    first = task(world, 16)  # due at 24: a bucket of nine ticks, which cascades at 18 into one of three, [24, 27)
+    timer.add(first)
+    world.advance(timer, 9)
+    second = task(world, 8)  # 25
+    timer.add(task(world, 100))  # so that the bucket added to last is another
+    world.thread("driver", lambda: world.advance(timer, 1))
+
+    def again():
+        first._delay_ms = 7  # the finer bucket once more
+        timer.add(first)
+        timer.add(second)
+
+    world.thread("adder", again)
+    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+
+
+def cancel_vs_readd(world):
+    """A task that one thread cancels and another puts off again is pending and can be cancelled, or is not."""
+    timer = world.timer(wheel_size=2)
+    first = task(world, 3)
+    timer.add(first)
+    answers = []
+    world.thread("canceller", lambda: answers.append(first.cancel()))
+    world.thread("adder", lambda: timer.add(first))
+
+    def done():
+        pending = timer.size
+        assert first.is_pending == bool(pending), f"the timer holds {pending}, the task says {first.is_pending}"
+        assert first.cancel() == bool(pending)
+        assert timer.size == 0
+
+    return done
+
+
+def empty_vs_add(world):
+    """A bucket that is dropped because all in it were cancelled, while somebody adds to it."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 3), task(world, 3)
+    timer.add(first)
+    first.cancel()
+    world.thread("adder", lambda: timer.add(second))
+    world.thread("looker", lambda: timer.next_deadline_ms())
+    return _fires_once(world, timer, [(second, lambda: (1, 1))])
+
+
+def timer_shutdown_vs_add(world):
+    """A task added during a shutdown is refused, or handed back."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 3), task(world, 3)
+    timer.add(first)
+    back, refused = [], []
+
+    def add():
+        try:
+            timer.add(second)
+        except world.core.timer.TimerClosed:
+            refused.append(second)
+
+    world.thread("adder", add)
+    world.thread("shutdown", lambda: back.extend(timer.shutdown()))
+
+    def done():
+        assert first in back
+        assert (second in back) != (second in refused), "a task is nobody's"
+
+    return done
+
+
+# -- several purgatories
+
+
+def two_purgatories_one_timer(world):
+    """Two purgatories drive one timer; one is shut down while an operation is parked in the other."""
+    timer = world.timer()
+    first = world.purgatory(timer, reaper_enabled=True)
+    second = world.purgatory(timer, reaper_enabled=True)
+    op = operation(world, 5)
+
+    world.thread("shutdown", lambda: first.shutdown())
+    world.thread("parker", lambda: park(world, second, op))
+
+    def done():
+        assert op.outcome is world.core.purgatory.Outcome.EXPIRED, "the deadline passed, and nobody woke"
+        late_ms = (op.done_ns - op.deadline_ns) / 1e6
+        assert 0 <= late_ms <= 1.5, f"{late_ms} ms late"
+
+    return done
+
+
+def threshold_vs_wait(world):
+    """A value that rises while somebody begins to wait for it is not missed."""
+    watermark = world.core.purgatory.ThresholdPurgatory("w", timer=world.timer(), reaper_enabled=False)
+    answers = []
+    world.thread("waiter", lambda: answers.append(watermark.wait(3, 1_000)))
+    world.thread("event", lambda: watermark.maybe_complete(3))
+
+    def done():
+        assert answers[0].done(), "the value was missed"
+
+    return done
+
+
+SCENARIOS = {
+    function.__name__: function
+    for function in (
+        park_vs_check,
+        park_vs_two_checks,
+        park_vs_expire,
+        park_due_vs_check,
+        park_vs_force,
+        park_vs_cancel,
+        park_twice_vs_check,
+        park_vs_shutdown,
+        check_vs_check,
+        check_vs_force,
+        check_vs_expire,
+        check_vs_user_lock,
+        expire_vs_user_lock,
+        complete_vs_cancel,
+        cancel_for_key_vs_check,
+        purge_vs_watch,
+        purge_vs_purge_vs_watch,
+        last_check_vs_watch,
+        add_vs_flush,
+        add_vs_add,
+        flush_vs_cancel,
+        cascade_vs_cancel,
+        flush_vs_readd,
+        cascade_vs_readd,
+        cancel_vs_readd,
+        empty_vs_add,
+        timer_shutdown_vs_add,
+        two_purgatories_one_timer,
+        threshold_vs_wait,
+    )
+}

@@ -1,0 +1,392 @@
+"""One thread at a time, and a plan that says when it is another's turn.
+
+Real threads, each with a baton: who holds his runs, all others wait for theirs. A trace function stops the running
+thread before every instruction that :mod:`tests.explore.points` names, and asks the plan. Locks, conditions, threads,
+sleep and the clock are replaced, in a private copy of the core, by cooperative ones that know the scheduler: a thread
+that would block hands the baton on; time passes only when nobody can run.
+
+So a run is a function of its plan: the same plan gives the same run, instruction by instruction.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+import threading
+from types import SimpleNamespace
+
+from tests.explore.points import points_of
+
+MAX_STEPS = 20_000
+#: How far time goes on by itself once the scenario's own threads are done, for the benefit of background threads.
+GRACE_NS = 10_000_000_000
+
+
+class Abandoned(BaseException):
+    """Raised inside background threads when a run is over."""
+
+
+class Worker:
+    """A thread of the run."""
+
+    def __init__(self, index, name, function, *, background):
+        self.index = index
+        self.name = name
+        self.function = function
+        self.background = background
+        self.baton = _thread.allocate_lock()
+        self.baton.acquire()
+        self.until_ns = None
+        self.waits_for = None
+        self.done = False
+        self.error = None
+
+
+class Scheduler:
+    """Runs threads by a plan: ``{step: index of the worker who goes on there}``; without an entry the same goes on."""
+
+    def __init__(self, plan=(), traced=(), *, record=False):
+        self.plan = dict(plan)
+        self.traced = traced
+        self.record = record
+        self.workers = []
+        self.current = None
+        self.step = 0
+        self.now_ns = 1_000_000_000
+        self.runnable = ()
+        self.history = []  # for each step: (who ran, whether it could go on, who else could)
+        self.story = []
+        self.problem = None
+        self.over = False
+        self._finished = _thread.allocate_lock()
+        self._finished.acquire()
+        self._local = {}
+        self._tester = _thread.get_ident()
+
+    # -- set up
+
+    def spawn(self, name, function, *, background=False):
+        worker = Worker(len(self.workers), name, function, background=background)
+        self.workers.append(worker)
+        worker.thread = threading.Thread(target=self._live, args=(worker,), daemon=True, name=f"explore-{name}")
+        worker.thread.start()
+        self.runnable = (*self.runnable, worker.index)
+        return worker
+
+    def me(self):
+        """The worker that runs now; None on the test's own thread."""
+        return self.current if not self.over else None
+
+    # -- run
+
+    def run(self):
+        """Run until every foreground worker is done and the background has nothing to do."""
+        self._pass_on(None)
+        self._finished.acquire()
+        self.over = True
+        self.current = None
+        for worker in self.workers:
+            if not worker.done:
+                worker.baton.release()
+                worker.thread.join(5)
+        for worker in self.workers:
+            if worker.error is not None and self.problem is None:
+                self.problem = f"{worker.name} raised {worker.error!r}"
+        return self.problem
+
+    def _live(self, worker):
+        worker.baton.acquire()
+        if self.over:
+            worker.done = True
+            return
+        sys.settrace(self._on_call)
+        try:
+            worker.function()
+        except Abandoned:
+            pass
+        except BaseException as error:
+            worker.error = error
+        finally:
+            sys.settrace(None)
+            worker.done = True
+            if not self.over:
+                self.runnable = tuple(i for i in self.runnable if i != worker.index)
+                for other in self.workers:
+                    if other.waits_for is worker:
+                        self.wake(other)
+                self._pass_on(worker)
+
+    def _on_call(self, frame, event, arg):
+        code = frame.f_code
+        if code.co_filename not in self.traced:
+            return None
+        points = points_of(code)
+        if not points:
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        local = self._local.get(code)
+        if local is None:
+
+            def local(frame, event, arg):
+                if event == "opcode" and frame.f_lasti in points:
+                    self.point(frame, points)
+                return local
+
+            self._local[code] = local
+        return local
+
+    def point(self, frame, points):
+        """The running thread is about to touch something shared."""
+        if self.over:
+            return
+        me = self.current
+        step = self.step
+        self.step = step + 1
+        if step > MAX_STEPS:
+            self.fail(f"no end after {MAX_STEPS} steps: the threads go round in circles")
+        self.history.append((me.index, True, self.runnable))
+        to = self.plan.get(step)
+        if self.record:
+            code = frame.f_code
+            self.story.append((me.name, code.co_filename, frame.f_lineno, code.co_name, points[frame.f_lasti]))
+        if to is not None and to != me.index and to in self.runnable:
+            self._hand(me, self.workers[to])
+
+    def fail(self, problem):
+        self.problem = self.problem or problem
+        self._end()
+        raise Abandoned
+
+    def _end(self):
+        if not self.over:
+            self.over = True
+            self._finished.release()
+
+    def _hand(self, me, to):
+        self.current = to
+        to.baton.release()
+        me.baton.acquire()
+        if self.over:
+            raise Abandoned
+
+    def _choose(self):
+        """Who goes on now that the running thread can't; None if it is over."""
+        while not self.runnable:
+            alive = [worker for worker in self.workers if not worker.done]
+            timed = [worker for worker in alive if worker.until_ns is not None]
+            foreground = [worker for worker in alive if not worker.background]
+            if not foreground:
+                horizon = self.__dict__.setdefault("_horizon", self.now_ns + GRACE_NS)
+                timed = [worker for worker in timed if worker.until_ns <= horizon]
+            if not timed:
+                if foreground:
+                    who = ", ".join(f"{worker.name} waits for {worker.waits_for}" for worker in foreground)
+                    self.problem = self.problem or f"deadlock: {who}"
+                return None
+            self.now_ns = max(self.now_ns, min(worker.until_ns for worker in timed))
+            for worker in timed:
+                if worker.until_ns <= self.now_ns:
+                    self.wake(worker)
+        step = self.step
+        self.step = step + 1
+        self.history.append((None, False, self.runnable))
+        to = self.plan.get(step)
+        chosen = to if to in self.runnable else self.runnable[0]
+        if self.record:
+            self.story.append((None, None, None, None, f"{self.workers[chosen].name} goes on"))
+        return self.workers[chosen]
+
+    def _pass_on(self, me):
+        to = self._choose()
+        if to is None:
+            self._end()
+        else:
+            self.current = to
+            to.baton.release()
+
+    def block(self, waits_for, until_ns=None):
+        """The running thread cannot go on before somebody wakes it, or ``until_ns``."""
+        if self.over:
+            raise Abandoned
+        me = self.current
+        me.waits_for = waits_for
+        me.until_ns = until_ns
+        self.runnable = tuple(i for i in self.runnable if i != me.index)
+        to = self._choose()
+        if to is None:
+            self._end()
+            me.baton.acquire()
+            raise Abandoned
+        if to is not me:
+            self._hand(me, to)
+
+    def wake(self, worker):
+        worker.waits_for = None
+        worker.until_ns = None
+        if worker.index not in self.runnable:
+            self.runnable = tuple(sorted((*self.runnable, worker.index)))
+
+    # -- what the core's modules see as ``threading`` and ``time``
+
+    def clock(self):
+        return self.now_ns
+
+    def advance(self, ms):
+        self.now_ns += int(ms * 1_000_000)
+
+    def sleep(self, seconds):
+        if self.me() is not None:
+            self.block("sleep", self.now_ns + int(seconds * 1e9))
+        elif self.over and _thread.get_ident() != self._tester:
+            raise Abandoned
+
+    def threading_module(self):
+        return SimpleNamespace(
+            Lock=lambda: CoopLock(self),
+            RLock=lambda: CoopLock(self, reentrant=True),
+            Condition=lambda lock=None: CoopCondition(self, lock),
+            Thread=lambda **kw: CoopThread(self, **kw),
+            get_ident=lambda: self.current.index if self.current else -1,
+            current_thread=lambda: self.current or self,
+            main_thread=lambda: self,
+            excepthook=lambda args: None,
+            ExceptHookArgs=tuple,
+            TIMEOUT_MAX=threading.TIMEOUT_MAX,
+            enumerate=list,
+        )
+
+    def time_module(self):
+        return SimpleNamespace(
+            monotonic=lambda: self.now_ns / 1e9,
+            monotonic_ns=self.clock,
+            sleep=self.sleep,
+            time=lambda: self.now_ns / 1e9,
+        )
+
+
+class CoopLock:
+    """``threading.Lock`` and ``RLock``, where blocking means handing the baton on."""
+
+    def __init__(self, scheduler, *, reentrant=False):
+        self._scheduler = scheduler
+        self._reentrant = reentrant
+        self._owner = None
+        self._depth = 0
+
+    def acquire(self, blocking=True, timeout=-1):
+        scheduler = self._scheduler
+        me = scheduler.me() or scheduler
+        while self._depth and not (self._reentrant and self._owner is me):
+            if not blocking:
+                return False
+            if scheduler.over:
+                raise Abandoned
+            if me is scheduler:
+                raise AssertionError(f"a lock is still held by {getattr(self._owner, 'name', 'the set-up')}")
+            scheduler.block(self)
+        self._owner = me
+        self._depth += 1
+        return True
+
+    def release(self):
+        if not self._depth:
+            if self._scheduler.over:
+                return
+            raise RuntimeError("release unlocked lock")
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            for worker in self._scheduler.workers:
+                if worker.waits_for is self:
+                    self._scheduler.wake(worker)
+
+    def locked(self):
+        return bool(self._depth)
+
+    def __enter__(self):
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc):
+        self.release()
+
+    def __repr__(self):
+        return f"a lock that {getattr(self._owner, 'name', 'nobody')} holds"
+
+
+class CoopCondition:
+    """``threading.Condition``."""
+
+    def __init__(self, scheduler, lock=None):
+        self._scheduler = scheduler
+        self._lock = lock or CoopLock(scheduler, reentrant=True)
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
+        self._waiting = []
+
+    def __enter__(self):
+        return self._lock.__enter__()
+
+    def __exit__(self, *exc):
+        self._lock.__exit__(*exc)
+
+    def wait(self, timeout=None):
+        scheduler = self._scheduler
+        me = scheduler.me()
+        if me is None:
+            raise Abandoned
+        until = None if timeout is None else scheduler.now_ns + max(0, int(-(-timeout * 1e9 // 1)))
+        self._waiting.append(me)
+        self._lock.release()
+        try:
+            scheduler.block(self, until)
+        finally:
+            notified = me not in self._waiting
+            if not notified:
+                self._waiting.remove(me)
+            if not scheduler.over:
+                self._lock.acquire()
+        return notified
+
+    def notify_all(self):
+        waiting, self._waiting = self._waiting, []
+        for worker in waiting:
+            self._scheduler.wake(worker)
+
+    def notify(self, n=1):
+        for _ in range(min(n, len(self._waiting))):
+            self._scheduler.wake(self._waiting.pop(0))
+
+    def __repr__(self):
+        return "a condition"
+
+
+class CoopThread:
+    """``threading.Thread``, as a background worker of the run."""
+
+    def __init__(self, scheduler, *, target, name="thread", daemon=True, args=()):
+        self._scheduler = scheduler
+        self._target = target
+        self._args = args
+        self.name = name
+        self._worker = None
+
+    def start(self):
+        scheduler = self._scheduler
+        if scheduler.over:
+            raise Abandoned
+        self._worker = scheduler.spawn(self.name, lambda: self._target(*self._args), background=True)
+
+    def join(self, timeout=None):
+        worker = self._worker
+        if worker is not None and not worker.done:
+            self._scheduler.block(worker)
+
+    def is_alive(self):
+        return self._worker is not None and not self._worker.done
+
+    def __eq__(self, other):
+        return other is self or (other is not None and other is self._worker)
+
+    __hash__ = object.__hash__

@@ -1,0 +1,133 @@
+"""The explorer itself: it reaches every interleaving, repeats itself, and sees deadlocks and endless circles."""
+
+import pytest
+
+from tests.explore.explorer import Explorer, Failure, plan_of, text_of
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return Explorer()
+
+
+class Cell:
+    """Something shared. ``value`` is one of the fields that a switch may come before."""
+
+    def __init__(self, value=0):
+        self.value = value
+
+
+@pytest.fixture
+def here(explorer):
+    """An explorer that switches inside this file, too."""
+    explorer.traced |= {__file__}
+    return explorer
+
+
+def lost_update(world):
+    cell = Cell()
+
+    def add():
+        now = cell.value
+        cell.value = now + 1
+
+    world.thread("one", add)
+    world.thread("two", add)
+
+    def done():
+        assert 2 == cell.value, "an update was lost"
+
+    return done
+
+
+def embrace(world):
+    first, second = world.lock(), world.lock()
+
+    def take(one, other):
+        one.acquire()
+        other.acquire()
+        other.release()
+        one.release()
+
+    world.thread("one", lambda: take(first, second))
+    world.thread("two", lambda: take(second, first))
+    return lambda: None
+
+
+def circle(world):
+    cell = Cell()
+
+    def turn():
+        while cell.value == 0:
+            pass
+
+    world.thread("one", turn)
+    return lambda: None
+
+
+def orders(world):
+    seen = []
+    world.seen = seen
+
+    def note(name):
+        cell = Cell()
+        for _ in range(2):
+            cell.value = 1
+            seen.append(name)
+
+    world.thread("a", lambda: note("a"))
+    world.thread("b", lambda: note("b"))
+
+    def done():
+        found.add("".join(seen))
+
+    return done
+
+
+found = set()
+
+
+def test_a_lost_update_is_found_with_one_preemption(here):
+    """Load and store with another thread's in between: one preemption shows it, none doesn't."""
+    assert 2 == here.explore(lost_update, 0).schedules
+    with pytest.raises(Failure, match="an update was lost") as caught:
+        here.explore(lost_update, 1)
+    assert 1 == sum(1 for _ in caught.value.plan)
+
+
+def test_a_schedule_is_replayed_from_its_text(here):
+    """The text of a failing schedule is all it takes to see it fail again."""
+    with pytest.raises(Failure) as caught:
+        here.explore(lost_update, 1)
+    text = text_of(caught.value.plan)
+    assert "an update was lost" == here.run_once(lost_update, plan_of(text)).problem
+
+
+def test_a_deadlock_is_found_and_says_who_waits_for_what(here):
+    """Two locks taken in two orders."""
+    with pytest.raises(Failure, match="deadlock: one waits for a lock that two holds, two waits for a lock that one"):
+        here.explore(embrace, 1)
+
+
+def test_threads_that_go_round_in_circles_are_stopped(here):
+    """A run that never ends is a failure, not a hanging test."""
+    with pytest.raises(Failure, match="round in circles"):
+        here.explore(circle, 0)
+
+
+def test_every_order_of_two_threads_is_reached(here):
+    """Two threads of two steps each have six orders; three preemptions reach all of them."""
+    found.clear()
+    here.explore(orders, 3)
+    assert {"aabb", "abab", "abba", "baab", "baba", "bbaa"} == found
+
+
+def test_a_seed_draws_the_same_schedules(here):
+    """A seed that fails, fails again at the same schedule."""
+
+    def first_failure():
+        with pytest.raises(Failure) as caught:
+            here.sample(lost_update, seed=7, runs=500)
+        return caught.value.number, caught.value.plan
+
+    assert first_failure() == first_failure()
