@@ -1,9 +1,9 @@
 """Where one thread may be put aside for another: the instructions that touch what threads share.
 
 Every load and store of a field that two threads use, every atomic call on a dict, a deque or a lock, every subscript
-and every truth test of a dict. Between two such instructions a thread only touches what is its own, so that a switch there
-could not be told from a switch at the next one. Found in the byte code, so that production code has no seam and an
-operation is never split less finely than the interpreter splits it.
+and every truth test of a dict. Between two such instructions a thread only touches what is its own, so that a switch
+there could not be told from a switch at the next one. Found in the byte code, so that production code has no seam and
+an operation is split no less finely than the interpreter splits it.
 """
 
 from __future__ import annotations
