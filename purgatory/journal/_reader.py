@@ -119,7 +119,7 @@ def verify(folder: str | Path) -> Verdict:
 
 
 def _parquet_span(segment: Segment) -> tuple[int, int]:
-    import pyarrow.parquet as pq  # noqa: PLC0415  (the core install doesn't have it, nor such a file)
+    import pyarrow.parquet as pq  # noqa: PLC0415
 
     assert segment.last is not None
     try:

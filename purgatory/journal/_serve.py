@@ -20,8 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from purgatory.journal._reader import read
 from purgatory.journal.records import ROWS, SCHEMAS, Record, Schema, TraceRow
-from purgatory.journal.records.errors import JournalMissing
-from purgatory.journal.records.folder import batches, list_segments
+from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import Batch, encode, packed
 
 if TYPE_CHECKING:
@@ -62,21 +61,6 @@ def from_rows(schema: Schema, rows: list[Record | TraceRow]) -> Batch:
         else:
             numbers[field.name] = packed(values)
     return Batch(schema, rows[0].seq, 0, [list(group) for group in groups], index, numbers)
-
-
-def tip(folder: Path) -> dict[str, int]:
-    """The first and the last sequence number that a reader would find."""
-    segments = list_segments(folder)
-    if not segments:
-        raise JournalMissing(folder)
-    last = -1
-    for segment in segments:
-        if segment.last is not None:
-            last = max(last, segment.last)
-        else:
-            for batch in batches(segment.path, last):
-                last = max(last, batch.last)
-    return {"first": segments[0].first, "last": last}
 
 
 class JournalServer:
@@ -145,5 +129,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it)
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Keep quiet: a reader that polls is no news."""

@@ -238,7 +238,7 @@ class FolderWriter:
         count = len(rows) // self.width
         try:
             frame = encode(self._to_batch(rows, self._next))
-        except Exception as error:  # noqa: BLE001  # a key without a name, say: these rows can never be written
+        except Exception as error:  # a key without a name, say: these rows can never be written  # noqa: BLE001
             _log.error("journal.rows_refused", folder=str(self.folder), rows=count, error=repr(error))
             self._held = []
             with self._counting:
@@ -323,7 +323,7 @@ class FolderWriter:
     def _seal(self, path: Path) -> None:
         try:
             seal(path, parquet=self.options.parquet)
-        except Exception as error:  # noqa: BLE001  # the open segment stays readable, the next start tries again
+        except Exception as error:  # the open segment stays readable, the next start tries again  # noqa: BLE001
             _log.error("journal.seal_failed", segment=path.name, error=repr(error))
             with self._counting:
                 self._seal_errors += 1

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.journal._reader import read, verify
-from purgatory.journal._serve import serve, tip
+from purgatory.journal._serve import serve
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
-from purgatory.journal.records.folder import list_segments
+from purgatory.journal.records.folder import list_segments, tip
 from purgatory.journal.segments import FolderLock, recover, seal
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    from purgatory.journal.rehearse import rehearse  # noqa: PLC0415  (others need no live purgatory)
+    from purgatory.journal.rehearse import rehearse  # noqa: PLC0415
 
     count = rehearse(options.folder, options.journal)
     _print(f"{count} operations rehearsed into {options.journal}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +65,46 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--title", default="", help="the page's heading")
     sub.add_argument("--quiet", action="store_true", help="no progress")
 
+    sub = command("stream", "The purgatory on the cluster: operations and events in, every operation's answer out.")
+    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="a folder of sealed trace files")
+    sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--checkpoint", required=True, metavar="DIR")
+    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
+    sub.add_argument("--buckets", type=int, default=16, help="a power of two up to 128; fixed by the checkpoint")
+    sub.add_argument("--files-per-batch", type=int, default=1000)
+    sub.add_argument("--once", action="store_true", help="stop when the input is used up")
+
+    sub = command("monitor", "Windowed outcomes over a journal, live.")
+    sub.add_argument("--journal", required=True, metavar="DIR|URL")
+    sub.add_argument("--out", metavar="DIR", help="Parquet instead of the console")
+    sub.add_argument("--checkpoint", metavar="DIR")
+    sub.add_argument("--window", type=whole_seconds, default=10)
+    sub.add_argument("--delay", type=whole_seconds, default=5)
+    sub.add_argument("--once", action="store_true")
+
+    sub = command("replay", "Every operation's answer from a whole trace, in one batch.")
+    sub.add_argument("--trace", required=True, metavar="DIR")
+    sub.add_argument("--out", required=True, metavar="DIR")
+
+    sub = command("whatif", "Try timeouts, purge intervals, wheels and shards out on what has happened.")
+    which = sub.add_mutually_exclusive_group(required=True)
+    which.add_argument("--trace", metavar="DIR", help="exact")
+    which.add_argument("--journal", metavar="DIR", help="an estimate, up to the timeouts in use")
+    sub.add_argument("--grid", metavar="FILE", help="TOML or JSON; what it leaves out has a default")
+    sub.add_argument("--out", required=True, metavar="DIR")
+
+    sub = command("verify", "Library = stream = batch twin, operation by operation, on seeded workloads.")
+    sub.add_argument("--workload", action="append", metavar="NAME", help="may be repeated (default: all)")
+    sub.add_argument("--operations", type=int, default=2_000)
+    sub.add_argument("--seed", type=int, default=1)
+
+    sub = command("gen", "A workload: a trace, or a journal to report on.")
+    sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--workload", default="kafka", metavar="NAME", help="a trace's kind, or journal")
+    sub.add_argument("--operations", type=int, default=10_000)
+    sub.add_argument("--seed", type=int, default=1)
+    sub.add_argument("--files", type=int, default=8)
+    sub.add_argument("--flush", action="store_true", help="end with a row that lets a stream settle all that is open")
     return parser
 
 
@@ -80,6 +122,126 @@ def _report(options: argparse.Namespace) -> int:
     )
     _print(f"{Path(path).resolve()}")
     return 0
+
+
+def _stream(options: argparse.Namespace) -> int:
+    from purgatory.pipeline import stream
+    from purgatory.pipeline.session import session
+
+    settings = stream.StreamSettings(
+        delay_ms=round(options.delay * 1000),
+        buckets=options.buckets,
+        files_per_batch=options.files_per_batch,
+        once=options.once,
+    )
+    spark = session("stream")
+    counts = stream.run(spark, options.source, options.out, options.checkpoint, settings)
+    _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
+    if Path(options.out).exists():
+        for row in stream.answers(spark, options.out).groupBy("part", "outcome").count().orderBy("part").collect():
+            _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
+    return 0
+
+
+def _monitor(options: argparse.Namespace) -> int:
+    from purgatory.pipeline import monitor
+    from purgatory.pipeline.session import session
+
+    if options.out and not options.checkpoint:
+        message = "--out needs --checkpoint: it is what makes the output exact after a restart"
+        raise ValueError(message)
+    monitor.start(
+        session("monitor"),
+        options.journal,
+        options.out,
+        options.checkpoint,
+        window_s=options.window,
+        delay_s=options.delay,
+        once=options.once,
+    ).awaitTermination()
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from purgatory.journal.records import TRACE
+    from purgatory.pipeline.load import load, trace_problem
+    from purgatory.pipeline.replay import replay
+    from purgatory.pipeline.session import session
+
+    spark = session("replay")
+    trace = load(spark, options.trace, TRACE)
+    answers = f"{options.out}/answers"
+    replay(trace).write.mode("overwrite").parquet(answers)
+    bad = trace.withColumn("reason", trace_problem()).where("reason is not null")
+    bad.write.mode("overwrite").parquet(f"{options.out}/malformed")
+    for row in spark.read.parquet(answers).groupBy("outcome").count().orderBy("outcome").collect():
+        _print(f"{row['outcome']:<10} {row['count']:>12,}")
+    _print(f"{'malformed':<10} {spark.read.parquet(f'{options.out}/malformed').count():>12,}")
+    return 0
+
+
+def _whatif(options: argparse.Namespace) -> int:
+    from purgatory.pipeline.session import session
+    from purgatory.pipeline.whatif import Grid, whatif
+
+    grid = Grid() if options.grid is None else Grid.read(options.grid)
+    path = whatif(session("whatif"), options.out, grid, trace=options.trace, journal=options.journal)
+    for name, each in json.loads((path.parent / "choice.json").read_text(encoding="utf-8")).items():
+        _print(f"{name:<15} {each['value']:>8,}   {each['why']}")
+    _print(f"{path.resolve()}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    from purgatory.pipeline.gen import WORKLOADS
+    from purgatory.pipeline.session import session
+    from purgatory.pipeline.verify import verify
+
+    names = options.workload or list(WORKLOADS)
+    _known(names, list(WORKLOADS))
+    spark = session("verify", {"spark.sql.shuffle.partitions": "2"})
+    _print(f"{'workload':<14} {'operations':>10} {'late':>6} {'malformed':>9} {'differ: stream':>15} {'library':>8}")
+    compared = different = 0
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="purgatory-verify-") as folder:
+            found = verify(spark, name, Path(folder) / "run", operations=options.operations, seed=options.seed)
+        _print(
+            f"{name:<14} {found.operations:>10,} {found.late:>6,} {found.malformed:>9,} "
+            f"{found.stream_differs:>15,} {found.library_differs:>8,}"
+        )
+        compared += found.operations
+        different += found.differences
+    _print(f"{compared:,} operations compared, {different:,} differences")
+    return 1 if different else 0
+
+
+def _gen(options: argparse.Namespace) -> int:
+    import attrs
+
+    from purgatory.journal.records import JOURNAL, TRACE
+    from purgatory.pipeline import gen
+    from purgatory.pipeline.verify import place_trace
+
+    _known([options.workload], [*gen.WORKLOADS, "journal"])
+    folder = Path(options.out)
+    if folder.exists() and any(folder.iterdir()):
+        message = f"{folder} is not empty: give a new folder"
+        raise ValueError(message)
+    if options.workload == "journal":
+        gen.write(folder, gen.journal(options.operations, options.seed), JOURNAL, files=options.files)
+        return 0
+    shape = attrs.evolve(gen.WORKLOADS[options.workload], operations=options.operations, events=2 * options.operations)
+    if options.flush:
+        place_trace(folder, shape, options.seed, options.files)
+    else:
+        gen.write(folder, gen.trace(shape, options.seed), TRACE, files=options.files)
+    return 0
+
+
+def _known(names: Sequence[str], known: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in known]:
+        message = f"unknown workload {', '.join(unknown)}: choose from {', '.join(known)}"
+        raise ValueError(message)
 
 
 def _print(line: str) -> None:

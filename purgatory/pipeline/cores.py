@@ -1,26 +1,31 @@
-"""The purgatory as two small state machines over time that has passed for sure. Plain Python: no Spark, no clock, no thread.
+"""The purgatory as two state machines over time that has passed for sure. Plain Python: no Spark, clock or thread.
 
-Rows arrive in any order; the *watermark* says how far time has come: nothing older than it will be accepted any more. So
-everything up to the watermark can be put in its true order and decided once and for all, and everything after it waits.
+Rows arrive in any order; the *watermark* says how far time has come: nothing older than it will be accepted
+any more. So everything up to the watermark can be put in its true order and decided once and for all, and
+everything after it waits.
 
 Stage 1, `KeyCore`, holds the keys of a bucket: their levels, and who waits on them for which level. ::
 
-    buffer -> (watermark passes) -> in order of time, events before operations -> a watch whose level is there: "hit"
-                                                                               -> an event that reaches levels: "hit" each
+    buffer -> (watermark passes) -> in order of time, events before operations -> a watch whose level is
+    there: "hit"
+                                                                               -> an event that reaches
+                                                                               levels: "hit" each
 
-Stage 2, `OperationCore`, holds the operations of a bucket: which of their keys have been hit. When all have, the operation
-completes at the latest of those instants; when the watermark passes its deadline first, it expires.
+Stage 2, `OperationCore`, holds the operations of a bucket: which of their keys have been hit. When all
+have, the operation completes at the latest of those instants; when the watermark passes its deadline first,
+it expires.
 
-Why this is exact: an operation's keys may lie in different buckets, but each bucket dates its hits by the rows' own instants, not by
-when they were processed. The last hit's date against the deadline decides the outcome, so it can't depend on batches, files,
-restarts or the number of machines. Expiry at watermark W is safe because every hit dated before W has been handed over
-in the same batch or an earlier one.
+Why this is exact: an operation's keys may lie in different buckets, but each bucket dates its hits by the
+rows' own instants, not by when they were processed. The last hit's date against the deadline decides the
+outcome, so it can't depend on batches, files, restarts or the number of machines. Expiry at watermark W is
+safe because every hit dated before W has been handed over in the same batch or an earlier one.
 
-Ties, as the library has them: at one instant what is due expires first, then events apply, then operations arrive. So an event
-at an operation's very deadline is too late, and one at its very arrival counts.
+Ties, as the library has them: at one instant what is due expires first, then events apply, then operations
+arrive. So an event at an operation's very deadline is too late, and one at its very arrival counts.
 
-A row older than the watermark can't be answered exactly any more, so it isn't answered: it is handed back as late, and counted.
-A row that is delivered twice is one row: its double has the same instant, so both are in the buffer together.
+A row older than the watermark can't be answered exactly any more, so it isn't answered: it is handed back
+as late, and counted. A row that is delivered twice is one row: its double has the same instant, so both are
+in the buffer together.
 """
 
 from __future__ import annotations
@@ -81,7 +86,8 @@ class KeyCore:
         """Decide everything up to the watermark: operations to open, and keys that were reached."""
         opened: list[Open] = []
         hits: list[Hit] = []
-        pending, later = [], []
+        pending: list[tuple[object, ...]] = []
+        later: list[tuple[object, ...]] = []
         for row in self._pending:
             (pending if row[0] <= watermark else later).append(row)  # type: ignore[operator]
         pending.sort()  # doubles become neighbours

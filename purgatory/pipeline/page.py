@@ -35,15 +35,19 @@ def page(tables: Tables, title: str, source: str) -> str:
         _keys(tables),
         _summary(tables),
     ]
-    return _SHELL.format(
-        title=escape(title),
-        style=_STYLE,
-        script=_SCRIPT,
-        when=_when(tables),
-        tiles=_tiles(tables),
-        body="\n".join(section for section in sections if section),
-        source=escape(source),
-    )
+    body = "\n".join(section for section in sections if section)
+    return shell(title, _when(tables), _tiles(tables), body, source)
+
+
+def shell(title: str, when: str, tiles: str, body: str, source: str) -> str:
+    """The page around its sections, with its style and its one button."""
+    parts = {"title": escape(title), "when": escape(when), "source": escape(source)}
+    return _SHELL.format(style=_STYLE, script=_SCRIPT, tiles=tiles, body=body, **parts)
+
+
+def tile(value: str, name: str, more: str) -> str:
+    """A figure that is to be seen from afar."""
+    return f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span><small>{escape(more)}</small></div>'
 
 
 def _when(tables: Tables) -> str:
@@ -66,10 +70,7 @@ def _tiles(tables: Tables) -> str:
         (count_text(peak), "parked at most", "sum of the purgatories' peaks"),
         (share_text(wasted / checks) if checks else "0%", "checks in vain", f"of {count_text(checks)}"),
     ]
-    return "".join(
-        f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span><small>{escape(more)}</small></div>'
-        for value, name, more in tiles
-    )
+    return "".join(tile(*each) for each in tiles)
 
 
 def _typical(tables: Tables) -> str:
@@ -86,11 +87,13 @@ def _findings(findings: Sequence[Finding]) -> str:
     return f'<section><h2>What stands out</h2><ul class="findings">{items}</ul></section>'
 
 
-def _section(heading: str, how: str, body: str) -> str:
+def section(heading: str, how: str, body: str) -> str:
+    """A part of the page: a heading, how to read it, and what there is to read."""
     return f"<section><h2>{escape(heading)}</h2><p class=how>{escape(how)}</p>{body}</section>"
 
 
-def _figure(caption: str, svg: str, keys: str = "") -> str:
+def figure(caption: str, svg: str, keys: str = "") -> str:
+    """A plot under its caption and the names of its colours."""
     head = f"<figcaption><b>{escape(caption)}</b>{keys}</figcaption>" if caption or keys else ""
     return f"<figure>{head}{svg}</figure>"
 
@@ -122,9 +125,9 @@ def _outcomes(tables: Tables) -> str:
         operations, expired = total(rows, "operations"), total(rows, "expired")
         caption = f"{_name(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} expired"
         svg = plots.stacked(caption, at, tables.window_us, series, 210)
-        figures.append(_figure(caption, svg, plots.legend(series)))
+        figures.append(figure(caption, svg, plots.legend(series)))
     how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
-    return _section("Outcomes over time", how, "".join(figures))
+    return section("Outcomes over time", how, "".join(figures))
 
 
 def _latency(tables: Tables) -> str:
@@ -143,11 +146,11 @@ def _latency(tables: Tables) -> str:
             )
         ]
         svg = plots.lines(f"Waits of {_name(kind)}", at, series, duration_text, log=True, height=220)
-        figures.append(_figure(_name(kind), svg, plots.legend(series)))
+        figures.append(figure(_name(kind), svg, plots.legend(series)))
     how = (
         "How long answered operations waited: exact percentiles, logarithmic scale. Those that expired aren't in here."
     )
-    return _section("Waiting", how, "".join(figures))
+    return section("Waiting", how, "".join(figures))
 
 
 def _survival(tables: Tables) -> str:
@@ -169,7 +172,7 @@ def _survival(tables: Tables) -> str:
         "cut off. Dotted: the timeout in use. A curve ends where nobody was let wait longer; "
         "what lies beyond isn't known."
     )
-    return _section("Which timeout would do", how, _figure("", svg, plots.legend(curves)) + _advice(tables))
+    return section("Which timeout would do", how, figure("", svg, plots.legend(curves)) + _advice(tables))
 
 
 def _thin(rows: list[Row], most: int) -> list[Row]:
@@ -217,9 +220,9 @@ def _occupancy(tables: Tables) -> str:
         at = [row["slot_us"] for row in rows]
         series = Series(name, colour, [row["mean"] for row in rows])
         svg = plots.area(f"Parked in {name}", at, width, series, peaks.get(name))
-        figures.append(_figure(name, svg))
+        figures.append(figure(name, svg))
     how = "Operations parked at the same time: the time-weighted mean, and the exact peak."
-    return _section("Occupancy", how, "".join(figures))
+    return section("Occupancy", how, "".join(figures))
 
 
 def _heat(tables: Tables) -> str:
@@ -239,7 +242,7 @@ def _heat(tables: Tables) -> str:
     ]
     svg = plots.heat("Expiries by key and time", at, tables.window_us, lines, "var(--expired)")
     how = "Each row is a key, each cell a window: the stronger the colour, the more operations expired there and then."
-    return _section("Where and when operations expire", how, _figure("", svg))
+    return section("Where and when operations expire", how, figure("", svg))
 
 
 def _keys(tables: Tables) -> str:
@@ -259,9 +262,9 @@ def _keys(tables: Tables) -> str:
             for row in rows[:8]
         ]
         svg = plots.bars(f"Busiest keys of {name}", lines, "var(--bar)", "var(--expired)")
-        figures.append(_figure(f"{name}: {rows[0]['keys']:,} keys", svg))
+        figures.append(figure(f"{name}: {rows[0]['keys']:,} keys", svg))
     how = "The keys that most operations were watched under; in the warning colour, those that expired."
-    return _section("Hot keys", how, "".join(figures)) if figures else ""
+    return section("Hot keys", how, "".join(figures)) if figures else ""
 
 
 def _summary(tables: Tables) -> str:
@@ -276,7 +279,7 @@ def _summary(tables: Tables) -> str:
     names = ("operations", *_OUTCOMES, "expiry share", "mean wait", "checks each", "errors")
     head = "".join(f"<th>{name}</th>" for name in names)
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
-    return _section("In numbers", f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival.", table)
+    return section("In numbers", f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival.", table)
 
 
 _STYLE: Final = """
@@ -313,9 +316,9 @@ p{margin:0;max-width:90ch} figure{margin:0 0 14px} figcaption{display:flex;flex-
 i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px;vertical-align:-1px}
 svg{display:block;width:100%;height:auto;min-width:560px} .grid{stroke:var(--rule);stroke-width:1}
 .tick{fill:var(--soft);font-size:11.5px} .label{fill:var(--ink);font-size:12.5px}
-svg .note{fill:var(--ink);font-size:12px;font-weight:600} .line{fill:none;stroke-width:2;stroke-linejoin:round}
-.dot{stroke:var(--card);stroke-width:2} .hover{fill:transparent}
-.hover:hover{fill:var(--ink);fill-opacity:.07} .track{fill:var(--track)}
+svg .note{fill:var(--ink);font-size:12px;font-weight:600}
+.line{fill:none;stroke-width:2;stroke-linejoin:round} .dot{stroke:var(--card);stroke-width:2}
+.hover{fill:transparent} .hover:hover{fill:var(--ink);fill-opacity:.07} .track{fill:var(--track)}
 table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:6px 9px;border-bottom:1px solid var(--rule);white-space:nowrap}
 th:first-child{text-align:left} thead th{color:var(--soft);font-weight:500} tbody th{font-weight:500}

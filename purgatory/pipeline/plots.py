@@ -316,3 +316,27 @@ def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], mar
 def share_text(share: float) -> str:
     """A share as a percentage with three digits."""
     return f"{share * 100:.3g}%"
+
+
+def curve(label: str, xs: Numbers, series: Series, *, x_text: Callable[[float], str], mark: float | None) -> str:
+    """A value against a setting on a logarithmic scale, each setting tried as a dot, the chosen one ringed."""
+    height = 230
+    top = max(series.values)
+    first, last = min(xs), max(max(xs), min(xs) * 10)  # noqa: PLW3301
+    marks = ticks(top)
+    value_text = share_text if top <= 1 else count_text
+    plane = _plane((first, last), marks, height, x_text, value_text, x_log=True)
+    points = [(plane.x(x), plane.y(v)) for x, v in zip(xs, series.values, strict=True)]
+    parts = [plane.grid]
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    parts.append(f'<polyline class="line" stroke="{series.colour}" points="{path}"/>')
+    for (x, y), at, value in zip(points, xs, series.values, strict=True):
+        if at == mark:
+            parts.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="none" stroke="{series.colour}" stroke-width="2"/>'
+            )
+        told = escape(f"{x_text(at)}: {value_text(value)}")
+        parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{series.colour}" class="dot"><title>{told}</title></circle>'  # noqa: E501
+        )
+    return _svg(label, height, "".join(parts))

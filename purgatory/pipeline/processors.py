@@ -1,17 +1,21 @@
 """The cores as Spark's stateful processors: thin, so that what matters is tested without a JVM.
 
-One state value for each bucket holds a core's whole state. A state entry for each key and operation would be the textbook way,
-and is ten times slower: every access is a round trip to the JVM.
+One state value for each bucket holds a core's whole state. A state entry for each key and operation would
+be the textbook way, and is ten times slower: every access is a round trip to the JVM.
 
 What Spark gives and asks, and what follows from it:
 
-- `handleInputRows` gets all of a bucket's rows of a batch at once, before any of its timers. So what it leaves undecided up
+- `handleInputRows` gets all of a bucket's rows of a batch at once, before any of its timers. So what it
+leaves undecided up
   to the watermark can be decided right there.
-- Rows and timers see the batch's watermark. Whether a row is late is decided by it alone, alike in all buckets, so an operation is
+- Rows and timers see the batch's watermark. Whether a row is late is decided by it alone, alike in all
+buckets, so an operation is
   late on all its keys or on none.
-- A timer wakes a bucket that gets no rows. There is one a bucket, for the next instant that matters; it must lie after the
+- A timer wakes a bucket that gets no rows. There is one a bucket, for the next instant that matters; it
+must lie after the
   watermark, and never at the instant that is firing.
-- Rows handed on must not be dated at or before the watermark; their true instants travel in columns of their own.
+- Rows handed on must not be dated at or before the watermark; their true instants travel in columns of
+their own.
 """
 
 from __future__ import annotations
@@ -97,7 +101,12 @@ class KeyStage(_Bucket):
 
     core = KeyCore
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:  # noqa: ARG002, E501, N802, N803
+    def handleInputRows(  # noqa: D102
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,
+    ) -> Iterator[pd.DataFrame]:
         core: KeyCore = self._load()
         watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
         watermark = watermark_ms * 1000
@@ -119,8 +128,11 @@ class KeyStage(_Bucket):
             core.watches(watches)
         yield self._hand_over(core, watermark_ms, None, aside)
 
-    def handleExpiredTimer(  # noqa: N802
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo  # noqa: ARG002, N803
+    def handleExpiredTimer(  # noqa: D102
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
         yield self._hand_over(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
@@ -157,7 +169,12 @@ class OperationStage(_Bucket):
 
     core = OperationCore
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:  # noqa: ARG002, E501, N802, N803
+    def handleInputRows(  # noqa: D102
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,
+    ) -> Iterator[pd.DataFrame]:
         core: OperationCore = self._load()
         watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
         touched: set[str] = set()
@@ -178,8 +195,11 @@ class OperationStage(_Bucket):
             core.hit(hits)
         yield self._answer(core, watermark_ms, None, touched, aside)
 
-    def handleExpiredTimer(  # noqa: N802
-        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo  # noqa: ARG002, N803
+    def handleExpiredTimer(  # noqa: D102
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
         yield self._answer(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, set(), [])

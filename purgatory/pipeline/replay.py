@@ -1,14 +1,15 @@
 """`purgatory pipeline replay`: the batch twin. The same answers from a whole trace at once, in SQL.
 
-When does a key's level first reach what an operation needs? Put the key's events and the watches on it in one order, by level from
-the highest down, events first among equals. Then for each watch the events before it in that order are just those that
-reach its level, and the earliest of their instants is a running minimum::
+When does a key's level first reach what an operation needs? Put the key's events and the watches on it in
+one order, by level from the highest down, events first among equals. Then for each watch the events before
+it in that order are just those that reach its level, and the earliest of their instants is a running
+minimum::
 
     key orders-3, by level:   event 9 @ 70   event 7 @ 40   watch 7   event 5 @ 20   watch 4
     running minimum of @:          70             40           40          20          20
 
-No state, no time, no loop: one sort by key. It is the yardstick for the stream, and, because what an operation *needed* has nothing
-to do with the timeout that it had, it is also where what-if starts from.
+No state, no time, no loop: one sort by key. It is the yardstick for the stream, and, because what an
+operation *needed* has nothing to do with the timeout that it had, it is also where what-if starts from.
 """
 
 from __future__ import annotations
@@ -89,9 +90,7 @@ def replay(trace: DataFrame) -> DataFrame:
     delay_ms = F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(LONGEST_MS))
     deadline = F.col("arrival") + delay_ms * 1000
     ready = F.col("ready")
-    outcome = (
-        F.when(ready <= F.col("arrival"), "immediate").when(ready < deadline, "satisfied").otherwise("expired")
-    )
+    outcome = F.when(ready <= F.col("arrival"), "immediate").when(ready < deadline, "satisfied").otherwise("expired")
     return (
         needs(trace)
         .withColumn("outcome", outcome)

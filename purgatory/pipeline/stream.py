@@ -1,16 +1,18 @@
 """`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
 
-    trace rows -> malformed aside -> a row for each key -> stage 1 by bucket of the key -> stage 2 by bucket of the operation -> Parquet
+    trace rows -> malformed aside -> a row for each key -> stage 1 by bucket of the key -> stage 2 by bucket
+    of the operation -> Parquet
 
-Event time, Append, two chained stateful stages. The output is one table, partitioned by `part`: `done` (every operation
-once), `late` and `malformed` (rows set aside, with the reason). Read it through Spark (`answers` below), which goes by the sink's own
+Event time, Append, two chained stateful stages. The output is one table, partitioned by `part`: `done`
+(every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through Spark
+(`answers` below), which goes by the sink's own
 log: a file that a killed run left behind is no part of the output, though it lies in the folder.
 
-The watermark column is left out of what the stages get, on purpose: Spark would drop late rows in front of them without a trace,
-and we want to say which they were.
+The watermark column is left out of what the stages get, on purpose: Spark would drop late rows in front of
+them without a trace, and we want to say which they were.
 
-State costs what is parked; a batch costs a fixed part of a second. So this is for more operations than one machine holds, not
-for answers within milliseconds: those belong in the embedded purgatory.
+State costs what is parked; a batch costs a fixed part of a second. So this is for more operations than one
+machine holds, not for answers within milliseconds: those belong in the embedded purgatory.
 """
 
 from __future__ import annotations
@@ -52,12 +54,14 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
         .withWatermark("time", f"{settings.delay_ms} milliseconds")
     )
-    # A flush row has no keys, so it ends at the explode. It can't be filtered out: a filter would be pushed to before the
-    # watermark, which is all that the row is for.
+    # A flush row has no keys, so it ends at the explode. It can't be filtered out: a filter would be pushed
+    # to before the watermark, which is all that the row is for.
     good = F.col("reason").isNull()
     detail = F.to_json(F.struct("seq", "kind", "purgatory", "operation", "keys", "ts", "delay_ms", "levels"))
     pairs = F.arrays_zip("keys", "levels").cast(_PAIRS)
-    one = F.array(F.struct(F.lit(None).cast("string").alias("keys"), F.lit(0).cast("long").alias("levels"))).cast(_PAIRS)
+    one = F.array(F.struct(F.lit(None).cast("string").alias("keys"), F.lit(0).cast("long").alias("levels"))).cast(
+        _PAIRS
+    )
     watches = F.when(F.col("kind") == FLUSH, F.array().cast(_PAIRS)).when(good, pairs).otherwise(one)
     # No nulls in numbers: pandas would make floats of the whole column.
     us = F.coalesce(F.unix_micros("ts"), F.lit(0))
@@ -66,7 +70,9 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         us.alias("us"),
         "operation",
         F.coalesce(F.size("keys"), F.lit(0)).alias("count"),
-        (us + F.least(F.greatest(F.coalesce("delay_ms", F.lit(0)), F.lit(0)), F.lit(LONGEST_MS)) * 1000).alias("until_us"),
+        (us + F.least(F.greatest(F.coalesce("delay_ms", F.lit(0)), F.lit(0)), F.lit(LONGEST_MS)) * 1000).alias(
+            "until_us"
+        ),
         "reason",
         detail.alias("detail"),
         F.posexplode(watches).alias("number", "watch"),

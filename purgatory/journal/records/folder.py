@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from purgatory.journal.records.errors import JournalMissing
 from purgatory.journal.records.frames import Batch, decode, scan
 
 if TYPE_CHECKING:
@@ -76,3 +77,18 @@ def batches(path: Path, after: int = -1) -> Iterator[Batch]:
     for frame in scan(data):
         if frame.last > after:
             yield decode(data, frame)
+
+
+def tip(folder: Path) -> dict[str, int]:
+    """The first and the last sequence number that a reader would find."""
+    segments = list_segments(folder)
+    if not segments:
+        raise JournalMissing(folder)
+    last = -1
+    for segment in segments:
+        if segment.last is not None:
+            last = max(last, segment.last)
+        else:
+            for batch in batches(segment.path, last):
+                last = max(last, batch.last)
+    return {"first": segments[0].first, "last": last}

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from purgatory.journal.records import ROWS, VERSION, Record, Schema, TraceRow
+from purgatory.journal.records.folder import batches, list_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -132,3 +133,25 @@ def read_arrow(path: Path, schema: Schema) -> Iterator[pa.RecordBatch]:
                 for f in target
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[pa.RecordBatch]:
+    """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    for segment in list_segments(folder):
+        if segment.first > upto or (segment.last is not None and segment.last <= after):
+            continue
+        sealed = segment.path.suffix == ".parquet"
+        parts = read_arrow(segment.path, schema) if sealed else map(to_arrow, batches(segment.path, after))
+        for part in parts:
+            sequence = part.column(0)
+            first, last = sequence[0].as_py(), sequence[-1].as_py()
+            if last <= after or first > upto:
+                continue
+            if first <= after or last > upto:
+                kept = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))
+            else:
+                kept = part
+            after = min(last, upto)
+            yield kept

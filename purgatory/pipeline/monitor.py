@@ -1,0 +1,66 @@
+"""`purgatory pipeline monitor`: windowed outcomes and percentiles over a journal while it is being written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from purgatory.journal.records import OUTCOMES
+from purgatory.pipeline.load import journal_problem
+from purgatory.pipeline.source import PurgatoryDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
+    """Per window, purgatory and type: operations by outcome, expiry share, median and 99th percentile of the wait."""
+    wait = (F.unix_micros("finished") - F.unix_micros("created")) / 1000
+    answered = F.when(F.col("outcome").isin("immediate", "satisfied"), wait)
+    counts = [F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES]
+    rows = journal.where(journal_problem().isNull()).withWatermark("finished", f"{delay_s} seconds")
+    return (
+        rows.groupBy(F.window("finished", f"{window_s} seconds"), "purgatory", "type")
+        .agg(
+            F.count("*").alias("operations"),
+            *counts,
+            F.percentile_approx(answered, [0.5, 0.99], 10_000).alias("p"),
+        )
+        .select(
+            F.col("window.start").alias("window"),
+            "purgatory",
+            "type",
+            "operations",
+            *OUTCOMES,
+            (F.col("expired") / F.col("operations")).alias("expiry_share"),
+            F.col("p")[0].alias("p50_ms"),
+            F.col("p")[1].alias("p99_ms"),
+        )
+    )
+
+
+def start(
+    spark: SparkSession,
+    journal: str,
+    out: str | None,
+    checkpoint: str | None,
+    *,
+    window_s: int = 10,
+    delay_s: int = 5,
+    once: bool = False,
+) -> StreamingQuery:
+    """Start the query: to a folder of Parquet, a window once it is complete; or to the console, as it changes."""
+    spark.dataSource.register(PurgatoryDataSource)
+    where = "url" if journal.startswith(("http://", "https://")) else "path"
+    source = spark.readStream.format("purgatory").option(where, journal).load()
+    writer = windows(source, window_s, delay_s).writeStream.queryName("monitor")
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", checkpoint)
+    if out is None:
+        writer = writer.outputMode("update").format("console").option("truncate", "false")
+    else:
+        writer = writer.outputMode("append").format("parquet").option("path", out)
+    trigger = {"availableNow": True} if once else {"processingTime": "2 seconds"}
+    return writer.trigger(**trigger).start()

@@ -1,0 +1,121 @@
+"""`purgatory pipeline verify`: three ways to the same answers, compared operation by operation.
+
+The library itself on a manual clock, the streaming query, and the batch twin share no code but the record
+format. Each is run on the same seeded workloads; an operation counts as different if its outcome or the
+instant of its outcome differs, or if it is missing or there twice. What the stream set aside as late or
+malformed is left out for the other two as well, and is counted.
+
+The library runs in a process of its own, by the command `purgatory journal rehearse`: this package knows
+the format of what that writes, and nothing else of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from pyspark.sql import functions as F
+
+from purgatory.journal.records import FLUSH, JOURNAL, TRACE
+from purgatory.pipeline import gen, stream
+from purgatory.pipeline.load import load, trace_problem
+from purgatory.pipeline.replay import replay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_AFTER_ALL_MS: Final = 10 * 365 * 86_400_000
+
+
+class RehearsalFailed(RuntimeError):
+    """The library could not be run on a trace."""
+
+
+@attrs.frozen
+class Comparison:
+    """One workload: what was compared and how much differed."""
+
+    workload: str
+    operations: int
+    late: int
+    malformed: int
+    stream_differs: int
+    library_differs: int
+
+    @property
+    def differences(self) -> int:
+        """All of them."""
+        return self.stream_differs + self.library_differs
+
+
+def verify(
+    spark: SparkSession, workload: str, folder: Path, *, operations: int, seed: int = 1, files: int = 6
+) -> Comparison:
+    """Make a workload in a folder, answer it in the three ways, and compare."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    shape = attrs.evolve(gen.WORKLOADS[workload], operations=operations, events=2 * operations)
+    place_trace(folder / "trace", shape, seed, files)
+    settings = stream.StreamSettings(delay_ms=5_000, buckets=4, files_per_batch=1, once=True)
+    stream.run(spark, str(folder / "trace"), str(folder / "answers"), str(folder / "checkpoint"), settings)
+    given = stream.answers(spark, str(folder / "answers")).cache()
+    clean = on_time(load(spark, str(folder / "trace"), TRACE), given)
+    twin = _comparable(replay(clean)).cache()
+    gen.write(folder / "clean", clean.orderBy("seq").toArrow(), TRACE, files=1)
+    library = rehearsed(spark, folder / "clean", folder / "journal")
+    streamed = _comparable(given.where("part = 'done'"))
+    parts = {row["part"]: row["count"] for row in given.groupBy("part").count().collect()}
+    return Comparison(
+        workload,
+        twin.count(),
+        parts.get("late", 0),
+        parts.get("malformed", 0),
+        differences(streamed, twin),
+        differences(library, twin),
+    )
+
+
+def place_trace(folder: Path, shape: gen.Workload, seed: int, files: int) -> None:
+    """Write a trace and, after it, a row that lets a stream settle whatever is still open."""
+    following = gen.write(folder, gen.trace(shape, seed), TRACE, files=files)
+    last = gen.flush_row(gen.START_MS + _AFTER_ALL_MS)
+    gen.write(folder, last, TRACE, files=1, first=following)
+    newest = max(folder.glob("trace-*"), key=lambda path: path.name)
+    ahead = max(path.stat().st_mtime for path in folder.glob("trace-*")) + 10
+    os.utime(newest, (ahead, ahead))  # read last, whatever the clock's resolution
+
+
+def on_time(trace: DataFrame, given: DataFrame) -> DataFrame:
+    """The rows of a trace that the stream did not set aside."""
+    seq = F.get_json_object("detail", "$.seq").cast("long").alias("seq")
+    late = given.where("part = 'late'").select(seq)
+    return trace.where(trace_problem().isNull() & (F.col("kind") != FLUSH)).join(F.broadcast(late), "seq", "left_anti")
+
+
+def rehearsed(spark: SparkSession, trace: Path, journal: Path) -> DataFrame:
+    """What the library answers, from the journal that it wrote.
+
+    Raises:
+        RehearsalFailed: it wrote none.
+    """
+    command = [sys.executable, "-m", "purgatory", "journal", "rehearse", str(trace), "--journal", str(journal)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)  # our own command  # noqa: S603
+    if run.returncode:
+        raise RehearsalFailed(run.stderr or run.stdout)
+    return _comparable(load(spark, str(journal), JOURNAL))
+
+
+def differences(one: DataFrame, other: DataFrame) -> int:
+    """How many operations are not the same, once each, in both."""
+    more, fewer = one.exceptAll(other), other.exceptAll(one)
+    return more.select("operation").unionByName(fewer.select("operation")).distinct().count()
+
+
+def _comparable(answers: DataFrame) -> DataFrame:
+    return answers.select("operation", "outcome", "finished")

@@ -1,0 +1,347 @@
+"""`purgatory pipeline whatif`: try settings out on what has happened.
+
+What an operation needed has nothing to do with the settings it ran under. So from a trace every other
+timeout's outcome follows exactly; from a journal it does up to the timeout in use, and not beyond (see
+`advice`). Four questions, four ways:
+
+- *timeouts*: operations against a broadcast list of timeouts. Expiry share, mean wait, mean parked (waits
+summed over the span,
+  which is what memory is paid for).
+- *the wheel*: an entry that goes in at level L is put again into a lower level each time its bucket comes
+due, and that happens
+  once for each non-zero digit of its due tick, in base `wheel_size`, below L: closed form, no simulation. A
+  digit whose turn comes after the operation was answered costs nothing. ::
+
+      wheel_size 20, due at tick 8,437 = digits 1|1|1|17: in at level 3, put again at levels 2, 1, 0 if it
+      waits so long
+
+- *purging*: completed entries pile up under keys that see no event, until there are more than
+`purge_interval`. That is sequential, but
+  from one purge to the next it is a search in a running sum. One small task for each setting, on the
+  cluster (`mapInPandas`).
+- *shards*: the share of the busiest one, against the busiest key's own share, which no number of shards can
+undercut.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from pyspark.sql import functions as F
+
+from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.pipeline import advice
+from purgatory.pipeline.load import journal_problem, load
+from purgatory.pipeline.plan import plan
+from purgatory.pipeline.replay import needs
+from purgatory.pipeline.tables import prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_LEVELS: Final = 8
+_DEFAULTS: Final[Mapping[str, Sequence[int]]] = {
+    "timeouts_ms": (100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
+    "ticks_ms": (1, 5, 10),
+    "wheel_sizes": (10, 20, 64, 128),
+    "purge_intervals": (100, 1_000, 10_000, 100_000),
+    "shards": (1, 16, 64, 512),
+}
+
+
+class WrongGrid(ValueError):
+    """The grid file can't be right."""
+
+
+@attrs.frozen(kw_only=True)
+class Grid:
+    """What to try, and what is wanted of it."""
+
+    timeouts_ms: tuple[int, ...] = tuple(_DEFAULTS["timeouts_ms"])
+    ticks_ms: tuple[int, ...] = tuple(_DEFAULTS["ticks_ms"])
+    wheel_sizes: tuple[int, ...] = tuple(_DEFAULTS["wheel_sizes"])
+    purge_intervals: tuple[int, ...] = tuple(_DEFAULTS["purge_intervals"])
+    shards: tuple[int, ...] = tuple(_DEFAULTS["shards"])
+    target_expiry: float = 0.01
+    max_late_ms: int = 5
+    max_purge_entries: int = 20_000
+
+    @classmethod
+    def read(cls, path: str | Path) -> Grid:
+        """From a TOML or JSON file; what it leaves out has a default.
+
+        Raises:
+            WrongGrid: it isn't readable, or holds what isn't known or can't be.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            found = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
+        except (OSError, ValueError) as error:
+            message = f"{path}: {error}"
+            raise WrongGrid(message) from error
+        known = {field.name for field in attrs.fields(cls)}
+        if unknown := sorted(set(found) - known):
+            message = f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            raise WrongGrid(message)
+        for name in _DEFAULTS:
+            values = found.get(name, [1])
+            least = 2 if name == "wheel_sizes" else 1
+            if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
+                message = f"{path}: {name} is a list of whole numbers of at least {least}"
+                raise WrongGrid(message)
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        return cls(**values)
+
+
+def waits_of_trace(trace: DataFrame) -> DataFrame:
+    """What every operation needed: `wait_us` is null where its needs were never met."""
+    return needs(trace).select(
+        "operation", "arrival", "delay_ms", "keys", (F.col("ready") - F.col("arrival")).alias("wait_us")
+    )
+
+
+def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
+    """For each timeout, exactly: who would expire, how long they would wait, how many would be parked."""
+    spark = waits.sparkSession
+    configs = spark.createDataFrame([(t,) for t in grid.timeouts_ms], "timeout_ms long")
+    limit = F.col("timeout_ms") * 1000
+    late = F.col("wait_us").isNull() | ((F.col("wait_us") >= limit) & (F.col("wait_us") > 0))
+    spent = F.least(F.coalesce("wait_us", limit), limit)
+    return (
+        waits.crossJoin(F.broadcast(configs))
+        .groupBy("timeout_ms")
+        .agg(
+            F.count("*").alias("operations"),
+            F.count_if(late).alias("expired"),
+            (F.avg(spent) / 1000).alias("mean_wait_ms"),
+            (F.sum(spent) / (F.max(F.col("arrival")) - F.min(F.col("arrival")) + 1)).alias("mean_parked"),
+        )
+        .withColumn("expiry_share", F.col("expired") / F.col("operations"))
+        .orderBy("timeout_ms")
+    )
+
+
+def timeouts_of_journal(rows: DataFrame, grid: Grid) -> DataFrame:
+    """The same from a journal: an estimate, and none beyond what was observed."""
+    spark = rows.sparkSession
+    curve = advice.survival(rows.withColumn("type", F.lit("all")).withColumn("purgatory", F.lit("all")))
+    configs = spark.createDataFrame([(t,) for t in grid.timeouts_ms], "timeout_ms long")
+    known = F.max("wait_ms")
+    share = F.coalesce(F.min(F.when(F.col("wait_ms") <= F.col("timeout_ms"), F.col("survival"))), F.lit(1.0))
+    # The mean wait under a timeout is the area under the curve up to it: steps of S between the waits that
+    # occurred.
+    return (
+        curve.crossJoin(F.broadcast(configs))
+        .groupBy("timeout_ms")
+        .agg(
+            F.sum("left").alias("operations"),
+            F.when(known >= F.col("timeout_ms"), share).alias("expiry_share"),
+        )
+        .orderBy("timeout_ms")
+    )
+
+
+def reinsertions(exp: Column, tick_ms: Column, size: Column, wait: Column, delay: Column) -> tuple[Column, Column]:
+    """The level that an entry goes in at, and how often it is put again before `wait`; all in ticks of `tick_ms`."""
+    del tick_ms
+    level = F.lit(0)
+    span = size
+    spans = []
+    for _ in range(_LEVELS):
+        spans.append(span)
+        level = level + F.when(delay >= span, 1).otherwise(0)
+        span = F.least(span * size, F.lit(2**62 // 1024))
+    again = F.lit(0)
+    start = exp - delay
+    for n, width in enumerate(spans):
+        digit = F.pmod(F.floor(exp / width), size)
+        comes = F.floor(exp / width) * width - start
+        again = again + F.when((level > n) & (digit >= 0) & (comes <= wait) & (comes > 0), 1).otherwise(0)
+    return level, again
+
+
+def wheels(waits: DataFrame, grid: Grid) -> DataFrame:
+    """For each tick and wheel size: the levels used and the re-insertions, under the timeouts in use."""
+    spark = waits.sparkSession
+    pairs = [(tick, size) for tick in grid.ticks_ms for size in grid.wheel_sizes]
+    configs = spark.createDataFrame(pairs, "tick_ms long, wheel_size long")
+    tick_us = F.col("tick_ms") * 1000
+    delay = F.ceil(F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(10**12)) * 1000 / tick_us)
+    exp = F.ceil(F.col("arrival") / tick_us) + delay
+    wait = F.least(F.floor(F.coalesce("wait_us", F.lit(10**15)) / tick_us), delay)
+    level, again = reinsertions(exp, F.col("tick_ms"), F.col("wheel_size"), wait, delay)
+    return (
+        waits.crossJoin(F.broadcast(configs))
+        .select("tick_ms", "wheel_size", level.alias("level"), again.alias("again"))
+        .groupBy("tick_ms", "wheel_size")
+        .agg(
+            F.count("*").alias("operations"),
+            (F.max("level") + 1).alias("levels"),
+            F.sum("again").alias("reinsertions"),
+            F.avg("again").alias("reinsertions_each"),
+        )
+        .withColumn("late_ms_at_most", F.col("tick_ms"))
+        .orderBy("tick_ms", "wheel_size")
+    )
+
+
+def purge_run(
+    left: np.ndarray[Any, Any], debt: np.ndarray[Any, Any], held: np.ndarray[Any, Any], interval: int
+) -> dict[str, int]:
+    """Purges over one purgatory's history.
+
+    Args:
+        left: when operations left, in order.
+        debt: the entries that each leaves behind.
+        held: the entries of those still parked at each of these instants.
+        interval: purge once more than this many are left behind.
+    """
+    total = np.cumsum(debt)
+    purges = worst = scanned = 0
+    cleared = 0
+    while True:
+        at = int(np.searchsorted(total, cleared + interval, side="right"))
+        if at >= len(total):
+            break
+        entries = int(total[at] - cleared + held[at])
+        purges, worst, scanned = purges + 1, max(worst, entries), scanned + entries
+        cleared = int(total[at])
+    end = int(total[-1] - cleared) if len(total) else 0
+    return {"purges": purges, "most_entries": worst, "entries_scanned": scanned, "left_at_end": end, "rows": len(left)}
+
+
+def purges(spark: SparkSession, waits: DataFrame, grid: Grid, folder: Path) -> DataFrame:
+    """For each purge interval: how many purges, and the entries that the worst of them walks."""
+    path = folder / "history"
+    waited = F.coalesce("wait_us", F.lit(2**60))
+    limit = F.least(F.greatest("delay_ms", F.lit(0)), F.lit(10**12)) * 1000
+    history = waits.select(
+        F.col("arrival"),
+        (F.col("arrival") + F.least(waited, limit)).alias("left_us"),
+        F.when(waited <= 0, 0).when(waited < limit, F.col("keys") - 1).otherwise(F.col("keys")).alias("debt"),
+        F.col("keys").cast("long").alias("keys"),
+    )
+    history.coalesce(1).write.mode("overwrite").parquet(str(path))
+    tasks = spark.createDataFrame(
+        [(interval, str(path)) for interval in grid.purge_intervals], "interval long, path string"
+    )
+    columns = "purge_interval long, purges long, most_entries long, entries_scanned long, left_at_end long"
+    return tasks.repartition(len(grid.purge_intervals)).mapInPandas(_purge_task, columns).orderBy("purge_interval")
+
+
+def _purge_task(tasks: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for part in tasks:
+        for interval, path in zip(part["interval"], part["path"], strict=True):
+            table = pq.read_table(path)
+            arrival = table.column("arrival").to_numpy()
+            order = np.argsort(table.column("left_us").to_numpy(), kind="stable")
+            left = table.column("left_us").to_numpy()[order]
+            keys = table.column("keys").to_numpy()
+            arrived = np.argsort(arrival, kind="stable")
+            came = np.concatenate(([0], np.cumsum(keys[arrived])))
+            held = came[np.searchsorted(arrival[arrived], left, side="right")] - np.cumsum(keys[order])
+            found = purge_run(left, table.column("debt").to_numpy()[order], held, int(interval))
+            del found["rows"]
+            yield pd.DataFrame([{"purge_interval": interval, **found}])
+
+
+def shards(keys: DataFrame, grid: Grid) -> DataFrame:
+    """For each number of shards: the busiest one's share of the watches, and the busiest key's."""
+    spark = keys.sparkSession
+    configs = spark.createDataFrame([(n,) for n in grid.shards], "shards long")
+    counts = keys.groupBy("key").agg(F.count("*").alias("n"))
+    placed = counts.crossJoin(F.broadcast(configs)).withColumn("shard", F.pmod(F.xxhash64("key"), F.col("shards")))
+    loads = placed.groupBy("shards", "shard").agg(F.sum("n").alias("n"), F.max("n").alias("key"))
+    return (
+        loads.groupBy("shards")
+        .agg((F.max("n") / F.sum("n")).alias("busiest_shard"), (F.max("key") / F.sum("n")).alias("busiest_key"))
+        .orderBy("shards")
+    )
+
+
+def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[tuple[str, int, str]]:
+    """A configuration, and the reason for each part of it."""
+    chosen: list[tuple[str, int, str]] = []
+    known = [row for row in found["timeouts"] if row["expiry_share"] is not None]
+    fit = [row for row in known if row["expiry_share"] <= grid.target_expiry]
+    if fit:
+        row = fit[0]
+        why = f"the shortest tried that lets at most {grid.target_expiry:.3g} expire: {row['expiry_share']:.3g}"
+        chosen.append(("timeout_ms", row["timeout_ms"], why))
+    elif known:
+        row = known[-1]
+        why = (
+            f"none gets to {grid.target_expiry:.3g}; this is the longest that is known, with {row['expiry_share']:.3g}"
+        )
+        chosen.append(("timeout_ms", row["timeout_ms"], why))
+    if found["wheels"]:
+        prompt = [r for r in found["wheels"] if r["late_ms_at_most"] <= grid.max_late_ms] or found["wheels"][:1]
+        row = min(prompt, key=lambda r: (r["reinsertions"], r["levels"], r["wheel_size"]))
+        why = f"{row['reinsertions_each']:.2f} re-insertions each, {row['levels']} levels, at most {row['tick_ms']} ms late"  # noqa: E501
+        chosen += [("tick_ms", row["tick_ms"], why), ("wheel_size", row["wheel_size"], why)]
+    if found["purges"]:
+        calm = [r for r in found["purges"] if r["most_entries"] <= grid.max_purge_entries] or found["purges"][:1]
+        row = calm[-1]
+        why = f"{row['purges']} purges, the largest over {row['most_entries']:,} entries"
+        chosen.append(("purge_interval", row["purge_interval"], why))
+    if found["shards"]:
+        floor = found["shards"][-1]["busiest_key"]
+        row = next((r for r in found["shards"] if r["busiest_shard"] <= 1.2 * floor), found["shards"][-1])
+        why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches; the busiest key alone {floor:.3g}"
+        chosen.append(("shards", row["shards"], why))
+    return chosen
+
+
+def whatif(spark: SparkSession, out: str, grid: Grid, *, trace: str | None = None, journal: str | None = None) -> Path:
+    """Write a table for each question, the choice as JSON, and a page; gives the page's path."""
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    if trace is not None:
+        rows = load(spark, trace, TRACE)
+        waits = waits_of_trace(rows).cache()
+        keys = rows.where("kind = 'operation'").select(F.explode("keys").alias("key"))
+        by_timeout, exact = timeouts(waits, grid), True
+    else:
+        assert journal is not None
+        records = load(spark, journal, JOURNAL).where(journal_problem().isNull())
+        answered = F.col("outcome").isin("immediate", "satisfied")
+        base = prepared(records, 60)
+        waits = base.select(
+            F.lit(None).cast("string").alias("operation"),
+            F.col("created_us").alias("arrival"),
+            "delay_ms",
+            F.size("keys").alias("keys"),
+            F.when(answered, F.col("wait_us")).alias("wait_us"),
+        ).cache()
+        keys = records.select(F.explode("keys").alias("key"))
+        by_timeout, exact = timeouts_of_journal(base, grid), False
+    tables = {
+        "timeouts": by_timeout,
+        "wheels": wheels(waits, grid),
+        "purges": purges(spark, waits, grid, folder),
+        "shards": shards(keys, grid),
+    }
+    found = {}
+    for name, table in tables.items():
+        place = str(folder / "tables" / name)
+        table.coalesce(1).write.mode("overwrite").parquet(place)
+        order = table.columns[:2] if name == "wheels" else table.columns[:1]
+        found[name] = [row.asDict() for row in spark.read.parquet(place).orderBy(*order).collect()]
+    waits.unpersist()
+    chosen = choose(found, grid)
+    (folder / "choice.json").write_text(
+        json.dumps({name: {"value": value, "why": why} for name, value, why in chosen}, indent=2) + "\n",
+        encoding="utf-8",
+    )
+    path = folder / "index.html"
+    path.write_text(plan(found, chosen, exact=exact), encoding="utf-8")
+    return path
