@@ -1,0 +1,236 @@
+"""Checking a key, and taking what waits under it out."""
+
+import threading
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory, Outcome
+from tests.support import Waiting, in_thread, run_threads
+
+
+def park(purgatory, *keys, **settings):
+    operation = Waiting(**settings)
+    purgatory.try_complete_else_watch(operation, keys)
+    return operation
+
+
+def test_unknown_key_gives_nothing(purgatory):
+    """A check of a key that nobody waits under completes nothing."""
+    assert 0 == purgatory.check_and_complete("nobody")
+
+
+def test_check_counts_what_it_completes(purgatory):
+    """Not ready: 0; ready: 1; and then nothing is left."""
+    operation = park(purgatory, "k")
+    counts = [purgatory.check_and_complete("k")]
+    operation.ready = True
+    counts += [purgatory.check_and_complete("k"), purgatory.check_and_complete("k")]
+
+    assert [0, 1, 0] == counts
+    assert Outcome.SATISFIED is operation.outcome
+
+
+def test_keys_are_independent(purgatory):
+    """A check looks at the operations under its key and at no others."""
+    operations = {key: park(purgatory, key) for key in "abc"}
+    for operation in operations.values():
+        operation.ready = True
+
+    assert 1 == purgatory.check_and_complete("b")
+    assert [False, True, False] == [operation.is_completed for operation in operations.values()]
+    assert [2, 3, 2] == [operation.checks for operation in operations.values()]
+
+
+def test_any_of_its_keys_completes_an_operation(purgatory, mock_timer):
+    """An operation under several keys completes through any, once, and leaves the timer at once."""
+    operation = park(purgatory, "a", "b", "c")
+    operation.ready = True
+
+    assert [1, 0, 0] == [purgatory.check_and_complete(key) for key in "bac"]
+    assert ["complete"] == operation.history
+    assert (0, 0) == (mock_timer.size, purgatory.num_delayed)
+
+
+def test_operations_are_checked_in_order_of_arrival(purgatory):
+    """First come, first checked."""
+    order = []
+    operations = [park(purgatory, "k", complete=order.append) for _ in range(10)]
+    for operation in operations:
+        operation.ready = True
+
+    assert 10 == purgatory.check_and_complete("k")
+    assert operations == order
+
+
+def test_check_drops_the_keys_finished_entries(purgatory):
+    """What finished elsewhere stays in a key's list until that key is checked, and no longer."""
+    first, second = park(purgatory, "a", "b"), park(purgatory, "a", "b")
+    first.ready = True
+    purgatory.check_and_complete("a")
+    second.force_complete()
+
+    purgatory.check_and_complete("b")
+    purgatory.check_and_complete("a")
+    assert 0 == purgatory.watched
+
+
+def test_operation_that_raises_does_not_stop_the_others(purgatory):
+    """A check goes on to the next operation when one raises, and so does a check of other keys."""
+
+    def look(operation):
+        if operation.checks > 2:
+            raise OSError
+
+    broken = park(purgatory, "a", "b", look=look)
+    good = [park(purgatory, "a"), park(purgatory, "b")]
+    for operation in good:
+        operation.ready = True
+
+    assert [1, 1] == [purgatory.check_and_complete(key) for key in "ab"]
+    assert broken.outcome is None
+    assert {"try_complete": 2} == purgatory.snapshot().callback_errors
+
+
+def test_one_shard_serves_all_keys(mock_timer):
+    """The number of shards changes nothing about what is found."""
+    with DelayedOperationPurgatory("one", timer=mock_timer, shards=1) as purgatory:
+        operations = [park(purgatory, number) for number in range(50)]
+        operations[30].ready = True
+
+        assert [0, 1] == [purgatory.check_and_complete(key) for key in (29, 30)]
+        assert 49 == purgatory.watched
+
+
+def test_equal_keys_are_one_key(purgatory):
+    """Keys are found by equality, as in a dict."""
+    operation = park(purgatory, ("topic", 1))
+    operation.ready = True
+
+    assert 1 == purgatory.check_and_complete(("to" + "pic", 1.0))
+
+
+def test_slow_checks_of_many_threads_lose_nothing():
+    """Twenty threads check a hundred operations; the one whose attempt makes an operation completable is not missed."""
+    with DelayedOperationPurgatory("many", reaper_enabled=False, timer_enabled=False) as purgatory:
+        lock = threading.Lock()
+
+        class Counted(Waiting):
+            attempts = 0
+
+            def try_complete(self):
+                for _ in range(50):
+                    pass
+                return self.attempts >= 20 * 20 and self.force_complete()
+
+        operations = [Counted() for _ in range(100)]
+        for number, operation in enumerate(operations):
+            purgatory.try_complete_else_watch(operation, [number])
+
+        def attempt():
+            for _ in range(20):
+                for number, operation in enumerate(operations):
+                    with lock:
+                        operation.attempts += 1
+                    purgatory.check_and_complete(number)
+
+        run_threads(*[attempt] * 20, seconds=60)
+
+        assert [["complete"]] * 100 == [operation.history for operation in operations]
+
+
+# -- cancel_for_key
+
+
+def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
+    """The operations come back uncompleted and in order of arrival, out of every key and of the timer."""
+    operations = [park(purgatory, "a", "b"), park(purgatory, "b"), park(purgatory, "b", "c")]
+    other = park(purgatory, "c")
+
+    assert operations == purgatory.cancel_for_key("b")
+    assert [Outcome.CANCELLED] * 3 == [operation.outcome for operation in operations]
+    assert (1, 1) == (purgatory.parked, mock_timer.size)
+    assert [[], [], [other]] == [purgatory.operations_for_key(key) for key in "abc"]
+    purgatory.purge()
+    assert 1 == purgatory.watched
+
+
+def test_cancelled_operations_run_no_hook(purgatory, mock_timer):
+    """No hook of what was taken out runs any more, by check, expiry or force."""
+    operation = park(purgatory, "a", "b", delay_ms=5)
+    purgatory.cancel_for_key("a")
+    operation.ready = True
+    purgatory.check_and_complete("b")
+    mock_timer.advance_clock(10)
+
+    assert not operation.force_complete()
+    assert [] == operation.history
+
+
+def test_cancel_for_a_missing_key_gives_nothing(purgatory):
+    """A key that nobody waits under gives an empty list, and so does the second call."""
+    park(purgatory, "k")
+
+    assert [0, 1, 0] == [len(purgatory.cancel_for_key(key)) for key in ("missing", "k", "k")]
+
+
+def test_cancel_for_key_leaves_the_completed_alone(purgatory):
+    """What has completed is not returned."""
+    done, waiting = park(purgatory, "k", "j"), park(purgatory, "k")
+    done.force_complete()
+
+    assert [waiting] == purgatory.cancel_for_key("k")
+    assert Outcome.FORCED is done.outcome
+
+
+def test_key_can_be_used_again_after_a_cancel(purgatory):
+    """A key that was cancelled serves newcomers."""
+    park(purgatory, "k")
+    purgatory.cancel_for_key("k")
+    purgatory.purge()
+    operation = park(purgatory, "k")
+    operation.ready = True
+
+    assert 1 == purgatory.check_and_complete("k")
+
+
+def test_cancel_inside_its_own_check(purgatory):
+    """An operation that is taken out while it is being checked does not complete."""
+
+    def look(operation):
+        if operation.checks == 3:
+            in_thread(purgatory.cancel_for_key, "k")
+            operation.ready = True
+
+    operation = park(purgatory, "k", look=look)
+
+    assert 0 == purgatory.check_and_complete("k")
+    assert Outcome.CANCELLED is operation.outcome
+    assert [] == operation.history
+
+
+# -- looking in
+
+
+@pytest.mark.parametrize("timer_enabled", [True, False])
+def test_num_delayed_counts_what_will_expire(mock_timer, timer_enabled):
+    """Without a timer nothing is delayed, however much is parked; and nothing expires."""
+    timer = mock_timer if timer_enabled else None
+    with DelayedOperationPurgatory("test", timer=timer, timer_enabled=timer_enabled) as purgatory:
+        operation = park(purgatory, "k", delay_ms=5)
+
+        assert (1, 1 if timer_enabled else 0) == (purgatory.parked, purgatory.num_delayed)
+        purgatory.advance_clock(10)
+        assert timer_enabled == operation.is_completed
+
+
+def test_operations_are_listed(purgatory):
+    """Who waits can be listed, altogether and by key, each once, as a copy."""
+    operations = [park(purgatory, "a", "b"), park(purgatory, "b")]
+    gone = park(purgatory, "a", "b")
+    gone.cancel()
+
+    assert set(operations) == set(purgatory.operations())
+    assert 2 == len(purgatory.operations())
+    assert [operations[:1], operations, []] == [purgatory.operations_for_key(key) for key in "abc"]
+    purgatory.operations_for_key("a").clear()
+    assert 2 == purgatory.parked

@@ -1,0 +1,185 @@
+"""Waiting for a set of futures."""
+
+import threading
+from concurrent.futures import CancelledError, Future
+
+import pytest
+
+from purgatory import DelayedFuturePurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from tests.support import eventually, in_thread
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+class Called:
+    """Remembers with what, and on which thread, it was called."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, futures):
+        self.calls.append((tuple(futures), threading.current_thread().name))
+
+
+@pytest.fixture
+def called():
+    return Called()
+
+
+@pytest.fixture
+def votes(mock_timer):
+    with DelayedFuturePurgatory("votes", timer=mock_timer) as votes:
+        yield votes
+
+
+def threads(prefix):
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(prefix)]
+
+
+def done(result):
+    future = Future()
+    future.set_result(result)
+    return future
+
+
+def test_all_done_calls_back_inline(votes, called):
+    """If every future is done already the callback runs at once, on the caller's thread, and no thread is made."""
+    futures = [done(1), done(2)]
+
+    assert votes.try_complete_else_watch(1_000, futures, called)
+    assert [(tuple(futures), threading.current_thread().name)] == called.calls
+    assert [] == threads("votes-executor")
+
+
+def test_no_futures_are_all_done(votes, called):
+    """An empty set has nothing to wait for."""
+    assert votes.try_complete_else_watch(1_000, [], called)
+    assert 1 == len(called.calls)
+
+
+def test_calls_back_when_the_last_is_done(votes, called):
+    """The callback fires once, when all are done, on a thread that bears the purgatory's name."""
+    futures = [Future(), done(1), Future()]
+
+    assert not votes.try_complete_else_watch(1_000, futures, called)
+    futures[0].set_result("a")
+    assert [] == called.calls
+    futures[2].set_exception(OSError("no"))
+    assert eventually(lambda: called.calls)
+    assert (tuple(futures)) == called.calls[0][0]
+    assert called.calls[0][1].startswith("votes-executor")
+    assert eventually(lambda: votes.purgatory.parked == 0)
+    assert 1 == len(called.calls)
+
+
+def test_timeout_fails_the_pending(votes, called, mock_timer):
+    """At the timeout the pending fail with ``TimeoutError``, and the callback sees the partial result."""
+    futures = [done("yes"), Future(), Future()]
+    votes.try_complete_else_watch(100, futures, called)
+    futures[1].set_result("no")
+    mock_timer.advance_clock(99)
+    assert [] == called.calls
+    mock_timer.advance_clock(1)
+
+    assert 1 == len(called.calls)
+    assert ["yes", "no"] == [future.result(0) for future in futures[:2]]
+    with pytest.raises(TimeoutError, match="100 ms"):
+        futures[2].result(0)
+    assert 0 == votes.purgatory.parked
+
+
+def test_future_that_is_done_later_than_the_timeout_calls_nothing(votes, called, mock_timer):
+    """After the timeout nothing more happens."""
+    futures = [Future(), Future()]
+    votes.try_complete_else_watch(100, futures, called)
+    mock_timer.advance_clock(100)
+
+    assert 1 == len(called.calls)
+    assert [] == threads("votes-executor")
+
+
+def test_cancelled_future_is_done(votes, called):
+    """A future that is cancelled counts as done, and stays cancelled."""
+    futures = [done(1), Future()]
+    votes.try_complete_else_watch(1_000, futures, called)
+    futures[1].cancel()
+
+    assert eventually(lambda: called.calls)
+    with pytest.raises(CancelledError):
+        futures[1].result(0)
+
+
+def test_callback_that_raises_is_contained(votes, logs):
+    """What the callback raises is logged, and the set has completed."""
+
+    def fail(_):
+        raise OSError("no disk")
+
+    assert votes.try_complete_else_watch(1_000, [done(1)], fail)
+    assert {"on_complete": 1} == votes.snapshot().callback_errors
+
+
+def test_futures_may_come_from_a_generator(votes, called):
+    """The set is read once."""
+    futures = [Future(), Future()]
+
+    assert not votes.try_complete_else_watch(1_000, (future for future in futures), called)
+    for future in futures:
+        future.set_result(None)
+    assert eventually(lambda: called.calls)
+
+
+def test_operation_tells_its_futures(votes, called):
+    """The operation that waits can be seen, with its futures."""
+    futures = [Future()]
+    votes.try_complete_else_watch(1_000, futures, called)
+    operation = votes.purgatory.operations()[0]
+
+    assert tuple(futures) == operation.futures
+    futures[0].set_result(1)
+    assert eventually(lambda: operation.outcome is Outcome.SATISFIED)
+
+
+@pytest.mark.parametrize(
+    ("futures", "callback", "setting"), [([5], print, "futures"), (["f"], print, "futures"), ([], None, "callback")]
+)
+def test_bad_input_is_refused(votes, futures, callback, setting):
+    """What is no future can't be waited for; a callback can be called."""
+    with pytest.raises(InvalidSetting, match=setting):
+        votes.try_complete_else_watch(1_000, futures, callback)
+    assert 0 == votes.purgatory.parked
+
+
+def test_shutdown_answers_and_ends_the_thread(mock_timer, called):
+    """At the end every callback is called, and no thread is left."""
+    votes = DelayedFuturePurgatory("votes", timer=mock_timer)
+    first, second = Future(), Future()
+    votes.try_complete_else_watch(1_000, [first], called)
+    first.set_result(1)
+    assert eventually(lambda: called.calls)
+    votes.try_complete_else_watch(1_000, [second], called)
+    votes.shutdown()
+
+    assert 2 == len(called.calls)
+    assert isinstance(second.exception(0), TimeoutError)
+    assert [] == threads("votes")
+    with pytest.raises(PurgatoryClosed):
+        votes.try_complete_else_watch(1_000, [Future()], called)
+
+
+def test_many_sets_and_threads(called):
+    """Sets whose futures are done by several threads are each called back once."""
+    with DelayedFuturePurgatory("votes") as votes:
+        sets = [[Future() for _ in range(3)] for _ in range(100)]
+        for futures in sets:
+            votes.try_complete_else_watch(60_000, futures, called)
+
+        def answer(place):
+            for futures in sets:
+                futures[place].set_result(place)
+
+        for place in range(3):
+            in_thread(answer, place)
+
+        assert eventually(lambda: len(called.calls) == 100)
+    assert {tuple(futures) for futures in sets} == {futures for futures, _ in called.calls}

@@ -1,0 +1,140 @@
+"""Observers: told of each operation that comes and goes."""
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory, Outcome, PurgatoryFull
+from tests.support import Waiting
+
+
+class Notes:
+    """Writes down what it is told."""
+
+    def __init__(self, fail=False):
+        self.seen = []
+        self.fail = fail
+
+    def parked(self, operation):
+        self.seen.append(("parked", operation))
+        if self.fail:
+            raise OSError("observer")
+
+    def finished(self, operation, outcome, error):
+        self.seen.append((outcome, operation, error, tuple(operation.history)))
+        if self.fail:
+            raise OSError("observer")
+
+
+@pytest.fixture
+def notes():
+    return Notes()
+
+
+@pytest.fixture
+def watched(mock_timer, notes):
+    with DelayedOperationPurgatory("test", timer=mock_timer, observers=[notes]) as purgatory:
+        yield purgatory
+
+
+def park(purgatory, *keys, **settings):
+    operation = Waiting(**settings)
+    purgatory.try_complete_else_watch(operation, keys or ["k"])
+    return operation
+
+
+def test_outcomes_are_words():
+    """The outcomes have the names that logs, metrics and journals use."""
+    assert ["immediate", "satisfied", "expired", "cancelled", "forced"] == [outcome.value for outcome in Outcome]
+
+
+def test_immediate_is_finished_but_not_parked(watched, notes):
+    """An operation that completes at once never was parked."""
+    operation = park(watched, ready=True)
+
+    assert [(Outcome.IMMEDIATE, operation, None, ("complete",))] == notes.seen
+
+
+def satisfied(purgatory, operation):
+    operation.ready = True
+    purgatory.check_and_complete("k")
+
+
+def expired(purgatory, operation):
+    purgatory.timer.advance_clock(60_000)
+
+
+def cancelled(purgatory, operation):
+    operation.cancel()
+
+
+def forced(purgatory, operation):
+    operation.force_complete()
+
+
+@pytest.mark.parametrize("leave", [satisfied, expired, cancelled, forced], ids=lambda f: f.__name__)
+def test_finished_comes_once_after_the_hooks(watched, notes, leave):
+    """Whatever the outcome, observers are told once, when the hooks have run."""
+    operation = park(watched, "k", "j")
+    leave(watched, operation)
+    hooks = {"cancelled": (), "expired": ("complete", "expire")}.get(leave.__name__, ("complete",))
+
+    assert [("parked", operation), (Outcome(leave.__name__), operation, None, hooks)] == notes.seen
+
+
+def test_observer_learns_what_a_hook_raised(watched, notes):
+    """The error of a hook comes with the outcome."""
+    error = OSError("no disk")
+
+    def fail(_):
+        raise error
+
+    operation = park(watched, complete=fail)
+    operation.force_complete()
+    park(watched, delay_ms=5, expire=fail)
+    watched.timer.advance_clock(5)
+
+    assert [error, error] == [note[2] for note in notes.seen if note[0] != "parked"]
+
+
+def test_cancel_for_key_and_shutdown_are_told(mock_timer, notes):
+    """Observers learn of what is taken out by key and what a shutdown settles."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, observers=[notes]) as purgatory:
+        park(purgatory, "a")
+        park(purgatory, "b")
+        purgatory.cancel_for_key("a")
+
+    assert [Outcome.CANCELLED, Outcome.EXPIRED] == [note[0] for note in notes.seen if note[0] != "parked"]
+
+
+def test_refused_operation_is_not_told(mock_timer, notes):
+    """What never came in is nobody's news."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, max_parked=1, observers=[notes]) as purgatory:
+        park(purgatory)
+        with pytest.raises(PurgatoryFull):
+            park(purgatory)
+
+        assert 1 == len(notes.seen)
+
+
+def test_observer_that_raises_is_contained(mock_timer, logs):
+    """What an observer raises stops neither the operation nor the other observers; it is counted and logged."""
+    failing, good = Notes(fail=True), Notes()
+    with DelayedOperationPurgatory("contained", timer=mock_timer, observers=[failing, good]) as purgatory:
+        operation = park(purgatory)
+        operation.ready = True
+
+        assert 1 == purgatory.check_and_complete("k")
+        assert (2, 2) == (len(failing.seen), len(good.seen))
+        assert {"observer": 2} == purgatory.snapshot().callback_errors
+    assert "observer_failed" in [entry["event"] for entry in logs]
+
+
+def test_observers_come_and_go(purgatory, notes):
+    """An observer may be attached, once however often, and detached, while the purgatory works."""
+    park(purgatory)
+    purgatory.attach(notes)
+    purgatory.attach(notes)
+    operation = park(purgatory)
+    purgatory.detach(notes)
+    operation.force_complete()
+
+    assert [("parked", operation)] == notes.seen

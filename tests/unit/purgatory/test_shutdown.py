@@ -1,0 +1,283 @@
+"""Shutting down: refuse, settle what is parked, leave no thread."""
+
+import threading
+import time
+
+import attrs
+import pytest
+
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from tests.support import Waiting, eventually, in_thread
+from timer import MockTimer, SystemTimer, SystemTimerReaper
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+def park(purgatory, *keys, **settings):
+    operation = Waiting(**settings)
+    purgatory.try_complete_else_watch(operation, keys)
+    return operation
+
+
+def test_expire_answers_everybody():
+    """By default every parked operation is completed and expired, at once."""
+    purgatory = DelayedOperationPurgatory("test")
+    operations = [park(purgatory, number, "k") for number in range(20)]
+    report = purgatory.shutdown()
+
+    assert [["complete", "expire"]] * 20 == [operation.history for operation in operations]
+    assert [Outcome.EXPIRED] * 20 == [operation.outcome for operation in operations]
+    assert ("test", "expire", 20, 0, (), ()) == (
+        report.name,
+        report.drain,
+        report.expired,
+        report.satisfied,
+        report.cancelled,
+        report.stuck,
+    )
+    assert (0, 0, 0) == (purgatory.parked, purgatory.watched, purgatory.num_delayed)
+
+
+def test_cancel_gives_them_back():
+    """With ``drain="cancel"`` the operations are the caller's to answer."""
+    purgatory = DelayedOperationPurgatory("test")
+    operations = [park(purgatory, number) for number in range(5)]
+    report = purgatory.shutdown("cancel")
+
+    assert set(operations) == set(report.cancelled)
+    assert [Outcome.CANCELLED] * 5 == [operation.outcome for operation in operations]
+    assert [[]] * 5 == [operation.history for operation in operations]
+
+
+def test_wait_lets_them_complete():
+    """With ``drain="wait"`` what completes or expires by itself in time does so; the rest is expired."""
+    purgatory = DelayedOperationPurgatory("test")
+    satisfied, expiring, rest = park(purgatory, "a"), park(purgatory, "b", delay_ms=20), park(purgatory, "c")
+    satisfied.ready = True
+    checker = threading.Timer(0.01, purgatory.check_and_complete, ["a"])
+    checker.start()
+    report = purgatory.shutdown("wait", timeout_ms=150)
+    checker.join()
+
+    assert [Outcome.SATISFIED, Outcome.EXPIRED, Outcome.EXPIRED] == [
+        operation.outcome for operation in (satisfied, expiring, rest)
+    ]
+    assert 1 == report.satisfied
+    assert ["complete", "expire"] == rest.history
+
+
+def test_wait_ends_when_nothing_is_left():
+    """``drain="wait"`` doesn't wait longer than anybody is parked."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k", delay_ms=10)
+    began = time.monotonic()
+    purgatory.shutdown("wait", timeout_ms=60_000)
+
+    assert 10 > time.monotonic() - began
+
+
+@pytest.mark.parametrize("drain", ["expire", "cancel", "wait"])
+def test_closed_purgatory_refuses(drain):
+    """After a shutdown a park raises, and the operation is untouched; checks and the rest find nothing."""
+    purgatory = DelayedOperationPurgatory("test")
+    purgatory.shutdown(drain)
+    operation = Waiting(ready=True)
+
+    with pytest.raises(PurgatoryClosed) as caught:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    assert "test" == caught.value.name
+    assert (None, 0) == (operation.outcome, operation.checks)
+    assert (0, [], 0) == (purgatory.check_and_complete("k"), purgatory.cancel_for_key("k"), purgatory.purge())
+    assert purgatory.is_closed
+    assert purgatory.snapshot().closed
+
+
+def test_second_call_gives_the_same_report():
+    """Calling it again is harmless, by whatever policy and from whatever thread."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k")
+    report = purgatory.shutdown()
+
+    assert report == purgatory.shutdown() == purgatory.shutdown("cancel") == in_thread(purgatory.shutdown)
+
+
+def test_report_is_frozen():
+    """The report is a value."""
+    report = DelayedOperationPurgatory("test").shutdown()
+
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        report.expired = 5
+    assert 0 <= report.elapsed_ms
+
+
+@pytest.mark.parametrize(("drain", "timeout_ms"), [("now", 5), (None, 5), ("expire", -1), ("wait", 0.5)])
+def test_policy_is_checked(drain, timeout_ms):
+    """A policy that isn't one is refused, and the purgatory stays open."""
+    with DelayedOperationPurgatory("test") as purgatory:
+        with pytest.raises(InvalidSetting):
+            purgatory.shutdown(drain, timeout_ms=timeout_ms)
+
+        assert not purgatory.is_closed
+
+
+def test_purgatory_is_a_context_manager():
+    """Leaving the block shuts down by ``drain="expire"``."""
+    with DelayedOperationPurgatory("test") as purgatory:
+        operation = park(purgatory, "k")
+
+    assert Outcome.EXPIRED is operation.outcome
+
+
+@pytest.mark.parametrize("hook", ["complete", "expire"])
+def test_shutdown_in_a_hook_of_the_drain(hook):
+    """A hook that shuts the purgatory down while it is being shut down does not deadlock."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k", **{hook: lambda _: purgatory.shutdown()})
+
+    in_thread(purgatory.shutdown)
+    assert 0 == purgatory.parked
+
+
+@pytest.mark.parametrize("hook", ["complete", "expire"])
+def test_shutdown_in_a_hook_of_an_expiry(hook):
+    """A hook that runs on the timer's thread may shut the purgatory down."""
+    done = threading.Event()
+    purgatory = DelayedOperationPurgatory("test")
+    other = park(purgatory, "other")
+    park(purgatory, "k", delay_ms=5, **{hook: lambda _: [purgatory.shutdown(), done.set()]})
+
+    assert done.wait(5)
+    assert eventually(lambda: other.is_completed)
+
+
+def test_operation_parked_during_the_shutdown_is_answered():
+    """An operation on its way in is either settled with the others, or refused: never left behind."""
+    purgatory = DelayedOperationPurgatory("test")
+
+    def look(operation):
+        if operation.checks == 1:
+            in_thread(purgatory.shutdown)
+
+    operation = Waiting(look=look)
+    with pytest.raises(PurgatoryClosed):
+        purgatory.try_complete_else_watch(operation, ["k"])
+    assert Outcome.CANCELLED is operation.outcome
+    assert (0, 0) == (purgatory.parked, purgatory.num_delayed)
+
+
+def test_operation_whose_lock_is_held_is_waited_for():
+    """The drain waits for a lock that somebody holds, and expires the operation when it is let go."""
+    lock = threading.Lock()
+    purgatory = DelayedOperationPurgatory("test")
+    operation = park(purgatory, "k", lock=lock)
+    lock.acquire()
+    opener = threading.Timer(0.03, lock.release)
+    opener.start()
+    report = purgatory.shutdown()
+    opener.join()
+
+    assert ["complete", "expire"] == operation.history
+    assert ((), 1) == (report.stuck, report.expired)
+
+
+def test_operation_whose_lock_is_never_let_go_is_reported():
+    """When the patience runs out, the operation that is stuck is named, and the others are settled."""
+    lock = threading.Lock()
+    purgatory = DelayedOperationPurgatory("test")
+    stuck, other = park(purgatory, "k", lock=lock), park(purgatory, "k")
+    with lock:
+        report = purgatory.shutdown(timeout_ms=30)
+
+    assert (stuck,) == report.stuck
+    assert ["complete", "expire"] == other.history
+
+
+def test_hook_that_raises_does_not_stop_the_drain():
+    """Everybody is settled although hooks raise."""
+
+    def fail(_):
+        raise OSError
+
+    purgatory = DelayedOperationPurgatory("test")
+    operations = [park(purgatory, "k", complete=fail, expire=fail) for _ in range(5)]
+
+    assert 5 == purgatory.shutdown().expired
+    assert [["complete", "expire"]] * 5 == [operation.history for operation in operations]
+
+
+# -- timers
+
+
+def test_own_timer_is_shut_down():
+    """A timer that the purgatory made ends with it."""
+    purgatory = DelayedOperationPurgatory("test")
+    timer = purgatory.timer
+    assert isinstance(timer, SystemTimer)
+    purgatory.shutdown()
+
+    assert timer.is_closed
+
+
+@pytest.mark.parametrize("make", [MockTimer, SystemTimer, lambda: SystemTimerReaper("reaper", SystemTimer())])
+def test_given_timer_is_left_alone(make):
+    """A timer that was given goes on, for the other purgatories that share it."""
+    with make() as timer:
+        first = DelayedOperationPurgatory("first", timer=timer)
+        second = DelayedOperationPurgatory("second", timer=timer)
+        park(first, "k")
+        operation = park(second, "k", delay_ms=15)
+        first.shutdown()
+
+        assert not operation.is_completed
+        assert 1 == timer.size
+        if isinstance(timer, MockTimer):
+            timer.advance_clock(15)
+        assert eventually(lambda: operation.is_completed)
+        second.shutdown()
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_sharing_purgatory_goes_on(again):
+    """A purgatory still expires what is parked after another one on the same timer was shut down."""
+    with SystemTimer() as timer, DelayedOperationPurgatory("staying", timer=timer) as staying:
+        going = DelayedOperationPurgatory("going", timer=timer)
+        time.sleep(0.002)
+        going.shutdown()
+        operation = park(staying, "k", delay_ms=2)
+
+        assert eventually(lambda: operation.is_completed, 2)
+
+
+def test_threads_are_named():
+    """Every thread of a purgatory bears its name."""
+    before = set(threading.enumerate())
+    with DelayedOperationPurgatory("orders") as purgatory:
+        operation = park(purgatory, "k", delay_ms=1)
+        assert eventually(lambda: operation.is_completed)
+        names = {thread.name for thread in threading.enumerate() if thread not in before}
+
+    assert {"orders-reaper"} <= names
+    assert all(name.startswith("orders") for name in names)
+
+
+def test_no_reaper_if_disabled():
+    """With ``reaper_enabled=False`` time passes in ``advance_clock`` only."""
+    with DelayedOperationPurgatory("manual", reaper_enabled=False) as purgatory:
+        operation = park(purgatory, "k", delay_ms=5)
+        time.sleep(0.02)
+        assert not operation.is_completed
+        assert purgatory.driver is None
+
+        assert purgatory.advance_clock(1_000)
+        assert eventually(lambda: operation.history == ["complete", "expire"])
+        assert not purgatory.advance_clock(0)
+
+
+def test_shutdown_is_logged(logs):
+    """The log has the end, with what became of the operations."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k")
+    purgatory.shutdown()
+    event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
+
+    assert ("test", "expire", 1) == (event["purgatory"], event["drain"], event["expired"])

@@ -1,0 +1,114 @@
+"""Snapshots: how a purgatory stands, as a frozen value."""
+
+import attrs
+import pytest
+
+from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatorySnapshot, Totals
+from tests.support import Waiting
+from timer import SystemTimer, SystemTimerReaper
+
+
+def park(purgatory, *keys, **settings):
+    operation = Waiting(**settings)
+    purgatory.try_complete_else_watch(operation, keys)
+    return operation
+
+
+def test_empty_purgatory(purgatory):
+    """A new purgatory has nothing to tell."""
+    snapshot = purgatory.snapshot()
+
+    assert isinstance(snapshot, PurgatorySnapshot)
+    assert ("test", 0, 0, 0, 0, 0, None, False) == (
+        snapshot.name,
+        snapshot.parked,
+        snapshot.watched,
+        snapshot.keys,
+        snapshot.delayed,
+        snapshot.purge_debt,
+        snapshot.oldest_age_ms,
+        snapshot.closed,
+    )
+    assert () == snapshot.largest_keys
+
+
+def test_snapshot_tells_what_waits(purgatory, mock_timer):
+    """Parked, watched, keys, delayed, the age of the oldest, the largest keys, where in the wheel they are."""
+    park(purgatory, "a", "b")
+    mock_timer.advance_clock(250)
+    park(purgatory, "a", delay_ms=5)
+    park(purgatory, "a", "c")
+    mock_timer.advance_clock(2)
+    snapshot = purgatory.snapshot(largest=1)
+
+    assert (3, 5, 3, 3) == (snapshot.parked, snapshot.watched, snapshot.keys, snapshot.delayed)
+    assert 252.0 == snapshot.oldest_age_ms
+    assert (("a", 3),) == snapshot.largest_keys
+    assert 3 == sum(snapshot.wheel_occupancy)
+    assert 1 == snapshot.wheel_occupancy[0]
+
+
+def test_totals_count_every_outcome(purgatory, mock_timer):
+    """Every operation that came is counted, and every one that left by how it left."""
+    park(purgatory, "k", ready=True)
+    park(purgatory, "k").force_complete()
+    park(purgatory, "k").cancel()
+    park(purgatory, "k", delay_ms=5)
+    mock_timer.advance_clock(5)
+    park(purgatory, "k").ready = True
+    purgatory.check_and_complete("k")
+    park(purgatory, "k")
+    totals = purgatory.totals()
+
+    assert isinstance(totals, Totals)
+    assert (5, 1, 1, 1, 1, 1) == (
+        totals.parked,
+        totals.immediate,
+        totals.satisfied,
+        totals.expired,
+        totals.cancelled,
+        totals.forced,
+    )
+    assert (6, 4) == (totals.started, totals.completed)
+    assert 1 == purgatory.parked
+    assert totals == purgatory.snapshot().totals
+
+
+def test_snapshot_is_frozen(purgatory):
+    """A snapshot doesn't change, nor can it be changed."""
+    snapshot = purgatory.snapshot()
+    park(purgatory, "k")
+
+    assert 0 == snapshot.parked
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        snapshot.parked = 5
+
+
+def test_largest_keys_are_sorted_and_limited(purgatory):
+    """The keys with the most entries come first, as many as were asked for."""
+    for number in range(8):
+        for _ in range(number):
+            park(purgatory, number)
+
+    assert ((7, 7), (6, 6), (5, 5)) == purgatory.snapshot(largest=3).largest_keys
+    assert () == purgatory.snapshot(largest=0).largest_keys
+    with pytest.raises(InvalidSetting):
+        purgatory.snapshot(largest=-1)
+
+
+def test_timer_inside_a_reaper_tells_its_wheel():
+    """The occupancy is known for a timer that is driven by a reaper, too."""
+    with SystemTimerReaper("reaper", SystemTimer()) as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
+        park(purgatory, "k")
+
+        assert 1 == sum(purgatory.snapshot().wheel_occupancy)
+
+
+def test_settings_are_told(mock_timer):
+    """Name, broker and capacity come along."""
+    with DelayedOperationPurgatory("fetch", timer=mock_timer, broker_id=7, max_parked=5) as purgatory:
+        snapshot = purgatory.snapshot()
+
+        assert ("fetch", 7, 5) == (snapshot.name, snapshot.broker_id, snapshot.capacity)
+        assert ("fetch", 7, 5) == (purgatory.name, purgatory.broker_id, purgatory.capacity)
+        assert "'fetch': 0 parked" in repr(purgatory)

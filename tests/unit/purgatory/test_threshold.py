@@ -1,0 +1,160 @@
+"""Waiting for a number to rise."""
+
+import concurrent.futures
+
+import pytest
+
+from purgatory import InvalidSetting, PurgatoryClosed, ThresholdPurgatory
+from timer import DelayTypeError
+
+
+@pytest.fixture
+def watermark(mock_timer):
+    with ThresholdPurgatory("watermark", timer=mock_timer) as watermark:
+        yield watermark
+
+
+def test_value_completes_all_at_or_below_it(watermark):
+    """A value completes every waiter whose threshold it reaches, with the value, and no other."""
+    futures = {threshold: watermark.wait(threshold, 1_000) for threshold in (1, 2, 3, 4)}
+    again = watermark.wait(2, 1_000)
+
+    assert 4 == watermark.maybe_complete(3)
+    assert [3, 3, 3, 3] == [future.result(0) for future in (*[futures[n] for n in (1, 2, 3)], again)]
+    assert not futures[4].done()
+    assert (3, 1) == (watermark.value, watermark.num_waiting)
+
+
+def test_threshold_reached_already_is_answered_at_once(watermark):
+    """Who waits for what has been gets the present value."""
+    watermark.maybe_complete(10)
+
+    assert [10, 10] == [watermark.wait(threshold, 1_000).result(0) for threshold in (10, -5)]
+    assert 0 == watermark.num_waiting
+
+
+def test_value_only_rises(watermark):
+    """A lower value than before changes nothing."""
+    watermark.maybe_complete(10)
+    future = watermark.wait(11, 1_000)
+
+    assert 0 == watermark.maybe_complete(5)
+    assert 10 == watermark.value
+    assert not future.done()
+
+
+def test_start_value_counts(mock_timer):
+    """A purgatory may start at a value."""
+    with ThresholdPurgatory("watermark", timer=mock_timer, value=7) as watermark:
+        assert 7 == watermark.wait(7, 1_000).result(0)
+        assert 7 == watermark.value
+
+
+def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
+    """At a deadline those due fail with ``TimeoutError``, earliest first; the others wait on."""
+    order = []
+    futures = {}
+    for timeout_ms in (300, 100, 200, 900):
+        futures[timeout_ms] = watermark.wait(5, timeout_ms)
+        futures[timeout_ms].add_done_callback(lambda _, timeout_ms=timeout_ms: order.append(timeout_ms))
+    mock_timer.advance_clock(300)
+
+    assert [100, 200, 300] == order
+    assert not futures[900].done()
+    with pytest.raises(TimeoutError, match="did not reach 5 within 100 ms"):
+        futures[100].result(0)
+    assert 1 == watermark.maybe_complete(5)
+
+
+def test_complete_all(watermark):
+    """Everybody gets the value that is given, whatever they wait for; the number itself stays."""
+    futures = [watermark.wait(threshold, 1_000) for threshold in (1, 50, 10**9)]
+
+    assert 3 == watermark.complete_all(2)
+    assert [2, 2, 2] == [future.result(0) for future in futures]
+    assert (None, 0) == (watermark.value, watermark.num_waiting)
+
+
+def test_fail_all(watermark):
+    """Everybody gets the error, and the next waiter starts afresh."""
+    futures = [watermark.wait(threshold, 1_000) for threshold in (1, 2)]
+    error = ConnectionError("not leader")
+
+    assert 2 == watermark.fail_all(error)
+    assert [error, error] == [future.exception(0) for future in futures]
+    later = watermark.wait(1, 1_000)
+    assert 1 == watermark.maybe_complete(1)
+    assert 1 == later.result(0)
+
+
+@pytest.mark.parametrize("how", ["result", "cancel"])
+def test_completion_from_outside_removes_the_waiter(watermark, mock_timer, how):
+    """A future that somebody else completes, or cancels, waits no more."""
+    future = watermark.wait(5, 1_000)
+    future.set_result(17) if how == "result" else future.cancel()
+
+    assert (0, 0) == (watermark.num_waiting, mock_timer.size)
+    assert 0 == watermark.maybe_complete(5)
+    assert how == "cancel" or future.result(0) == 17
+
+
+def test_abandoned_thresholds_do_not_pile_up(watermark):
+    """Thresholds whose waiters have gone are forgotten, those still waited for are kept."""
+    kept = [watermark.wait(threshold, 1_000) for threshold in (10**9, 5)]
+    for threshold in range(100, 2_100):
+        watermark.wait(threshold, 1_000).cancel()
+
+    assert 300 > len(watermark._heap)
+    assert 1 == watermark.maybe_complete(5)
+    assert 5 == kept[1].result(0)
+    assert 1 == watermark.maybe_complete(10**9)
+
+
+def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
+    """A threshold noted but not yet parked is not forgotten when another thread tidies up."""
+    waiting = [watermark.wait(threshold, 1_000) for threshold in range(1_000, 1_070)]
+    inner = watermark._purgatory
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def try_complete_else_watch(self, waiter, keys):
+            watermark._purgatory = inner
+            for future in waiting:
+                future.cancel()
+            watermark.wait(6, 1_000)
+            return inner.try_complete_else_watch(waiter, keys)
+
+    watermark._purgatory = Slow()
+    future = watermark.wait(5, 1_000)
+
+    assert 1 == watermark.maybe_complete(5)
+    assert 5 == future.result(0)
+
+
+@pytest.mark.parametrize("threshold", [None, "5", 5.5, True])
+def test_threshold_is_a_whole_number(watermark, threshold):
+    """Anything else is refused."""
+    with pytest.raises(InvalidSetting, match="threshold"):
+        watermark.wait(threshold, 1_000)
+
+
+def test_timeout_is_checked(watermark):
+    """A timeout that is no number is refused."""
+    with pytest.raises(DelayTypeError):
+        watermark.wait(5, "soon")
+
+
+def test_shutdown_fails_who_waits(mock_timer):
+    """At the end everybody gets their answer, and newcomers are refused."""
+    watermark = ThresholdPurgatory("watermark", timer=mock_timer)
+    future = watermark.wait(5, 10_000)
+    report = watermark.shutdown()
+
+    assert 1 == report.expired
+    assert isinstance(future.exception(0), TimeoutError)
+    with pytest.raises(PurgatoryClosed):
+        watermark.wait(5, 1_000)
+    assert concurrent.futures.Future is type(future)
+    assert watermark.snapshot().closed
