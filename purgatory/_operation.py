@@ -179,7 +179,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._tell(raised)
             raise
         home = self._home
-        if home is not None and home.purgatory._audience.observers:
+        if home is not None and home.purgatory._audience.finishers:
             self._tell(error)
         return True
 
@@ -366,7 +366,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _tell(self, error: BaseException | None) -> None:
         home = self._home
-        if home is not None and home.purgatory._audience.observers:
+        if home is not None and home.purgatory._audience.finishers:
             outcome = _OUTCOMES[self._outcome]
             assert outcome is not None
             home.purgatory._audience.finished(self, outcome, error)

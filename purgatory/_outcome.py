@@ -34,6 +34,7 @@ class Observer(Protocol):
     call nothing that waits. What an observer raises is contained, logged and counted.
 
     An observer may have a third method, ``leaving(operation)``: called when the outcome is decided, before the hooks.
+    One that has ``parked = None`` is not asked about that.
     """
 
     def parked(self, operation: DelayedOperation, /) -> None:

@@ -317,7 +317,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 TimerTask.cancel(operation)
         elif closed and operation.cancel():
             raise PurgatoryClosed(self._name)
-        if self._audience.observers:
+        if self._audience.parkers:
             self._audience.parked(operation)
 
     # -- satisfy

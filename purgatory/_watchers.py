@@ -93,8 +93,8 @@ class WatcherList:
         if watchers is None:
             watchers = self.by_key.setdefault(key, Watchers(key, self))
         watchers[token] = operation
-        while watchers.closed:
-            # The key is being removed, or was. Behind the lock that is decided.
+        if watchers.closed:
+            # The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it.
             watchers.pop(token, None)
             with self.lock:
                 watchers = self.by_key.setdefault(key, Watchers(key, self))

@@ -405,8 +405,6 @@ class SystemTimer(Timer):
             while (bucket := self._wheel.pop_any()) is not None:
                 buckets.append(bucket)
             for bucket in buckets:
-                for task in list(bucket.copy()):
-                    if bucket.pop(task, MISSING) is not MISSING:
-                        leftovers.append(task)
+                leftovers += [task for task in bucket.copy() if bucket.pop(task, MISSING) is not MISSING]
         self._dispatcher.close()
         return sorted(leftovers, key=by_deadline)
