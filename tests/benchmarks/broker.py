@@ -2,10 +2,10 @@
 
     python -m tests.benchmarks.broker [--replicas 1 3] [--seconds 3]
 
-Every figure is taken with confluent-kafka from this process, against broker processes of its own on loopback, except the
-thousand parked fetches, which are a thousand plain sockets. Broker CPU is that of node 1, user and system, by /proc.
-One row compares the broker with itself: the acknowledgement of a produce that wakes a thousand fetches, with the checks
-run after the answer (the action queue), and with them run on the spot.
+Every figure is taken with confluent-kafka from this process, against broker processes of its own on loopback, except
+the thousand parked fetches, which are a thousand plain sockets. Broker CPU is that of node 1, user and system, by
+/proc. One row compares the broker with itself: the acknowledgement of a produce that wakes a thousand fetches, with
+the checks run after the answer (the action queue), and with them run on the spot.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def row(what, value, unit, prototype=None, *, lower_is_better=True):
         ratio = prototype / value if lower_is_better else value / prototype
         beside = f"{prototype:>12,.4g} {ratio:>8.2f}x"
     ROWS.append((what, value))
-    print(f"{what:<66} {value:>12,.4g} {unit:<6} {beside}", flush=True)
+    print(f"{what:<80} {value:>12,.4g} {unit:<6} {beside}", flush=True)
 
 
 @contextmanager
@@ -59,9 +59,20 @@ def cluster(replicas, *, eager=False):
             for node in range(1, replicas + 1):
                 nodes.append(
                     subprocess.Popen(
-                        [sys.executable, *module, "--data", folder, "--ports", ",".join(map(str, ports)),
-                         "--node-id", str(node), "--log-level", "error"],
-                        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                        [
+                            sys.executable,
+                            *module,
+                            "--data",
+                            folder,
+                            "--ports",
+                            ",".join(map(str, ports)),
+                            "--node-id",
+                            str(node),
+                            "--log-level",
+                            "error",
+                        ],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
                     )
                 )
                 assert b"listens" in nodes[-1].stdout.readline()
@@ -79,13 +90,20 @@ def cpu_seconds(pid):
 
 
 def producer(bootstrap, **settings):
-    return confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **settings})
+    return confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0, **settings}
+    )
 
 
 def consumer(bootstrap, topic, offset=0):
     made = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False, "fetch.wait.max.ms": 5_000,
-         "fetch.min.bytes": 1}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 5_000,
+            "fetch.min.bytes": 1,
+        }
     )
     made.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
     return made
@@ -120,8 +138,10 @@ def one_at_a_time(bootstrap, pid, seconds, replicas):
 
 
 def pipelined(bootstrap, pid, seconds, replicas):
-    client = producer(bootstrap, **{"batch.num.messages": 1, "max.in.flight.requests.per.connection": 50,
-                                    "queue.buffering.max.messages": 2_000})
+    client = producer(
+        bootstrap,
+        **{"batch.num.messages": 1, "max.in.flight.requests.per.connection": 50, "queue.buffering.max.messages": 2_000},
+    )
     warm(bootstrap, "pipe")
     value = b"x" * 100
     done = [0]
@@ -145,8 +165,15 @@ def pipelined(bootstrap, pid, seconds, replicas):
 
 
 def batched(bootstrap, pid, seconds, replicas):
-    client = producer(bootstrap, **{"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.messages": 500_000,
-                                    "batch.num.messages": 10_000})
+    client = producer(
+        bootstrap,
+        **{
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 500_000,
+            "batch.num.messages": 10_000,
+        },
+    )
     warm(bootstrap, "batch")
     value = b"x" * 100
     sent = 0
@@ -200,7 +227,8 @@ def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
         selector.register(sock, selectors.EVENT_READ)
     acknowledged, woken = [], []
     for number in range(rounds):
-        request = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("wake", [FetchPartition(0, -1, end + number, -1, 10_000)])])
+        wanted = FetchPartition(0, -1, end + number, -1, 10_000)
+        request = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("wake", [wanted])])
         body = b"".join([*encode(RequestHeader(1, 11, number, "parked"), 0), *encode(request, 11)])
         for sock in sockets:
             sock.sendall(struct.pack(">i", len(body)) + body)
@@ -220,7 +248,12 @@ def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
         acknowledged += took
     for sock in sockets:
         sock.close()
-    row(f"{count:,} parked fetches, {name}: producer acknowledged, median", statistics.median(acknowledged) / 1e6, "ms", prototype)
+    row(
+        f"{count:,} parked fetches, {name}: producer acknowledged, median",
+        statistics.median(acknowledged) / 1e6,
+        "ms",
+        prototype,
+    )
     row(f"{count:,} parked fetches, {name}: the last one answered, median", statistics.median(woken) / 1e6, "ms")
 
 
@@ -273,7 +306,7 @@ def main():
     parser.add_argument("--replicas", type=int, nargs="*", default=[1, 3])
     parser.add_argument("--seconds", type=float, default=3.0, help="for each row")
     options = parser.parse_args()
-    print(f"{'':<66} {'here':>12} {'':<6} {'prototype':>12} {'better':>9}")
+    print(f"{'':<80} {'here':>12} {'':<6} {'prototype':>12} {'better':>9}")
     for replicas in options.replicas:
         with cluster(replicas) as (bootstrap, pid):
             one_at_a_time(bootstrap, pid, options.seconds, replicas)
