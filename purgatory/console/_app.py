@@ -1,0 +1,141 @@
+"""The console as an ASGI app: the page, its events, and the same facts as JSON.
+
+    /                   the page
+    /events             server-sent events: once ``history``, then ``state`` twice a second
+    /api/state          the state, as in the event
+    /api/history        as in the event
+    /api/operations     ?purgatory=ID&key=TEXT: who waits under a key
+
+Mount it with ``Mount("/purgatory", app())`` in Starlette, ``app.mount("/purgatory", console_app())`` in FastAPI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from purgatory.console._guard import Guard
+from purgatory.console._hub import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+__all__ = ["app", "make_app"]
+
+#: Pages that may be open at once; each holds a connection.
+_MOST_WATCHERS: Final = 64
+_PAGE: Final = {
+    "/": ("index.html", "text/html"),
+    "/console.css": ("console.css", "text/css"),
+    "/console.js": ("console.js", "text/javascript"),
+    "/charts.js": ("charts.js", "text/javascript"),
+    "/wheel.js": ("wheel.js", "text/javascript"),
+}
+
+
+def app(*, token: str | None = None) -> ASGIApp:
+    """The console, to be mounted in a service. Whoever can reach the path can look, unless a token is set.
+
+    Args:
+        token: what a visitor must know, in the page's address as ``?token=...`` or as a bearer token.
+
+    Raises:
+        ValueError: the token is empty.
+    """
+    return make_app(Hub(), token=token, hosts=None)
+
+
+def make_app(hub: Hub, *, token: str | None, hosts: Collection[str] | None) -> ASGIApp:
+    """The console on a hub of the caller's. For the arguments see :class:`~purgatory.console._guard.Guard`."""
+    if token is not None and not token:
+        raise ValueError("an empty token protects nothing: give a longer one, or None for none")
+    console = _Console(hub)
+    routes = [
+        *(_static(path, name, kind) for path, (name, kind) in _PAGE.items()),
+        Route("/events", console.events),
+        Route("/api/state", console.state),
+        Route("/api/history", console.history),
+        Route("/api/operations", console.operations),
+    ]
+    return Guard(Starlette(routes=routes, lifespan=console.lifespan), token, hosts)
+
+
+def _static(path: str, name: str, kind: str) -> Route:
+    content = (files("purgatory.console") / "page" / name).read_bytes()
+
+    async def answer(_: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return Route(path, answer)
+
+
+class _Console:
+    """The answers that are not files."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._watchers = 0
+
+    async def state(self, _: Request) -> Response:
+        return _json(await run_in_threadpool(self._hub.latest))
+
+    async def history(self, _: Request) -> Response:
+        self._hub.want()
+        return _json(await run_in_threadpool(self._hub.history))
+
+    async def operations(self, request: Request) -> Response:
+        identity, key = request.query_params.get("purgatory"), request.query_params.get("key")
+        if identity is None or key is None:
+            return JSONResponse({"error": "say which: ?purgatory=ID&key=TEXT, both as /api/state has them"}, 400)
+        found = await run_in_threadpool(self._hub.operations, identity, key)
+        if found is None:
+            return JSONResponse({"error": f"there is no purgatory {identity!r}; /api/state lists them"}, 404)
+        return _json(found)
+
+    async def events(self, _: Request) -> Response:
+        if self._watchers >= _MOST_WATCHERS:
+            return Response(f"{_MOST_WATCHERS} pages are open already", 503, {"Retry-After": "10"})
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        hub = self._hub
+        self._watchers += 1
+        try:
+            latest = await run_in_threadpool(hub.latest)
+            yield _event("history", hub.history())
+            yield _event("state", latest)
+            seen = hub.version
+            while not hub.is_closed:
+                await asyncio.sleep(0.1)
+                hub.want()
+                if hub.version != seen:
+                    seen = hub.version
+                    yield _event("state", await run_in_threadpool(hub.latest))
+        finally:
+            self._watchers -= 1
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._hub.start()
+        try:
+            yield
+        finally:
+            await run_in_threadpool(self._hub.close)
+
+
+def _json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def _event(kind: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)

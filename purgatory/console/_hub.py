@@ -1,0 +1,130 @@
+"""One thread that looks, for all who watch: however many pages are open, the service is looked at once.
+
+While somebody watches it looks twice a second; when nobody does it only notes, once a second, how many are parked, so
+that whoever opens the page at 3 a.m. finds the last ten minutes on it. The thread ends with :meth:`Hub.close`, and by
+itself when nobody holds the hub any more.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from purgatory.console._state import OUTCOMES, Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Hub"]
+
+#: Between two looks while somebody watches.
+WATCHED_S: Final = 0.5
+#: Between two notes while nobody does.
+IDLE_S: Final = 1.0
+#: Points of history kept: ten minutes while nobody watches, half of that while somebody does.
+_POINTS: Final = 600
+#: For how long after the last request somebody counts as watching.
+_ATTENTION_S: Final = 3.0
+
+
+class Hub:
+    """The latest look and the history, made by a thread of its own."""
+
+    def __init__(self) -> None:
+        self._sampler = Sampler()
+        self._sampling = threading.Lock()
+        self._history: deque[list[Any]] = deque(maxlen=_POINTS)
+        self._wanted_at = float("-inf")
+        self._woken = threading.Event()
+        self._closed = False
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._latest: tuple[float, bytes] = (float("-inf"), b"")
+        #: Counts the looks.
+        self.version = 0
+
+    def start(self) -> None:
+        """Begin to take notes. Harmless twice, and after closing."""
+        with self._starting:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=_run, args=(weakref.ref(self), self._woken), name="purgatory-console", daemon=True
+                )
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._starting:
+            self._closed = True
+            self._woken.set()
+            if self._thread is not None:
+                self._thread.join()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it ended: who streams must end too."""
+        return self._closed
+
+    def want(self) -> None:
+        """Somebody watches."""
+        self._wanted_at = time.monotonic()
+        self.start()
+        self._woken.set()
+
+    def latest(self) -> bytes:
+        """The state as JSON; looks if the last look is old."""
+        self.want()
+        if time.monotonic() - self._latest[0] > WATCHED_S:
+            self._look()
+        return self._latest[1]
+
+    def history(self) -> bytes:
+        """What was noted, oldest first: of each moment the time, and by purgatory how many waited and the rates."""
+        return json.dumps({"outcomes": OUTCOMES, "points": list(self._history.copy())}).encode()
+
+    def operations(self, identity: str, text: str) -> bytes | None:
+        """The operations under a key, as JSON; None if there is no such purgatory."""
+        with self._sampling:
+            found = self._sampler.operations(identity, text)
+        return None if found is None else json.dumps(found).encode()
+
+    def beat(self) -> float:
+        """Look or take a note; seconds until the next. Called by the thread."""
+        watched = time.monotonic() - self._wanted_at < _ATTENTION_S
+        if watched:
+            self._look()
+        else:
+            with self._sampling:
+                self._note({name: [parked, *rates.values()] for name, parked, rates in self._sampler.brief()})
+        self._woken.clear()
+        return WATCHED_S if watched else IDLE_S
+
+    def _look(self) -> None:
+        with self._sampling:
+            state = self._sampler.look()
+            self._note({seen["id"]: [seen["parked"], *seen["rates"].values()] for seen in state["purgatories"]})
+            self._latest = (time.monotonic(), json.dumps(state).encode())
+            self.version += 1
+
+    def _note(self, point: dict[str, list[float]]) -> None:
+        self._history.append([time.time(), point])
+
+
+def _run(hub: Callable[[], Hub | None], woken: threading.Event) -> None:
+    """Beat until the hub is closed or gone; holds it only while it beats."""
+    idle = False
+    while True:
+        living = hub()
+        if living is None or living.is_closed:
+            return
+        rest = living.beat()
+        idle = rest == IDLE_S
+        del living
+        if idle:
+            woken.wait(rest)
+        else:
+            time.sleep(rest)

@@ -1,0 +1,179 @@
+"""A bounded look at who waits under which key: the same cost at a hundred keys and at a hundred thousand.
+
+A purgatory of 100,000 keys can't be walked twice a second without its service feeling it. So each look walks a stretch
+of the shards, about :data:`KEYS_A_LOOK` keys, and goes on there the next time; the leaders found before are kept as
+candidates and measured anew. After a few looks the leaders are right, unless they change faster than a round takes; how
+many keys a look saw is part of the answer, and shown.
+
+Under a key operations stand in order of arrival, so the first that is open has waited longest there.
+
+This is the one module of the console that reads the core's own structures, which change under its hands: every step is
+one atomic dict operation on a copy, or tolerates that the dict has changed.
+"""
+
+# ruff: noqa: SLF001  (see above)
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections.abc import Hashable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+from purgatory.console._label import label
+
+if TYPE_CHECKING:
+    from purgatory import DelayedOperation, DelayedOperationPurgatory
+    from purgatory._watchers import WatcherList, Watchers
+    from timer import SystemTimer
+
+__all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open", "now_tick"]
+
+#: Keys walked in one look; about 2 ms.
+KEYS_A_LOOK: Final = 5_000
+#: How many leaders are shown, and how many candidates are kept for it.
+LEADERS: Final = 12
+CANDIDATES: Final = 4 * LEADERS
+#: Cells of finished operations passed over in search of one that waits, at the head of a key.
+_PATIENCE: Final = 256
+
+
+@attrs.frozen
+class Waiting:
+    """An operation that waits; nothing of what it carries."""
+
+    key: str
+    type: str
+    age_ms: float | None
+    left_ms: float | None
+    checks: int
+
+
+@attrs.frozen
+class Found:
+    """What a look saw.
+
+    Attributes:
+        keys: how many keys there are.
+        looked_at: how many of them this look walked.
+        hottest: keys and how many operations wait there, most first.
+        oldest: the operations that have waited longest.
+    """
+
+    keys: int
+    looked_at: int
+    hottest: tuple[tuple[str, int], ...]
+    oldest: tuple[Waiting, ...]
+
+
+def describe(operation: DelayedOperation, key: Hashable, now_ns: int) -> Waiting:
+    """What may be told of an operation."""
+    due_ns = operation.deadline_ns
+    return Waiting(
+        key=label(key),
+        type=type(operation).__qualname__,
+        age_ms=(now_ns - operation.created_ns) / 1e6 if due_ns else None,
+        left_ms=(due_ns - now_ns) / 1e6 if due_ns else None,
+        checks=operation.checks,
+    )
+
+
+class Peek:
+    """Looks at one purgatory, again and again. One thread at a time."""
+
+    def __init__(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
+        self._purgatory = weakref.ref(purgatory)
+        self._next_shard = 0
+        self._hot: list[Hashable] = []
+        self._old: list[tuple[weakref.ref[DelayedOperation], Hashable]] = []
+
+    def look(self, now_ns: int) -> Found:
+        """Walk a stretch of the keys; ``now_ns`` on the clock of the purgatory's timer."""
+        purgatory = self._purgatory()
+        if purgatory is None:
+            return Found(0, 0, (), ())
+        shards = purgatory._shards
+        stretch, looked_at = self._stretch(shards)
+        seen = {id(watchers): watchers for watchers in stretch}
+        for key in self._hot:
+            watchers = shards[hash(key) % len(shards)].by_key.get(key)
+            if watchers is not None:
+                seen[id(watchers)] = watchers
+        hottest = heapq.nlargest(CANDIDATES, seen.values(), key=len)
+        self._hot = [watchers.key for watchers in hottest]
+        oldest = self._oldest(seen.values())
+        return Found(
+            keys=sum(len(shard.by_key) for shard in shards),
+            looked_at=looked_at,
+            hottest=tuple((label(watchers.key), len(watchers)) for watchers in hottest[:LEADERS] if watchers),
+            oldest=tuple(describe(operation, key, now_ns) for operation, key in oldest[:LEADERS]),
+        )
+
+    def find(self, text: str) -> Hashable | None:
+        """The key whose label is ``text``; None if nobody waits under one."""
+        purgatory = self._purgatory()
+        if purgatory is None:
+            return None
+        shards = purgatory._shards
+        if text in shards[hash(text) % len(shards)].by_key:
+            return text
+        for key in self._hot:
+            if label(key) == text:
+                return key
+        for shard in shards:
+            for key in list(shard.by_key.copy()):
+                if not isinstance(key, str) and label(key) == text:
+                    return key
+        # A text that was cut short or held something unprintable.
+        return next((key for shard in shards for key in list(shard.by_key.copy()) if label(key) == text), None)
+
+    def troubles(self) -> dict[str, int]:
+        """What went wrong so far, and what is to be cleared away."""
+        purgatory = self._purgatory()
+        if purgatory is None:
+            return {}
+        return {
+            "rejected": purgatory._rejected,
+            "errors": sum(purgatory._audience.errors().values()),
+            "purge_debt": purgatory._graveyard.debt,
+        }
+
+    def _stretch(self, shards: list[WatcherList]) -> tuple[list[Watchers], int]:
+        stretch: list[Watchers] = []
+        for _ in range(len(shards)):
+            stretch += shards[self._next_shard].by_key.copy().values()
+            self._next_shard = (self._next_shard + 1) % len(shards)
+            if len(stretch) >= KEYS_A_LOOK:
+                break
+        return stretch, len(stretch)
+
+    def _oldest(self, seen: Iterable[Watchers]) -> list[tuple[DelayedOperation, Hashable]]:
+        found: dict[DelayedOperation, Hashable] = {}
+        for reference, key in self._old:
+            operation = reference()
+            if operation is not None and operation.outcome is None:
+                found[operation] = key
+        for watchers in seen:
+            for operation in first_open(watchers, LEADERS if len(self._hot) < LEADERS else 1):
+                found.setdefault(operation, watchers.key)
+        oldest = heapq.nsmallest(CANDIDATES, found.items(), key=lambda pair: pair[0].created_ns)
+        self._old = [(weakref.ref(operation), key) for operation, key in oldest]
+        return oldest
+
+
+def now_tick(wheel: SystemTimer) -> int:
+    """Where the hand would stand if it moved with the time, and not from one occupied bucket to the next."""
+    return (wheel.now_ns() - wheel._origin_ns) // wheel._tick_ns
+
+
+def first_open(watchers: Watchers, most: int) -> list[DelayedOperation]:
+    """The operations that have waited longest under a key, up to ``most``."""
+    try:
+        head = list(islice(watchers.values(), _PATIENCE))
+    except RuntimeError:  # it changed under our hands
+        head = list(islice(watchers.copy().values(), _PATIENCE))
+    found = (operation for operation in head if operation is not None and operation.outcome is None)
+    return list(islice(found, most))

@@ -1,0 +1,206 @@
+"""What the console knows at one moment, as plain values for JSON: purgatories, timers, reapers.
+
+A :class:`Sampler` is asked again and again: rates and recent lateness are differences to what it saw before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+import purgatory
+from purgatory.console._peek import Peek, describe, now_tick
+from timer import SystemTimer, SystemTimerReaper
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from purgatory import DelayedOperationPurgatory, Totals
+    from timer import Driver, Timer
+
+__all__ = ["OUTCOMES", "Sampler"]
+
+OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
+#: Over how long lateness is judged.
+_WINDOW_S: Final = 60.0
+#: Operations shown under one key.
+_MOST_OPERATIONS: Final = 200
+
+Json = dict[str, Any]
+
+
+def _wheel_of(timer: Timer | None) -> SystemTimer | None:
+    inner = timer.timer if isinstance(timer, SystemTimerReaper) else timer
+    return inner if isinstance(inner, SystemTimer) else None
+
+
+def _driver_of(member: DelayedOperationPurgatory[Any]) -> Driver | None:
+    if member.driver is not None:
+        return member.driver
+    return member.timer.driver if isinstance(member.timer, SystemTimerReaper) else None
+
+
+def _now_ns(member: DelayedOperationPurgatory[Any]) -> int:
+    wheel = _wheel_of(member.timer)
+    return time.monotonic_ns() if wheel is None else wheel.now_ns()
+
+
+class _Member:
+    """What is remembered of one purgatory between looks."""
+
+    def __init__(self, member: DelayedOperationPurgatory[Any]) -> None:
+        self.peek = Peek(member)
+        self.when = time.monotonic()
+        self.totals = member.totals()
+        self.rates = dict.fromkeys(OUTCOMES, 0.0)
+
+    def update(self, totals: Totals, now: float) -> None:
+        """Work out what happened a second since the last look."""
+        passed = now - self.when
+        if passed > 0:
+            self.rates = {
+                name: max(0.0, (getattr(totals, name) - getattr(self.totals, name)) / passed) for name in OUTCOMES
+            }
+            self.totals, self.when = totals, now
+
+
+class Sampler:
+    """Looks at every live purgatory. One thread at a time; the caller sees to that."""
+
+    def __init__(self) -> None:
+        self._members: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], _Member]
+        self._members = weakref.WeakKeyDictionary()
+        self._late: dict[str, deque[tuple[float, Sequence[int]]]] = {}
+
+    def brief(self) -> list[tuple[str, int, dict[str, float]]]:
+        """Only what the history needs: of each purgatory its id, how many wait, outcomes a second."""
+        return [(name, _parked(totals), member.rates) for name, _, member, totals in self._live()]
+
+    def look(self) -> Json:
+        """Everything."""
+        purgatories: list[Json] = []
+        timers: dict[int, Json] = {}
+        for name, live, member, totals in self._live():
+            wheel = _wheel_of(live.timer)
+            if wheel is not None and id(wheel) not in timers:
+                timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **self._timer(wheel, _driver_of(live))}
+            purgatories.append(
+                {
+                    "id": name,
+                    "timer": None if wheel is None else timers[id(wheel)]["id"],
+                    **self._purgatory(live, member, totals),
+                }
+            )
+        return {
+            "at": time.time(),
+            "pid": os.getpid(),
+            "purgatories": purgatories,
+            "timers": list(timers.values()),
+        }
+
+    def operations(self, identity: str, text: str) -> Json | None:
+        """The operations under a key, in order of arrival; None if there is no such purgatory."""
+        for name, live, member, _ in self._live():
+            if name == identity:
+                key = member.peek.find(text)
+                found = [] if key is None else live.operations_for_key(key)
+                now_ns = _now_ns(live)
+                return {
+                    "purgatory": name,
+                    "key": text,
+                    "total": len(found),
+                    "operations": [
+                        attrs.asdict(describe(operation, key, now_ns)) for operation in found[:_MOST_OPERATIONS]
+                    ],
+                }
+        return None
+
+    def _live(self) -> list[tuple[str, DelayedOperationPurgatory[Any], _Member, Totals]]:
+        now = time.monotonic()
+        found: list[tuple[str, DelayedOperationPurgatory[Any], _Member, Totals]] = []
+        used: dict[str, int] = {}
+        for live in purgatory.live():
+            used[live.name] = used.get(live.name, 0) + 1
+            name = live.name if used[live.name] == 1 else f"{live.name} #{used[live.name]}"
+            member = self._members.get(live)
+            if member is None:
+                member = self._members[live] = _Member(live)
+            totals = live.totals()
+            member.update(totals, now)
+            found.append((name, live, member, totals))
+        return found
+
+    def _purgatory(self, live: DelayedOperationPurgatory[Any], member: _Member, totals: Totals) -> Json:
+        seen = member.peek.look(_now_ns(live))
+        return {
+            "parked": _parked(totals),
+            "capacity": live.capacity,
+            "totals": {name: getattr(totals, name) for name in (*OUTCOMES, "started", "checks")},
+            "rates": member.rates,
+            "keys": seen.keys,
+            "looked_at": seen.looked_at,
+            "sampled": seen.looked_at < seen.keys,
+            "hottest": [{"key": key, "entries": entries} for key, entries in seen.hottest],
+            "oldest": [attrs.asdict(waiting) for waiting in seen.oldest],
+            **member.peek.troubles(),
+        }
+
+    def _timer(self, wheel: SystemTimer, driver: Driver | None) -> Json:
+        statistics = wheel.statistics()
+        now_ns = wheel.now_ns()
+        upcoming_ms = statistics.next_deadline_ms
+        since_ns = statistics.running_since_ns
+        return {
+            "name": statistics.name,
+            "tick_ms": statistics.tick_ms,
+            "wheel_size": statistics.wheel_size,
+            "hand": statistics.hand,
+            "now_tick": now_tick(wheel),
+            "buckets": statistics.buckets,
+            "pending": statistics.pending,
+            "handed_over": statistics.handed_over,
+            "fired": statistics.fired,
+            "failed": statistics.failed,
+            "overdue_ms": max(0.0, -(upcoming_ms or 0.0)),
+            "next_ms": upcoming_ms,
+            "batch_ms": 0.0 if since_ns is None else (now_ns - since_ns) / 1e6,
+            "late_ms": self._lateness(wheel.name, statistics.late_ns),
+            "reaper": None
+            if driver is None
+            else {
+                "thread": driver.thread.name,
+                "alive": driver.thread.is_alive(),
+                "heartbeat_ms": (time.monotonic_ns() - driver.heartbeat_ns) / 1e6,
+                "restarts": driver.restarts,
+            },
+        }
+
+    def _lateness(self, name: str, counts: Sequence[int]) -> Json:
+        """Quantiles of the last minute's lateness: upper bounds, in milliseconds; None if nothing expired."""
+        now = time.monotonic()
+        seen = self._late.setdefault(name, deque())
+        while len(seen) > 1 and seen[1][0] < now - _WINDOW_S:
+            seen.popleft()
+        before = seen[0][1] if seen else [0] * len(counts)
+        seen.append((now, counts))
+        recent = [max(0, after - then) for after, then in zip(counts, before, strict=True)]
+        return {f"p{share}": _quantile(recent, share / 100) for share in (50, 99)}
+
+
+def _parked(totals: Totals) -> int:
+    return max(0, totals.parked - totals.satisfied - totals.expired - totals.cancelled - totals.forced)
+
+
+def _quantile(counts: Sequence[int], share: float) -> float | None:
+    wanted = share * sum(counts)
+    passed = 0
+    for exponent, number in enumerate(counts):
+        passed += number
+        if number and passed >= wanted:
+            return float(2**exponent) / 1e6
+    return None
