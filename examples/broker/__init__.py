@@ -10,7 +10,7 @@ Read from the outside in, or start at a delayed operation and follow its imports
     server      connections: frames in, responses out, in order and within limits
     handlers    one method per API
     replica_manager, partition, follower      replication and the high watermark
-    coordinator, group, offsets               consumer groups
+    coordinator, group, sessions, offsets     consumer groups
     delayed_*   what waits
     log, segment, records, message_set, producers      what is kept on disk
     messages, wire, errors                    the protocol

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from examples.broker.delayed_heartbeat import DelayedHeartbeat
 from examples.broker.delayed_join import DelayedJoin, InitialDelayedJoin
 from examples.broker.delayed_sync import DelayedSync
 from examples.broker.errors import BrokerError, ErrorCode
 from examples.broker.group import Group, GroupState, Member
 from examples.broker.offsets import Offsets
+from examples.broker.sessions import Sessions
 from purgatory import DelayedOperationPurgatory
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from examples.broker import messages as m
     from examples.broker.config import Config
+    from examples.broker.delayed_heartbeat import DelayedHeartbeat
     from examples.broker.partition import Key
     from examples.broker.replica_manager import ReplicaManager
     from purgatory import ActionQueue
@@ -50,6 +51,7 @@ class Coordinator:
         self.joins: DelayedOperationPurgatory[DelayedJoin] = purgatory("join")
         self.syncs: DelayedOperationPurgatory[DelayedSync] = purgatory("sync")
         self.heartbeats: DelayedOperationPurgatory[DelayedHeartbeat] = purgatory("heartbeat")
+        self.sessions = Sessions(self.heartbeats, self._session_expired)
         self.offsets = Offsets(replicas)
         self.groups: dict[str, Group] = {}
         if config.is_leader:
@@ -139,7 +141,7 @@ class Coordinator:
         elif needs_known_id:
             # The client may have gone before it reads this; only one that comes back with the id is a member.
             group.pending[member.member_id] = member
-            self._renew(group, member)
+            self.sessions.renew(group, member)
             answer(ErrorCode.MEMBER_ID_REQUIRED, member.member_id)
             return
         self._admit(group, member, request, answer)
@@ -151,7 +153,7 @@ class Coordinator:
                 old.answer_join(ErrorCode.FENCED_INSTANCE_ID, old.member_id)
             if old.answer_sync is not None:
                 old.answer_sync(ErrorCode.FENCED_INSTANCE_ID, b"")
-            self._end_session(group, old)
+            self.sessions.end(group, old)
             group.remove(old.member_id)
 
     def _admit(self, group: Group, member: Member, request: m.JoinGroupRequest, answer: Callable[..., None]) -> None:
@@ -160,7 +162,7 @@ class Coordinator:
         member.answer_join = answer
         group.add(member)
         group.newcomers = True
-        self._renew(group, member)
+        self.sessions.renew(group, member)
         self._rebalance(group, f"{member.member_id} joined")
 
     def _join_again(self, group: Group, request: m.JoinGroupRequest, answer: Callable[..., None]) -> None:
@@ -169,31 +171,24 @@ class Coordinator:
         if pending is not None:
             pending.protocols = protocols
             if not group.accepts(request.protocol_type, protocols):
-                self._end_session(group, pending)
+                self.sessions.end(group, pending)
                 raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             self._admit(group, pending, request, answer)
             return
-        member = self._member(group, request.member_id, request.group_instance_id)
+        member = group.member(request.member_id, request.group_instance_id)
         same = protocols == member.protocols
         leads = member.member_id == group.leader_id
         if same and (group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not leads)):
             # It missed our answer: here it is again.
-            self._renew(group, member)
+            self.sessions.renew(group, member)
             answer(ErrorCode.NONE, member.member_id, group)
             return
         member.protocols = protocols
         if member.answer_join is not None:
             member.answer_join(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
         member.answer_join = answer
-        self._renew(group, member)
+        self.sessions.renew(group, member)
         self._rebalance(group, f"{member.member_id} joined again")
-
-    def _member(self, group: Group, member_id: str, instance_id: str | None = None) -> Member:
-        if instance_id is not None and group.static.get(instance_id, member_id) != member_id:
-            raise BrokerError(ErrorCode.FENCED_INSTANCE_ID)
-        if member_id not in group.members:
-            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
-        return group.members[member_id]
 
     # -- rebalance
 
@@ -231,7 +226,7 @@ class Coordinator:
     def _end_join(self, group: Group) -> None:
         """The join phase is over: those who joined are the new generation."""
         for member in [x for x in group.members.values() if x.answer_join is None and x.instance_id is None]:
-            self._end_session(group, member)
+            self.sessions.end(group, member)
             group.remove(member.member_id)
         group.generation += 1
         if not group.members:
@@ -244,7 +239,7 @@ class Coordinator:
         for member in list(group.members.values()):
             answer, member.answer_join = member.answer_join, None
             member.assignment = b""
-            self._renew(group, member)
+            self.sessions.renew(group, member)
             if answer is not None:
                 answer(ErrorCode.NONE, member.member_id, group)
         operation = DelayedSync(group, group.rebalance_timeout_ms, self._sync_expired)
@@ -264,18 +259,18 @@ class Coordinator:
             BrokerError: if it isn't a member of this generation.
         """
         with group.lock:
-            member = self._member(group, request.member_id, request.group_instance_id)
+            member = group.member(request.member_id, request.group_instance_id)
             if request.generation_id != group.generation:
                 raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
             if group.state is GroupState.PREPARING:
                 raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
             group.unsynced.discard(member.member_id)
             if group.state is GroupState.STABLE:
-                self._renew(group, member)
+                self.sessions.renew(group, member)
                 answer(ErrorCode.NONE, member.assignment)
             else:
                 member.answer_sync = answer
-                self._renew(group, member)
+                self.sessions.renew(group, member)
                 if member.member_id == group.leader_id:
                     self._assign(group, {a.member_id: a.assignment for a in request.assignments})
             self.actions.add(self.syncs.check_and_complete, group.group_id)
@@ -290,7 +285,7 @@ class Coordinator:
     def _answer_sync(self, group: Group, member: Member, code: ErrorCode, assignment: bytes) -> None:
         answer, member.answer_sync = member.answer_sync, None
         assert answer is not None
-        self._renew(group, member)
+        self.sessions.renew(group, member)
         answer(code, assignment)
 
     def _sync_expired(self, group: Group, generation: int) -> None:
@@ -308,23 +303,12 @@ class Coordinator:
             BrokerError: if it isn't a member of this generation.
         """
         with group.lock:
-            member = self._member(group, member_id)
+            member = group.member(member_id)
             if generation != group.generation:
                 raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
-            self._renew(group, member)
+            self.sessions.renew(group, member)
             preparing = group.state is GroupState.PREPARING
             return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
-
-    def _renew(self, group: Group, member: Member) -> None:
-        """A sign of life: end this stretch of the session and begin the next."""
-        self._end_session(group, member)
-        member.heartbeat = DelayedHeartbeat(group, member, self._session_expired)
-        self.heartbeats.try_complete_else_watch(member.heartbeat, [(group.group_id, member.member_id)])
-
-    def _end_session(self, group: Group, member: Member) -> None:
-        if member.heartbeat is not None:
-            member.heartbeat.heard = True
-            self.heartbeats.check_and_complete((group.group_id, member.member_id))
 
     def _session_expired(self, group: Group, member: Member) -> None:
         with group.lock:
@@ -344,10 +328,10 @@ class Coordinator:
         with group.lock:
             pending = group.pending.pop(member_id, None)
             if pending is not None:
-                self._end_session(group, pending)
+                self.sessions.end(group, pending)
                 self._checked_join(group)
             else:
-                self._end_session(group, self._member(group, member_id))
+                self.sessions.end(group, group.member(member_id))
                 self._remove(group, member_id, "left")
 
     def _remove(self, group: Group, member_id: str, reason: str) -> None:
@@ -386,10 +370,10 @@ class Coordinator:
             if request.generation_id < 0 and not group.members:
                 self.offsets.commit(group, offsets, answer)
                 return
-            member = self._member(group, request.member_id)
+            member = group.member(request.member_id)
             if request.generation_id != group.generation:
                 raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
             if group.state is GroupState.COMPLETING:
                 raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
-            self._renew(group, member)
+            self.sessions.renew(group, member)
             self.offsets.commit(group, offsets, answer)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from examples.broker.errors import BrokerError, ErrorCode
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -90,6 +92,18 @@ class Group:
     def rebalance_timeout_ms(self) -> int:
         """The longest that a member takes."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def member(self, member_id: str, instance_id: str | None = None) -> Member:
+        """Give a member.
+
+        Raises:
+            BrokerError: if there is none of this id, or another one took its place.
+        """
+        if instance_id is not None and self.static.get(instance_id, member_id) != member_id:
+            raise BrokerError(ErrorCode.FENCED_INSTANCE_ID)
+        if member_id not in self.members:
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return self.members[member_id]
 
     def add(self, member: Member) -> None:
         """Take a member in; the first one leads."""
