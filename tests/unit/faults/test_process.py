@@ -1,0 +1,131 @@
+"""What becomes of a purgatory when its process ends, or is doubled."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+PROLOGUE = """
+import os, sys, threading, time
+import structlog
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+
+class Op(DelayedOperation):
+    ready = False
+    def try_complete(self):
+        return self.ready and self.force_complete()
+    def on_complete(self):
+        print("complete", self.outcome.value, flush=True)
+
+"""
+
+
+def run(program, *, status=0):
+    """What a program prints, which must end by itself within seconds."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROLOGUE + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+    )
+    assert status == done.returncode, done.stderr
+    assert "Fatal" not in done.stderr
+    return done.stdout.split("\n")[:-1], done.stderr
+
+
+def test_the_interpreter_ends_while_operations_are_parked():
+    """Nobody shut the purgatory down: the process ends at once, without a hook, a traceback or a hanging thread."""
+    out, err = run(
+        """
+        purgatory = DelayedOperationPurgatory("p")
+        for number in range(100):
+            purgatory.try_complete_else_watch(Op(60_000), [number % 7])
+        print("end")
+        """
+    )
+    assert ["end"] == out
+    assert "Traceback" not in err
+
+
+def test_the_interpreter_ends_while_operations_expire():
+    """Deadlines pass just as the interpreter goes down: it goes down all the same."""
+    out, err = run(
+        """
+        purgatory = DelayedOperationPurgatory("p")
+        for number in range(3000):
+            purgatory.try_complete_else_watch(Op(1 + number // 10), [number % 7])
+        time.sleep(0.1)
+        """
+    )
+    assert set(out) <= {"complete expired"}
+    assert "Traceback" not in err, err
+
+
+def test_shutting_down_at_exit_answers_everybody():
+    """A shutdown registered with ``atexit`` settles what is parked, though no thread can be started any more."""
+    out, _ = run(
+        """
+        import atexit
+        purgatory = DelayedOperationPurgatory("p")
+        atexit.register(purgatory.shutdown)
+        for number in range(3):
+            purgatory.try_complete_else_watch(Op(60_000), [number])
+        """
+    )
+    assert ["complete expired"] * 3 == out
+
+
+def test_a_forked_child_may_make_its_own_and_end():
+    """A fork doesn't take the reaper along. A purgatory made in the child works, and the child ends by itself."""
+    out, _ = run(
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        parent = DelayedOperationPurgatory("parent")
+        parent.try_complete_else_watch(Op(60_000), ["k"])
+        pid = os.fork()
+        if pid == 0:
+            with DelayedOperationPurgatory("child") as child:
+                op = Op(20)
+                child.try_complete_else_watch(op, ["k"])
+                give_up = time.monotonic() + 10
+                while not op.is_completed and time.monotonic() < give_up:
+                    time.sleep(0.005)
+            print("child ends", flush=True)
+            sys.exit(0)
+        _, status = os.waitpid(pid, 0)
+        print("child's status", status, flush=True)
+        parent.shutdown(drain="cancel")
+        """
+    )
+    assert ["complete expired", "child ends", "child's status 0"] == out
+
+
+def test_a_forked_childs_copy_can_be_checked_and_shut_down():
+    """The copy has no reaper, so nothing expires in it; checks work, and shutting it down comes back."""
+    out, _ = run(
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        parent = DelayedOperationPurgatory("parent")
+        op = Op(60_000)
+        parent.try_complete_else_watch(op, ["k"])
+        parent.try_complete_else_watch(Op(60_000), ["l"])
+        pid = os.fork()
+        if pid == 0:
+            op.ready = True
+            print("completed", parent.check_and_complete("k"), flush=True)
+            print("expired", parent.shutdown().expired, flush=True)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        print("child's status", status, flush=True)
+        parent.shutdown(drain="cancel")
+        """
+    )
+    expected = ["complete satisfied", "completed 1", "complete expired", "expired 1", "child's status 0"]
+    assert expected == out
