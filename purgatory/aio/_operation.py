@@ -126,8 +126,9 @@ class Hooked:
             self._waiters.contain(self._operation, hook, error)
 
     def _end(self, outcome: Outcome) -> None:
-        self._waiters.forget(self._operation)
-        if not self.future.done():
+        if self.future.done():
+            self._waiters.forget(self._operation)  # nobody awaits any more, to do it
+        else:
             self.future.set_result(outcome)
 
 

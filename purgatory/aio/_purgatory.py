@@ -227,10 +227,16 @@ class AsyncPurgatory(Generic[OperationT]):
             self._waiters.forget(operation)
             return outcome
         try:
-            return await future
+            outcome = await future
         except BaseException:
-            operation.cancel()
-            raise  # the entry is the hooks' now, if they are to run
+            if future.done() and not future.cancelled():
+                self._waiters.forget(operation)  # the hooks have run, and left that to whoever awaits
+            else:
+                future.cancel()
+                operation.cancel()  # if that comes too late the hooks run, and the entry is theirs
+            raise
+        self._waiters.forget(operation)
+        return outcome
 
     async def wait_for(self, predicate: Callable[[], object], *, keys: Sequence[Hashable], timeout_ms: int) -> Outcome:
         """Wait until ``predicate()`` holds, or the time is up. It is asked now, and at every check of one of the keys.

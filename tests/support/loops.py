@@ -1,0 +1,59 @@
+"""Running coroutines in tests: on either loop, over either driver of the purgatory, and never for ever."""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.aio import AsyncPurgatory
+
+#: How long a test's coroutine may take.
+PATIENCE_S = 60.0
+
+
+def loop_factory(name):
+    """What makes an event loop of that kind; skips the test where uvloop can't be had."""
+    if name == "asyncio":
+        return None
+    if importlib.util.find_spec("uvloop") is None and os.environ.get("CI") != "true":
+        pytest.skip("uvloop is not installed")
+    import uvloop  # noqa: PLC0415  # it need not be there
+
+    return uvloop.new_event_loop
+
+
+def run_on(name, function, *args):
+    """What ``await function(*args)`` gives, on a loop of that kind."""
+
+    async def bounded():
+        async with asyncio.timeout(PATIENCE_S):
+            return await function(*args)
+
+    with asyncio.Runner(loop_factory=loop_factory(name)) as runner:
+        return runner.run(bounded())
+
+
+@contextlib.asynccontextmanager
+async def purgatory_on(driver, **settings):
+    """A purgatory on this loop, or over a thread-based one."""
+    slices = {"slice_size": settings.pop("slice_size")} if "slice_size" in settings else {}
+    if driver == "loop":
+        async with AsyncPurgatory("test", **settings, **slices) as purgatory:
+            yield purgatory
+        return
+    core = DelayedOperationPurgatory("test", **settings)
+    try:
+        async with AsyncPurgatory.over(core, **slices) as purgatory:
+            yield purgatory
+    finally:
+        await asyncio.to_thread(core.shutdown)
+
+
+async def until(condition):
+    """Let the loop run until the condition holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.001)

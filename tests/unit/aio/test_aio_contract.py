@@ -1,0 +1,817 @@
+"""What awaiting an operation means, whether one loop drives everything or threads do, on either kind of loop."""
+
+import asyncio
+import contextvars
+
+import pytest
+
+from purgatory import (
+    AlreadyParked,
+    DelayedOperation,
+    InvalidOperation,
+    InvalidSetting,
+    NoKeys,
+    Outcome,
+    PurgatoryClosed,
+    PurgatoryFull,
+    UnhashableKey,
+    WatchKeysType,
+)
+from purgatory.aio import AsyncOperation
+from tests.support import Waiting, in_thread
+from tests.support.loops import until
+
+
+def start(purgatory, operation, keys=("k",)):
+    return asyncio.create_task(purgatory.park(operation, list(keys)))
+
+
+async def parked(purgatory, *operations, keys=("k",)):
+    """Tasks that await the operations, all of them parked."""
+    tasks = [start(purgatory, operation, keys) for operation in operations]
+    await until(lambda: all(operation.keys for operation in operations))
+    return tasks
+
+
+# -- park
+
+
+def test_operation_that_is_ready_is_immediate(run, opened):
+    """An operation that can complete is completed at once, and its hook has run."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting(ready=True)
+            assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
+            assert ["complete"] == operation.history
+
+    run(main)
+
+
+def test_check_satisfies(run, opened):
+    """A check of a key wakes whoever awaits an operation under it, after its hook has run."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            operation.ready = True
+            assert 1 == purgatory.check_and_complete("k")
+            assert Outcome.SATISFIED is await task
+            assert ["complete"] == operation.history
+
+    run(main)
+
+
+def test_check_of_any_of_several_keys_satisfies(run, opened):
+    """An operation under several keys is completed through whichever is checked, and leaves the others."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation, keys=("a", "b"))
+            operation.ready = True
+            purgatory.check_and_complete("b")
+            assert Outcome.SATISFIED is await task
+            assert [] == purgatory.purgatory.operations_for_key("a")
+
+    run(main)
+
+
+def test_time_expires(run, opened):
+    """An operation whose time is up expires, not early, and both its hooks have run."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting(20)
+            loop = asyncio.get_running_loop()
+            assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+            assert purgatory.timer.now_ns() >= operation.deadline_ns > 0
+            assert ["complete", "expire"] == operation.history
+            assert loop is asyncio.get_running_loop()
+
+    run(main)
+
+
+def test_time_that_is_up_already_expires(run, opened):
+    """A delay of zero expires without an event."""
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.EXPIRED is await purgatory.park(Waiting(0), ["k"])
+
+    run(main)
+
+
+def test_force_completes(run, opened):
+    """An operation that is forced wakes its waiter with ``FORCED``."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            assert operation.force_complete()
+            assert Outcome.FORCED is await task
+
+    run(main)
+
+
+def test_force_from_another_thread_completes(run, opened):
+    """An operation may be forced from any thread."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            assert await asyncio.to_thread(operation.force_complete)
+            assert Outcome.FORCED is await task
+
+    run(main)
+
+
+def test_operation_taken_out_is_cancelled(run, opened):
+    """Whoever awaits an operation that somebody takes out gets ``CANCELLED``; no hook runs."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            assert [operation] == purgatory.cancel_for_key("k")
+            assert Outcome.CANCELLED is await task
+            assert [] == operation.history
+
+    run(main)
+
+
+def test_operation_completed_before_is_answered(run, opened):
+    """Parking an operation that was forced before it was parked answers at once."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            operation.force_complete()
+            assert Outcome.FORCED is await purgatory.park(operation, ["k"])
+            assert 0 == purgatory.waiting
+
+    run(main)
+
+
+def test_check_from_another_thread_satisfies(run, opened):
+    """Any thread may check."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            operation.ready = True
+            await asyncio.to_thread(purgatory.check_and_complete, "k")
+            assert Outcome.SATISFIED is await task
+
+    run(main)
+
+
+def test_many_are_woken_by_one_check(run, opened):
+    """One check wakes everyone under the key who can complete, and nobody else."""
+
+    async def main():
+        async with opened() as purgatory:
+            operations = [Waiting() for _ in range(200)]
+            tasks = await parked(purgatory, *operations)
+            for operation in operations[::2]:
+                operation.ready = True
+            purgatory.check_and_complete("k")
+            assert [Outcome.SATISFIED] * 100 == await asyncio.gather(*tasks[::2])
+            assert 100 == purgatory.waiting
+            assert not any(task.done() for task in tasks[1::2])
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [([], NoKeys), ("key", WatchKeysType), ([["unhashable"]], UnhashableKey), (7, WatchKeysType)],
+)
+def test_bad_keys_raise(run, opened, keys, error):
+    """Bad keys raise what the core raises, and nothing is left behind."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(error):
+                await purgatory.park(Waiting(), keys)
+            assert (0, 0) == (purgatory.waiting, purgatory.purgatory.parked)
+
+    run(main)
+
+
+def test_what_is_no_operation_raises(run, opened):
+    """Only operations can be parked."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(InvalidOperation):
+                await purgatory.park(object(), ["k"])
+
+    run(main)
+
+
+def test_check_of_unhashable_key_raises(run, opened):
+    """A key without a hash is refused by a check too."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(UnhashableKey):
+                purgatory.check_and_complete(["unhashable"])
+
+    run(main)
+
+
+def test_second_park_raises_and_harms_nobody(run, opened):
+    """Parking an operation twice raises; whoever awaits it already goes on waiting."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            with pytest.raises(AlreadyParked):
+                await purgatory.park(operation, ["k"])
+            assert operation.outcome is None
+            operation.ready = True
+            purgatory.check_and_complete("k")
+            assert Outcome.SATISFIED is await task
+            with pytest.raises(AlreadyParked):
+                await purgatory.park(operation, ["k"])
+
+    run(main)
+
+
+def test_operation_parked_in_the_core_is_not_taken_out(run, opened):
+    """A refused park leaves an operation that was parked beneath where it is."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            purgatory.purgatory.try_complete_else_watch(operation, ["k"])
+            with pytest.raises(AlreadyParked):
+                await purgatory.park(operation, ["k"])
+            assert operation.outcome is None
+
+    run(main)
+
+
+def test_full_purgatory_refuses(run, opened):
+    """A full purgatory refuses the operation, and takes it once there is room."""
+
+    async def main():
+        async with opened(max_parked=1) as purgatory:
+            first, second = Waiting(), Waiting()
+            (task,) = await parked(purgatory, first)
+            with pytest.raises(PurgatoryFull):
+                await purgatory.park(second, ["k"])
+            first.force_complete()
+            await task
+            second.ready = True
+            assert Outcome.IMMEDIATE is await purgatory.park(second, ["k"])
+
+    run(main)
+
+
+def test_hook_that_raises_is_contained(run, opened, logs):
+    """What a plain hook raises is counted and logged; whoever awaits gets the outcome."""
+
+    def fail(_):
+        raise ValueError("no answer")
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.IMMEDIATE is await purgatory.park(Waiting(ready=True, complete=fail), ["k"])
+            assert {"on_complete": 1} == purgatory.snapshot().callback_errors
+
+    run(main)
+
+
+# -- cancel
+
+
+def test_cancelled_task_takes_its_operation_out(run, opened):
+    """Cancelling whoever awaits takes the operation out of every key and the timer; no hook runs."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation, keys=("a", "b"))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert Outcome.CANCELLED is operation.outcome
+            assert [] == operation.history
+            assert (0, 0, 0) == (purgatory.purgatory.parked, purgatory.timer.size, purgatory.waiting)
+            assert [] == purgatory.purgatory.operations_for_key("b")
+
+    run(main)
+
+
+def test_cancellation_is_not_swallowed_by_completion(run, opened):
+    """Completed first, cancelled second, in one turn of the loop: completed once, and the cancellation is raised."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            operation.ready = True
+            assert 1 == purgatory.check_and_complete("k")
+            assert task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
+
+    run(main)
+
+
+def test_completion_after_cancellation_counts_once(run, opened):
+    """Cancelled first, completed before the task wakes: completed once, and the cancellation is raised."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            (task,) = await parked(purgatory, operation)
+            assert task.cancel()
+            operation.ready = True
+            assert 1 == purgatory.check_and_complete("k")
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
+
+    run(main)
+
+
+def test_timeout_takes_its_operation_out(run, opened):
+    """``asyncio.timeout`` works around a park, and takes the operation out."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await purgatory.park(operation, ["k"])
+            assert Outcome.CANCELLED is operation.outcome
+            await asyncio.sleep(0)
+
+    run(main)
+
+
+def test_task_group_that_fails_takes_operations_out(run, opened):
+    """In a ``TaskGroup``, one failure takes the operations of all the others out."""
+
+    async def fail():
+        raise ValueError("one of the group")
+
+    async def main():
+        async with opened() as purgatory:
+            operations = [Waiting() for _ in range(5)]
+            with pytest.raises(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    for operation in operations:
+                        group.create_task(purgatory.park(operation, ["k"]))
+                    await until(lambda: all(operation.keys for operation in operations))
+                    group.create_task(fail())
+            assert {Outcome.CANCELLED} == {operation.outcome for operation in operations}
+
+    run(main)
+
+
+def test_wait_for_around_park_works(run, opened):
+    """``asyncio.wait_for`` works around a park, either way."""
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.IMMEDIATE is await asyncio.wait_for(purgatory.park(Waiting(ready=True), ["k"]), 5)
+            operation = Waiting()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(purgatory.park(operation, ["k"]), 0.01)
+            assert Outcome.CANCELLED is operation.outcome
+
+    run(main)
+
+
+def test_coroutine_that_is_closed_takes_its_operation_out(run, opened):
+    """A coroutine that is thrown away while it waits takes its operation out."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting()
+            coroutine = purgatory.park(operation, ["k"])
+            coroutine.send(None)
+            coroutine.close()
+            assert (Outcome.CANCELLED, 0) == (operation.outcome, purgatory.waiting)
+
+    run(main)
+
+
+# -- hooks that are coroutines
+
+
+class Async(AsyncOperation):
+    def __init__(self, delay_ms=60_000, *, ready=False, complete=None):
+        super().__init__(delay_ms)
+        self.ready = ready
+        self.history = []
+        self.doing = complete
+
+    def try_complete(self):
+        return self.ready and self.force_complete()
+
+    async def on_complete(self):
+        self.history.append("complete begins")
+        await asyncio.sleep(0)
+        if self.doing is not None:
+            await self.doing()
+        self.history.append("complete ends")
+
+    async def on_expiration(self):
+        await asyncio.sleep(0)
+        self.history.append("expire")
+
+
+class HalfAsync(Async):
+    def on_expiration(self):
+        self.history.append("expired plainly")
+
+
+def test_coroutine_hook_runs_before_park_returns(run, opened):
+    """A coroutine ``on_complete`` has run to its end when ``park`` returns."""
+
+    async def main():
+        async with opened() as purgatory:
+            at_once, later = Async(ready=True), Async()
+            assert Outcome.IMMEDIATE is await purgatory.park(at_once, ["k"])
+            (task,) = await parked(purgatory, later)
+            later.ready = True
+            purgatory.check_and_complete("k")
+            assert Outcome.SATISFIED is await task
+            assert [["complete begins", "complete ends"]] * 2 == [at_once.history, later.history]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("kind", "last"), [(Async, "expire"), (HalfAsync, "expired plainly")])
+def test_coroutine_hooks_run_in_order_on_expiry(run, opened, kind, last):
+    """On expiry ``on_expiration`` runs after ``on_complete`` has ended, even if only one of them is a coroutine."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = kind(5)
+            assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+            assert ["complete begins", "complete ends", last] == operation.history
+
+    run(main)
+
+
+def test_coroutine_hook_is_not_cut_short(run, opened):
+    """Cancelling whoever awaits, once the operation has completed, leaves the hook to run to its end, once."""
+
+    async def main():
+        async with opened() as purgatory:
+            gate = asyncio.Event()
+            operation = Async(complete=gate.wait)
+            (task,) = await parked(purgatory, operation)
+            operation.ready = True
+            purgatory.check_and_complete("k")
+            await until(lambda: operation.history)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert ["complete begins"] == operation.history
+            gate.set()
+            await until(lambda: purgatory.waiting == 0)
+            assert ["complete begins", "complete ends"] == operation.history
+
+    run(main)
+
+
+def test_cancellation_after_coroutine_hook_leaves_nothing(run, opened):
+    """Cancelled between the end of the hook and the waiter's next turn: the error is raised, and nothing is left."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Async()
+            (task,) = await parked(purgatory, operation)
+            operation.doing = lambda: (asyncio.get_running_loop().call_soon(task.cancel), asyncio.sleep(0))[1]
+            operation.ready = True
+            purgatory.check_and_complete("k")
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: purgatory.waiting == 0)
+            assert ["complete begins", "complete ends"] == operation.history
+
+    run(main)
+
+
+def test_cancelled_operation_runs_no_coroutine_hook(run, opened):
+    """An operation that is cancelled before it completes runs none of its hooks."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Async()
+            (task,) = await parked(purgatory, operation)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0.005)
+            assert (Outcome.CANCELLED, [], 0) == (operation.outcome, operation.history, purgatory.waiting)
+
+    run(main)
+
+
+def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
+    """What a coroutine hook raises is counted and logged like any hook's, and doesn't come out of ``park``."""
+
+    async def fail():
+        raise ValueError("no answer")
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.IMMEDIATE is await purgatory.park(Async(ready=True, complete=fail), ["k"])
+            assert {"on_complete": 1} == purgatory.snapshot().callback_errors
+
+    run(main)
+
+
+def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
+    """A coroutine hook sees the context variables of whoever parked, not of whoever checked."""
+    who = contextvars.ContextVar("who")
+    seen = []
+
+    async def look():
+        seen.append(who.get())
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Async(complete=look)
+            who.set("the one who parked")
+            (task,) = await parked(purgatory, operation)
+            who.set("the one who checked")
+            operation.ready = True
+            purgatory.check_and_complete("k")
+            await task
+            assert ["the one who parked"] == seen
+
+    run(main)
+
+
+def test_slotted_operation_with_coroutine_hooks_is_refused(run, opened):
+    """Coroutine hooks need room on the operation; one without is refused, with the reason."""
+
+    class Slotted(DelayedOperation):
+        __slots__ = ()
+
+        def try_complete(self):
+            return self.force_complete()
+
+        async def on_complete(self):
+            raise AssertionError
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(InvalidOperation, match="__slots__"):
+                await purgatory.park(Slotted(0), ["k"])
+            assert 0 == purgatory.waiting
+
+    run(main)
+
+
+def test_refused_operation_keeps_its_coroutine_hooks(run, opened):
+    """An operation with coroutine hooks that was refused can be parked later."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Async(ready=True)
+            with pytest.raises(NoKeys):
+                await purgatory.park(operation, [])
+            assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
+            assert "complete ends" == operation.history[-1]
+
+    run(main)
+
+
+# -- wait_for
+
+
+def test_wait_for_returns_at_once_if_it_holds(run, opened):
+    """A predicate that holds needs no waiting."""
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.IMMEDIATE is await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=0)
+
+    run(main)
+
+
+def test_wait_for_waits_until_it_holds(run, opened):
+    """A predicate is asked again at each check of one of its keys."""
+
+    async def main():
+        async with opened() as purgatory:
+            items = []
+            task = asyncio.create_task(purgatory.wait_for(lambda: len(items) > 1, keys=["a", "b"], timeout_ms=60_000))
+            await until(lambda: purgatory.purgatory.parked)
+            for key in ("a", "b"):
+                items.append(key)
+                purgatory.check_and_complete(key)
+            assert Outcome.SATISFIED is await task
+
+    run(main)
+
+
+def test_wait_for_expires(run, opened):
+    """A predicate that doesn't hold in time expires."""
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.EXPIRED is await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=10)
+
+    run(main)
+
+
+def test_predicate_that_raises_ends_the_wait(run, opened):
+    """What a predicate raises is raised to whoever waits, at once or later, and nobody else."""
+
+    async def main():
+        async with opened() as purgatory:
+            broken = []
+            task = asyncio.create_task(purgatory.wait_for(lambda: broken and 1 / 0, keys=["k"], timeout_ms=60_000))
+            other = asyncio.create_task(purgatory.wait_for(lambda: broken, keys=["k"], timeout_ms=60_000))
+            await until(lambda: purgatory.purgatory.parked == 2)
+            broken.append(1)
+            purgatory.check_and_complete("k")
+            with pytest.raises(ZeroDivisionError):
+                await task
+            assert Outcome.SATISFIED is await other
+            assert {} == purgatory.snapshot().callback_errors
+
+    run(main)
+
+
+def test_cancelled_wait_for_leaves_nothing(run, opened):
+    """Cancelling a ``wait_for`` takes it out."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.005):
+                    await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)
+            assert (0, 0) == (purgatory.purgatory.parked, purgatory.timer.size)
+
+    run(main)
+
+
+async def coroutine():
+    raise AssertionError
+
+
+@pytest.mark.parametrize("predicate", [None, coroutine])
+def test_bad_predicate_raises(run, opened, predicate):
+    """A predicate is a plain function."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(InvalidSetting):
+                await purgatory.wait_for(predicate, keys=["k"], timeout_ms=10)
+
+    run(main)
+
+
+# -- hot keys
+
+
+def test_hot_key_is_checked_in_slices(run, opened):
+    """A key that many wait under is checked a slice at a time, and the loop goes round in between."""
+
+    async def main():
+        async with opened(slice_size=10) as purgatory:
+            operations = [Waiting() for _ in range(95)]
+            tasks = await parked(purgatory, *operations)
+            for operation in operations:
+                operation.ready = True
+            assert 10 == purgatory.check_and_complete("k")
+            assert 10 == sum(operation.is_completed for operation in operations)
+            await asyncio.sleep(0)
+            assert 20 == sum(operation.is_completed for operation in operations)
+            assert [Outcome.SATISFIED] * 95 == await asyncio.gather(*tasks)
+
+    run(main)
+
+
+def test_event_during_a_sweep_is_not_lost(run, opened):
+    """An event that makes an operation ready after a sweep has passed it completes it all the same."""
+
+    async def main():
+        async with opened(slice_size=10) as purgatory:
+            operations = [Waiting() for _ in range(55)]
+            tasks = await parked(purgatory, *operations)
+            assert 0 == purgatory.check_and_complete("k")
+            await asyncio.sleep(0)
+            operations[3].ready = True
+            assert 0 == purgatory.check_and_complete("k")
+            assert Outcome.SATISFIED is await tasks[3]
+            await asyncio.sleep(0.02)
+            checks = operations[50].checks
+            await asyncio.sleep(0.02)
+            assert checks == operations[50].checks, "the sweep has ended"
+
+    run(main)
+
+
+# -- the end
+
+
+def test_shutdown_answers_everyone(run, opened):
+    """Leaving the context expires whoever waits, hooks included, before it returns."""
+
+    async def main():
+        answered = []
+        async with opened(slice_size=7) as purgatory:
+            operations = [*(Waiting() for _ in range(30)), *(Async() for _ in range(3))]
+            tasks = await parked(purgatory, *operations)
+            for task in tasks:
+                task.add_done_callback(lambda task: answered.append(task.result()))
+            report = await purgatory.shutdown()
+            assert 0 == purgatory.waiting
+            await asyncio.sleep(0)
+            assert [Outcome.EXPIRED] * 33 == answered
+            assert (33, (), ()) == (report.expired, report.cancelled, report.stuck)
+            assert {"expire"} == {operation.history[-1] for operation in operations}
+            assert report is await purgatory.shutdown()
+            with pytest.raises(PurgatoryClosed):
+                await purgatory.park(Waiting(), ["k"])
+            assert purgatory.is_closed
+
+    run(main)
+
+
+def test_shutdown_by_cancel_returns_operations(run, opened):
+    """``drain="cancel"`` takes the operations out, uncompleted, and whoever awaits is told."""
+
+    async def main():
+        async with opened() as purgatory:
+            operations = [Waiting(), Async()]
+            tasks = await parked(purgatory, *operations)
+            report = await purgatory.shutdown("cancel")
+            assert set(operations) == set(report.cancelled)
+            assert [Outcome.CANCELLED] * 2 == await asyncio.gather(*tasks)
+            assert [[], []] == [operation.history for operation in operations]
+
+    run(main)
+
+
+def test_shutdown_by_wait_lets_operations_complete(run, opened):
+    """``drain="wait"`` lets events complete what waits, and expires the rest."""
+
+    async def main():
+        async with opened() as purgatory:
+            first, second = Waiting(), Waiting()
+            tasks = await parked(purgatory, first, second)
+            ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=100))
+            await asyncio.sleep(0.005)
+            first.ready = True
+            purgatory.check_and_complete("k")
+            report = await ending
+            assert [Outcome.SATISFIED, Outcome.EXPIRED] == await asyncio.gather(*tasks)
+            assert (1, 1) == (report.satisfied, report.expired)
+
+    run(main)
+
+
+def test_shutdowns_at_once_are_one(run, opened):
+    """Two shutdowns at the same time are one, with one report."""
+
+    async def main():
+        async with opened() as purgatory:
+            tasks = await parked(purgatory, Waiting())
+            reports = await asyncio.gather(purgatory.shutdown(), purgatory.shutdown("cancel"))
+            assert reports[0] is reports[1]
+            assert [Outcome.EXPIRED] == await asyncio.gather(*tasks)
+
+    run(main)
+
+
+@pytest.mark.parametrize(("drain", "timeout_ms"), [("explode", 5), ("expire", -1), ("expire", True)])
+def test_bad_shutdown_raises(run, opened, drain, timeout_ms):
+    """A policy that isn't one is refused, and the purgatory stays open."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(InvalidSetting):
+                await purgatory.shutdown(drain, timeout_ms=timeout_ms)
+            assert not purgatory.is_closed
+
+    run(main)
+
+
+def test_nothing_runs_off_to_threads(run, opened, no_threads_left):
+    """No thread is left once the loop is closed."""
+
+    async def main():
+        async with opened() as purgatory:
+            await purgatory.park(Waiting(1), ["k"])
+
+    in_thread(run, main, seconds=20)

@@ -1,0 +1,231 @@
+"""What is particular to one of the two ways to drive a purgatory for asyncio."""
+
+import asyncio
+import gc
+import threading
+import weakref
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome
+from purgatory.aio import AsyncPurgatory, LoopTimer
+from purgatory.aio._mailbox import Mailbox
+from tests.support import Waiting, in_thread
+from tests.support.loops import until
+from timer import MockTimer, SystemTimer
+
+
+def test_everything_on_one_loop(run):
+    """On one loop, checks asked for by other threads and expiries run on the loop, and no thread is started."""
+
+    async def main():
+        here, seen = threading.get_ident(), []
+        before = threading.active_count()
+        async with AsyncPurgatory("loop") as purgatory:
+
+            def note(_):
+                seen.append(threading.get_ident())
+
+            operation = Waiting(complete=note, look=note)
+            task = asyncio.create_task(purgatory.park(operation, ["k"]))
+            await until(lambda: operation.keys)
+            operation.ready = True
+            assert before == threading.active_count()
+            assert 0 == in_thread(purgatory.check_and_complete, "k")
+            assert not operation.is_completed
+            assert Outcome.SATISFIED is await task
+            assert Outcome.EXPIRED is await purgatory.park(Waiting(3, complete=note, expire=note), ["k"])
+            assert {here} == set(seen)
+
+    run(main)
+
+
+def test_many_threads_asking_for_a_key_cost_few_checks(run):
+    """Other threads that ask for the same key before the loop gets to it are served by one check."""
+
+    async def main():
+        async with AsyncPurgatory("loop") as purgatory:
+            operation = Waiting()
+            task = asyncio.create_task(purgatory.park(operation, ["k"]))
+            await until(lambda: operation.keys)
+            checks = operation.checks
+            in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(1000)])
+            operation.ready = True
+            assert Outcome.SATISFIED is await task
+            assert checks + 1 == operation.checks
+
+    run(main)
+
+
+def test_loops_share_a_threaded_purgatory(run):
+    """Several loops, each on its thread, await in one purgatory; a check wakes them all."""
+    core = DelayedOperationPurgatory("shared")
+    shared = AsyncPurgatory.over(core)
+    state = []
+
+    async def waiter():
+        return await shared.wait_for(lambda: state, keys=["k"], timeout_ms=60_000)
+
+    async def main():
+        others = [asyncio.create_task(asyncio.to_thread(asyncio.run, waiter())) for _ in range(3)]
+        own = asyncio.create_task(waiter())
+        await until(lambda: core.parked == 4)
+        state.append(1)
+        assert 4 == shared.check_and_complete("k")
+        assert [Outcome.SATISFIED] * 4 == await asyncio.gather(own, *others)
+        await shared.shutdown()
+
+    run(main)
+    assert not core.is_closed
+    core.shutdown()
+
+
+def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
+    """Shutting down settles what was awaited through it; the purgatory beneath, and what was parked there, stay."""
+
+    async def main():
+        with DelayedOperationPurgatory("core") as core:
+            beneath, awaited = Waiting(), Waiting()
+            core.try_complete_else_watch(beneath, ["k"])
+            async with AsyncPurgatory.over(core) as purgatory:
+                task = asyncio.create_task(purgatory.park(awaited, ["k"]))
+                await until(lambda: awaited.keys)
+            assert Outcome.EXPIRED is await task
+            assert (None, False) == (beneath.outcome, core.is_closed)
+            assert 1 == core.timer.size
+
+    run(main)
+
+
+def test_purgatory_beneath_may_be_shut_down_first(run):
+    """Whoever awaits is answered when the thread-based purgatory is shut down beneath."""
+
+    async def main():
+        core = DelayedOperationPurgatory("core")
+        async with AsyncPurgatory.over(core) as purgatory:
+            task = asyncio.create_task(purgatory.park(Waiting(), ["k"]))
+            await until(lambda: core.parked)
+            await asyncio.to_thread(core.shutdown)
+            assert Outcome.EXPIRED is await task
+            assert purgatory.is_closed
+
+    run(main)
+
+
+def test_purgatory_belongs_to_one_loop(run):
+    """A purgatory on one loop refuses another, and says what to use instead."""
+
+    async def main():
+        async with AsyncPurgatory("loop") as purgatory:
+            with pytest.raises(RuntimeError, match="over"):
+                await asyncio.to_thread(asyncio.run, purgatory.park(Waiting(), ["k"]))
+
+    run(main)
+
+
+def test_purgatories_share_a_timer(run):
+    """Two purgatories on one loop share a timer; neither shuts it down."""
+
+    async def main():
+        with LoopTimer() as timer:
+            async with AsyncPurgatory("a", timer=timer) as a, AsyncPurgatory("b", timer=timer) as b:
+                tasks = [asyncio.create_task(each.park(Waiting(3), ["k"])) for each in (a, b)]
+                assert [Outcome.EXPIRED] * 2 == await asyncio.gather(*tasks)
+            assert not timer.is_closed
+
+    run(main)
+
+
+def test_clock_moved_by_hand(run):
+    """For tests of one's own: a ``MockTimer`` expires when it is told to."""
+
+    async def main():
+        timer = MockTimer()
+        async with AsyncPurgatory("mock", timer=timer) as purgatory:
+            operation = Waiting(30_000)
+            task = asyncio.create_task(purgatory.park(operation, ["k"]))
+            await until(lambda: operation.keys)
+            timer.advance_clock(29_999)
+            assert operation.outcome is None
+            timer.advance_clock(1)
+            assert Outcome.EXPIRED is await task
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AsyncPurgatory("x", timer=SystemTimer()),
+        lambda: AsyncPurgatory("x", timer="soon"),
+        lambda: AsyncPurgatory("x", slice_size=0),
+        lambda: AsyncPurgatory(""),
+        lambda: AsyncPurgatory.over("core"),
+        lambda: AsyncPurgatory.over(DelayedOperationPurgatory("x", reaper_enabled=False), slice_size=True),
+    ],
+)
+def test_bad_settings_raise(make):
+    """A setting that cannot work is refused."""
+    with pytest.raises(InvalidSetting):
+        make()
+
+
+def test_check_before_anyone_has_waited():
+    """A check of a purgatory that no loop has used yet finds nobody."""
+    assert 0 == AsyncPurgatory("idle").check_and_complete("k")
+
+
+def test_finished_operation_is_let_go(run):
+    """Nothing holds an operation once whoever awaited it has let go."""
+
+    async def main():
+        async with AsyncPurgatory("loop") as purgatory:
+            operation = Waiting(ready=True)
+            await purgatory.park(operation, ["k"])
+            gone = weakref.ref(operation)
+            del operation
+            gc.collect()
+            assert gone() is None
+
+    run(main)
+
+
+def test_mailbox_wakes_its_loop_once_for_many(run):
+    """Many messages from a thread cost one wake-up, keep their order, and one that fails stops none."""
+
+    async def main():
+        loop, wakeups, got, errors = asyncio.get_running_loop(), [], [], []
+        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+
+        class Counting:
+            def __getattr__(self, name):
+                return getattr(loop, name)
+
+            def call_soon_threadsafe(self, *args, **kwargs):
+                wakeups.append(1)
+                return loop.call_soon_threadsafe(*args, **kwargs)
+
+        mailbox = Mailbox(Counting(), 10)
+
+        def post_all():
+            mailbox.post(lambda: 1 / 0)
+            for number in range(95):
+                mailbox.post(got.append, number)
+
+        in_thread(post_all)
+        await until(lambda: len(got) == 95)
+        assert (list(range(95)), 1, 1) == (got, len(wakeups), len(errors))
+
+    run(main)
+
+
+def test_mailbox_of_a_closed_loop_swallows():
+    """Messages to a loop that is closed are dropped without a fuss."""
+
+    async def main():
+        return Mailbox(asyncio.get_running_loop(), 10)
+
+    mailbox = asyncio.run(main())
+    mailbox.post(print, "never")
+    mailbox.post(print, "never")
+    assert not mailbox._messages or mailbox._armed
