@@ -78,7 +78,7 @@ class Hub:
     def latest(self) -> bytes:
         """The state as JSON; looks if the last look is old."""
         self.want()
-        if time.monotonic() - self._latest[0] > WATCHED_S:
+        if time.monotonic() - self._latest[0] > 2 * WATCHED_S:
             self._look()
         return self._latest[1]
 
@@ -105,6 +105,8 @@ class Hub:
 
     def _look(self) -> None:
         with self._sampling:
+            if time.monotonic() - self._latest[0] < WATCHED_S / 2:
+                return  # somebody else just did
             state = self._sampler.look()
             self._note({seen["id"]: [seen["parked"], *seen["rates"].values()] for seen in state["purgatories"]})
             self._latest = (time.monotonic(), json.dumps(state).encode())

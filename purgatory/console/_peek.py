@@ -102,13 +102,14 @@ class Peek:
             watchers = shards[hash(key) % len(shards)].by_key.get(key)
             if watchers is not None:
                 seen[id(watchers)] = watchers
-        hottest = heapq.nlargest(CANDIDATES, seen.values(), key=len)
-        self._hot = [watchers.key for watchers in hottest]
+        sizes = [(len(watchers), watchers.key) for watchers in seen.values()]
+        hottest = heapq.nlargest(CANDIDATES, sizes, key=lambda pair: pair[0])
+        self._hot = [key for _, key in hottest]
         oldest = self._oldest(seen.values())
         return Found(
             keys=sum(len(shard.by_key) for shard in shards),
             looked_at=looked_at,
-            hottest=tuple((label(watchers.key), len(watchers)) for watchers in hottest[:LEADERS] if watchers),
+            hottest=tuple((label(key), entries) for entries, key in hottest[:LEADERS] if entries),
             oldest=tuple(describe(operation, key, now_ns) for operation, key in oldest[:LEADERS]),
         )
 

@@ -28,6 +28,8 @@ __all__ = ["OUTCOMES", "Sampler"]
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 #: Over how long lateness is judged.
 _WINDOW_S: Final = 60.0
+#: Rates over less than this would be guesses.
+_SHORTEST_S: Final = 0.2
 #: Operations shown under one key.
 _MOST_OPERATIONS: Final = 200
 
@@ -62,7 +64,7 @@ class _Member:
     def update(self, totals: Totals, now: float) -> None:
         """Work out what happened a second since the last look."""
         passed = now - self.when
-        if passed > 0:
+        if passed >= _SHORTEST_S:
             self.rates = {
                 name: max(0.0, (getattr(totals, name) - getattr(self.totals, name)) / passed) for name in OUTCOMES
             }

@@ -4,7 +4,7 @@ export const WINDOW_S = 120;
 
 export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-const grouped = new Intl.NumberFormat("en");
+const grouped = new Intl.NumberFormat("en"), compact = new Intl.NumberFormat("en", { notation: "compact" });
 export const number = (n) => (n >= 100 || Number.isInteger(n) ? grouped.format(Math.round(n)) : n.toFixed(1));
 
 // Size the canvas to its box and the screen's density; drawing is then in CSS pixels.
@@ -55,7 +55,7 @@ export class Chart {
       pen.strokeStyle = css("--line");
       pen.beginPath(); pen.moveTo(left, at); pen.lineTo(right, at); pen.stroke();
       pen.fillStyle = css("--soft"); pen.textAlign = "right";
-      pen.fillText(number(value), left - 8, at);
+      pen.fillText(value >= 1e4 ? compact.format(value) : number(value), left - 8, at);
     }
     pen.textBaseline = "alphabetic";
     for (let ago = 0; ago <= WINDOW_S; ago += 30) {
@@ -78,7 +78,8 @@ export class Chart {
         pen.globalAlpha = series.length === 1 ? 0.16 : 0.55;
         pen.fill();
         pen.globalAlpha = 1;
-        pen.beginPath(); trace(ceiling);
+        pen.beginPath();
+        points.forEach(([t], i) => (series.length === 1 || ceiling[i] > floor[i] ? pen.lineTo(x(t), y(ceiling[i])) : pen.moveTo(x(t), y(ceiling[i]))));
         pen.strokeStyle = css(color); pen.lineWidth = series.length === 1 ? 2 : 1.2; pen.lineJoin = "round";
         pen.stroke();
       }

@@ -196,11 +196,11 @@ function clockwork(timer) {
   if (!timer) return;
   timer.paused = paused;
   wheel.show(timer);
-  const rows = timer.buckets.map((level, depth) => [depth, timer.tick_ms * timer.wheel_size ** depth, level.reduce((a, b) => a + b, 0)]).reverse();
-  fill($("levels").tBodies[0], rows, () => make("tr", {}, make("td"), make("td", { class: "n" })), (row, [depth, each, tasks]) => {
+  const rows = timer.buckets.map((level, depth) => [depth, timer.tick_ms * timer.wheel_size ** depth, level]).reverse();
+  fill($("levels").tBodies[0], rows, () => make("tr", {}, make("td"), make("td", { class: "n" })), (row, [depth, each, level]) => {
     const where = depth === 0 ? " (innermost)" : "";
-    say(row.cells[0], `level ${depth}${where}: ${worded(each)} a bucket, ${worded(each * timer.wheel_size)} a turn`);
-    say(row.cells[1], number(tasks));
+    say(row.cells[0], `level ${depth}${where}: ${worded(each)} a bucket, ${worded(each * level.length)} a turn`);
+    say(row.cells[1], number(level.reduce((a, b) => a + b, 0)));
   });
   const { reaper } = timer;
   const facts = [

@@ -48,10 +48,10 @@ export class Wheel {
     this.canvas.dataset.frames = this.frames;
 
     buckets.forEach((level, depth) => {
-      const near = inner + depth * ring + 2.5, far = inner + (depth + 1) * ring - 2.5, ticks = size ** depth;
-      const place = (tick / ticks) % size, here = Math.floor(place), turn_ms = ticks * size * tick_ms;
+      const slots = level.length, near = inner + depth * ring + 2.5, far = inner + (depth + 1) * ring - 2.5, ticks = size ** depth;
+      const place = (tick / ticks) % slots, here = Math.floor(place), turn_ms = ticks * slots * tick_ms;
       level.forEach((tasks, slot) => {
-        const from = (slot / size) * TAU - TAU / 4 + 0.6 / near, to = ((slot + 1) / size) * TAU - TAU / 4 - 0.6 / near;
+        const from = (slot / slots) * TAU - TAU / 4 + 0.6 / near, to = ((slot + 1) / slots) * TAU - TAU / 4 - 0.6 / near;
         pen.beginPath(); pen.arc(centre, centre, far, from, to); pen.arc(centre, centre, near, to, from, true); pen.closePath();
         pen.fillStyle = css("--faint"); pen.globalAlpha = 1; pen.fill();
         if (tasks) {
@@ -62,7 +62,7 @@ export class Wheel {
         if (slot === here && turn_ms > 900) { pen.strokeStyle = css("--ink"); pen.globalAlpha = 0.35; pen.lineWidth = 1; pen.stroke(); }
       });
       // A ring that turns faster than a screen can show is a blur, and is drawn as one.
-      const angle = (place / size) * TAU - TAU / 4;
+      const angle = (place / slots) * TAU - TAU / 4;
       pen.globalAlpha = 1;
       if (turn_ms < 250) {
         pen.globalAlpha = 0.22; pen.strokeStyle = css("--parked"); pen.lineWidth = 3;

@@ -1,0 +1,154 @@
+"""The state as a screenful of text: what ``purgatory top`` shows."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.columns import Columns
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+__all__ = ["OUTCOMES", "screen", "span"]
+
+OUTCOMES: Final = {
+    "immediate": "blue",
+    "satisfied": "green",
+    "expired": "dark_orange",
+    "cancelled": "bright_black",
+    "forced": "magenta",
+}
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_STALLED_MS: Final = 1000
+
+Json = dict[str, Any]
+
+
+def span(ms: float | None) -> str:
+    """Milliseconds in the unit that suits.
+
+    >>> span(1.25), span(1500), span(90_000), span(None)
+    ('1.2 ms', '1.5 s', '1.5 min', '-')
+    """
+    if ms is None:
+        return "-"
+    for limit, unit, size in ((1000, "ms", 1), (60_000, "s", 1000), (3_600_000, "min", 60_000)):
+        if abs(ms) < limit:
+            return f"{ms / size:.1f} {unit}"
+    return f"{ms / 3_600_000:.1f} h"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last values as blocks, scaled to the greatest."""
+    shown = values[-width:]
+    most = max(1.0, *shown) if shown else 1.0
+    return "".join(_BLOCKS[min(8, round(8 * max(0.0, value) / most))] for value in shown)
+
+
+def screen(state: Json, history: Mapping[str, Sequence[float]], url: str, *, keys: int = 8) -> RenderableType:
+    """All of it. Texts that came from keys are shown as they are: nothing in them is markup."""
+    parts: list[RenderableType] = [_head(state, url), _purgatories(state["purgatories"], history)]
+    parts += [_timer(timer) for timer in state["timers"]]
+    lists = [_keys(purgatory, keys) for purgatory in state["purgatories"] if purgatory["oldest"]]
+    if lists:
+        parts.append(Columns(lists, equal=True, expand=True))
+    return Group(*parts)
+
+
+def _head(state: Json, url: str) -> Text:
+    at = time.strftime("%H:%M:%S", time.localtime(state["at"]))
+    return Text.assemble(("purgatory", "bold dark_orange"), f"  {url}  process {state['pid']}  {at}")
+
+
+def _purgatories(purgatories: Iterable[Json], history: Mapping[str, Sequence[float]]) -> Table:
+    table = Table(expand=True, box=None, header_style="bright_black", pad_edge=False)
+    table.add_column("purgatory", no_wrap=True)
+    table.add_column("parked", justify="right")
+    table.add_column("over time", no_wrap=True)
+    table.add_column("keys", justify="right")
+    for outcome, color in OUTCOMES.items():
+        table.add_column(f"{outcome}/s", justify="right", style=color)
+    table.add_column("refused", justify="right")
+    table.add_column("errors", justify="right")
+    for seen in purgatories:
+        limit = f" of {seen['capacity']:,}" if seen["capacity"] else ""
+        table.add_row(
+            Text(seen["id"], "bold"),
+            f"{seen['parked']:,}{limit}",
+            Text(sparkline(history.get(seen["id"], ()), 30), "blue"),
+            f"{seen['keys']:,}",
+            *(f"{seen['rates'][outcome]:,.0f}" for outcome in OUTCOMES),
+            _count(seen["rejected"]),
+            _count(seen["errors"]),
+        )
+    return table
+
+
+def _timer(timer: Json) -> Panel:
+    """The wheel unrolled: a line a level, a cell a bucket, the hand underlined."""
+    size, lines = timer["wheel_size"], []
+    most = max(1, *(tasks for level in timer["buckets"] for tasks in level))
+    for depth in reversed(range(len(timer["buckets"]))):
+        level = timer["buckets"][depth]
+        each_ms = timer["tick_ms"] * size**depth
+        here = timer["now_tick"] // size**depth % len(level)
+        line = Text(f"{span(each_ms):>9} a bucket  ", "bright_black")
+        for slot, tasks in enumerate(level):
+            block = _BLOCKS[max(1, round(8 * (tasks / most) ** 0.5))] if tasks else "·"
+            line.append(block, "reverse blue" if slot == here else "dark_orange" if tasks else "bright_black")
+        line.append(f"  {sum(level):,}")
+        lines.append(line)
+    lines.append(_reaper(timer))
+    return Panel(Group(*lines), title=Text(f"wheel {timer['name']}"), title_align="left", border_style="bright_black")
+
+
+def _reaper(timer: Json) -> Text:
+    reaper = timer["reaper"]
+    behind_ms = max(timer["overdue_ms"], timer["batch_ms"])
+    if reaper is None:
+        health = ("driven by hand", "bright_black")
+    elif not reaper["alive"]:
+        health = ("REAPER DEAD", "bold red")
+    elif behind_ms > _STALLED_MS:
+        health = (f"{span(behind_ms)} BEHIND", "bold red")
+    else:
+        health = ("reaper on time", "green")
+    late = timer["late_ms"]
+    return Text.assemble(
+        health,
+        f"   {timer['pending']:,} pending   99% within {span(late['p99'])}   half within {span(late['p50'])}",
+        f"   {reaper['restarts'] if reaper else 0} restarts   {timer['handed_over']:,} given to the executor",
+    )
+
+
+def _keys(seen: Json, most: int) -> Panel:
+    table = Table(expand=True, box=None, header_style="bright_black", pad_edge=False)
+    table.add_column("waiting longest under", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("type", no_wrap=True)
+    for name in ("age", "left", "checks"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for waiting in seen["oldest"][:most]:
+        over = waiting["left_ms"] is not None and waiting["left_ms"] < 0
+        table.add_row(
+            Text(waiting["key"]),
+            Text(waiting["type"]),
+            span(waiting["age_ms"]),
+            Text(span(waiting["left_ms"]), "bold red" if over else ""),
+            f"{waiting['checks']:,}",
+        )
+    hot = Text("hottest: ", "bright_black")
+    hot.append(", ".join(f"{key['key']} {key['entries']:,}" for key in seen["hottest"][:4]), "none")
+    if seen["sampled"]:
+        hot.append(f"  (sampled: {seen['looked_at']:,} of {seen['keys']:,} keys at a time)", "yellow")
+    return Panel(Group(table, hot), title=Text(seen["id"]), title_align="left", border_style="bright_black")
+
+
+def _count(number: int) -> Text:
+    return Text(f"{number:,}", "bold red" if number else "bright_black")
