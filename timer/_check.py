@@ -31,12 +31,14 @@ def check_invariants(timer: SystemTimer) -> None:
             assert heap[(child - 1) // 2][:2] <= heap[child][:2], "the heap is out of order"
         for index, level in enumerate(wheel.levels):
             assert level.span == wheel.wheel_size**index, f"level {index} spans {level.span} ticks a bucket"
-            assert level.limit == (wheel.hand // level.span + wheel.wheel_size) * level.span, f"limit of level {index}"
+            assert level.limit == (wheel.hand // level.span + 2 * wheel.wheel_size) * level.span, (
+                f"limit of level {index}"
+            )
             for place, bucket in enumerate(level.slots):
                 if bucket is None:
                     continue
                 assert bucket.level == index, "a bucket stands on a level that isn't its own"
-                assert bucket.first // level.span % wheel.wheel_size == place, "a bucket stands in a wrong slot"
+                assert bucket.first // level.span % (2 * wheel.wheel_size) == place, "a bucket stands in a wrong slot"
                 assert bucket.first % level.span == 0, "a bucket's span is out of step"
                 assert bucket.end - bucket.first == level.span, "a bucket's span is too long or too short"
                 assert wheel.hand < bucket.first < level.limit, (

@@ -60,6 +60,7 @@ class MockTimer(SystemTimer):
             max_pending=max_pending,
             on_error=on_error,
         )
+        self._rest_s = 0.0
 
     @property
     def is_driven(self) -> bool:
@@ -96,6 +97,9 @@ class MockTimer(SystemTimer):
 
     def _collect(self) -> None:
         with self._lock:
+            self._flush()
+            while self._cascading:
+                self._cascade()
             self._flush()
 
     def _put_back(self, batch: list[TimerTaskList]) -> None:

@@ -21,7 +21,9 @@ may say so with ``executor=InlineExecutor()`` and saves the hand-over.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from timer._base import Submits, Timer, TimerStatistics, report_task_error
@@ -40,11 +42,18 @@ __all__ = ["SLICE", "SystemTimer"]
 #: How many tasks a cascade moves before it lets go of the timer's lock for a moment.
 SLICE: Final = 256
 
+#: How long it rests in between, unless the bucket is overdue.
+REST_S: Final = 0.0001
+
 
 def _positive_ms(setting: str, value: object) -> int:
     if type(value) is not int or value < 1:
         raise TimerConfigError(setting, value, "a whole number of milliseconds, 1 or more")
     return value
+
+
+def _by_first(cascade: tuple[TimerTaskList, Iterator[TimerTask]]) -> int:
+    return cascade[0].first
 
 
 class SystemTimer(Timer):
@@ -88,6 +97,7 @@ class SystemTimer(Timer):
         "_origin_ns",
         "_reaped",
         "_recent",
+        "_rest_s",
         "_sleepers",
         "_tick_ns",
         "_wheel",
@@ -119,7 +129,8 @@ class SystemTimer(Timer):
         self._origin_ns = self._clock()
         # The bucket added to last, usually right for the next task too. It starts as one that fits no tick.
         self._recent = TimerTaskList(0, 0, 0, self._lock, closed=True)
-        self._cascading: list[TimerTaskList] = []
+        self._cascading: list[tuple[TimerTaskList, Iterator[TimerTask]]] = []
+        self._rest_s = REST_S
         self._sleepers = 0
         self._reaped = False  # whether a SystemTimerReaper drives it
         self._max_pending = max_pending
@@ -212,75 +223,98 @@ class SystemTimer(Timer):
 
     def _advance(self, until_ns: int | None, stopped: Callable[[], bool] | None) -> bool:
         """Wait until something is due, ``until_ns``, or ``stopped()``, which is asked with the lock held."""
+        expired = False
         with self._changed:
             while True:
                 if self._closed or (stopped is not None and stopped()):
-                    return False
+                    return expired
                 upcoming = self._wheel.next_tick()
                 now_ns = self._clock()
                 due_ns = None if upcoming is None else self._origin_ns + upcoming * self._tick_ns
-                if due_ns is not None and due_ns <= now_ns:
-                    return self._flush()
-                if until_ns is not None and now_ns >= until_ns:
-                    return False
-                wake_ns = until_ns if due_ns is None else due_ns if until_ns is None else min(due_ns, until_ns)
-                wait_s = None if wake_ns is None else min((wake_ns - now_ns) / 1e9, threading.TIMEOUT_MAX)
-                # Whoever makes a bucket that comes before all others wakes the sleepers.
-                self._sleepers += 1
-                try:
-                    self._changed.wait(wait_s)
-                finally:
-                    self._sleepers -= 1
+                due = due_ns is not None and due_ns <= now_ns
+                if due and self._flush():
+                    expired = True
+                if self._cascading and self._cascade():
+                    expired = True
+                if not due and not self._cascading:
+                    if expired:
+                        return True
+                    if until_ns is not None and now_ns >= until_ns:
+                        return False
+                    wake_ns = until_ns if due_ns is None else due_ns if until_ns is None else min(due_ns, until_ns)
+                    wait_s = None if wake_ns is None else min((wake_ns - now_ns) / 1e9, threading.TIMEOUT_MAX)
+                    # Whoever makes a bucket that comes before all others wakes the sleepers.
+                    self._sleepers += 1
+                    try:
+                        self._changed.wait(wait_s)
+                    finally:
+                        self._sleepers -= 1
 
     def _flush(self) -> bool:
-        """Take out every bucket that is due, cascade the coarse ones, and hand over what is to run.
+        """Take out every bucket that is due: hand over the finest, put the coarse aside for :meth:`_cascade`.
 
-        Called with the lock held, and lets go of it in between.
+        Called with the lock held, and lets go of it in between. Whether anything was handed over.
         """
         wheel = self._wheel
         batch: list[TimerTaskList] = []
         now = self._tick_now()
         bucket = wheel.pop_due(now)
-        expired = bucket is not None
         while bucket is not None:
             if bucket.level == 0:
                 batch.append(bucket)
             else:
-                batch.append(self._cascade(bucket))
-                now = self._tick_now()
+                self._cascading.append((bucket, iter(list(bucket.copy()))))
+                self._cascading.sort(key=_by_first)  # the most urgent first
             bucket = wheel.pop_due(now)
         wheel.catch_up(now)
-        if expired and self._sleepers:
-            self._changed.notify_all()  # another driver sleeps by what it saw before the cascade
+        return self._hand_over(batch)
+
+    def _cascade(self) -> bool:
+        """Put a slice of a coarse bucket's tasks in again, on a finer level.
+
+        There is a bucket's span of time for it (the wheel's header says why), so it is done a slice at a time, between
+        looks at what is due, with a short rest after each that lets the executor have the interpreter.
+
+        Called with the lock held, and lets go of it in between. Whether anything was handed over, as it was due already.
+        """
+        bucket, tasks = self._cascading[0]
+        wheel, origin_ns, tick_ns = self._wheel, self._origin_ns, self._tick_ns
+        below = wheel.levels[bucket.level - 1]
+        slots, span, count = below.slots, below.span, len(below.slots)
+        due = TimerTaskList(bucket.first, bucket.end, 0, self._lock, closed=True)
+        moved = 0
+        for task in islice(tasks, SLICE):
+            moved += 1  # counted for the end, not for the loop
+            # Under the lock: a canceller that misses the task here waits for the lock, and then finds it where it is.
+            if bucket.pop(task, MISSING) is not MISSING:
+                tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
+                target = slots[tick // span % count]
+                if target is None or not target.first <= tick < target.end:
+                    target = wheel.place(tick)[0] if tick > wheel.hand else due
+                task._bucket = target
+                target[task] = None
+        if moved < SLICE:
+            self._cascading.remove((bucket, tasks))
+            if self._sleepers:
+                self._changed.notify_all()  # another driver sleeps by what it saw before
+        if due:
+            return self._hand_over([due])
+        if self._cascading and bucket.first > wheel.hand:
+            self._lock.release()
+            time.sleep(self._rest_s)
+            self._lock.acquire()
+        return False
+
+    def _hand_over(self, batch: list[TimerTaskList]) -> bool:
+        """Give what is due to the executor, without the lock, which is held before and after."""
+        if not batch:
+            return False
         self._lock.release()
         try:
             self._dispatcher.hand_over(batch)
         finally:
             self._lock.acquire()
-        return expired
-
-    def _cascade(self, bucket: TimerTaskList) -> TimerTaskList:
-        """Put the tasks of a coarse bucket in again, in slices; those due come back in a closed bucket.
-
-        Called with the lock held, and lets go of it between slices. If a shutdown comes between, what is left stays in
-        the bucket, where the shutdown finds it.
-        """
-        wheel, origin_ns, tick_ns = self._wheel, self._origin_ns, self._tick_ns
-        due = TimerTaskList(bucket.first, bucket.first + 1, 0, self._lock, closed=True)
-        self._cascading.append(bucket)
-        for moved, task in enumerate(bucket.copy(), 1):
-            tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
-            if not self._closed and task in bucket:
-                target = wheel.place(tick)[0] if tick > wheel.hand else due
-                # In this order: the wheel's header, "One task, one bucket", says what goes wrong in another.
-                if bucket.pop(task, MISSING) is not MISSING:
-                    task._bucket = target
-                    target[task] = None
-            if moved % SLICE == 0:
-                self._lock.release()
-                self._lock.acquire()
-        self._cascading.remove(bucket)
-        return due
+        return True
 
     def _put_back(self, batch: list[TimerTaskList]) -> None:
         """Make what is left of a batch come due with the next tick."""
@@ -335,10 +369,10 @@ class SystemTimer(Timer):
     def next_deadline_ms(self) -> float | None:
         """Milliseconds until the next bucket comes due (a task in it may be due later); None if nothing is pending."""
         with self._lock:
-            upcoming = self._wheel.next_tick()
-            if upcoming is None:
+            first = min((bucket.first for bucket in self._waiting() if bucket), default=None)
+            if first is None:
                 return None
-            return (self._origin_ns + upcoming * self._tick_ns - self._clock()) / NS_PER_MS
+            return (self._origin_ns + first * self._tick_ns - self._clock()) / NS_PER_MS
 
     def pending(self) -> list[TimerTask]:
         """The pending tasks, earliest first: a copy."""
@@ -373,7 +407,7 @@ class SystemTimer(Timer):
             )
 
     def _waiting(self) -> list[TimerTaskList]:
-        return [*self._wheel.buckets(), *self._cascading]
+        return [*self._wheel.buckets(), *[bucket for bucket, _ in self._cascading]]
 
     def _pending(self) -> int:
         return sum(map(len, self._waiting()))
@@ -401,7 +435,8 @@ class SystemTimer(Timer):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            buckets = self._cascading.copy()
+            buckets = [bucket for bucket, _ in self._cascading]
+            self._cascading.clear()
             while (bucket := self._wheel.pop_any()) is not None:
                 buckets.append(bucket)
             for bucket in buckets:

@@ -1,24 +1,31 @@
 """The hierarchical timing wheel: where a task waits, and which bucket comes next.
 
-**How it works.** Time is counted in ticks. Level 0 has ``wheel_size`` buckets of one tick each. A bucket of level 1
-spans as many ticks as the whole of level 0, a bucket of level 2 as many as the whole of level 1, and so on; a level is
-made when the first task needs it. A task goes to the finest level that reaches its due tick. When a bucket of level 1
-or higher comes due, its tasks *cascade*: each is put in again, and now lands on a finer level, or is due.
+**How it works.** Time is counted in ticks. A bucket of level 0 spans one tick. A bucket of level 1 spans ``wheel_size``
+ticks, one of level 2 as many times ``wheel_size``, and so on; a level is made when the first task needs it. A task goes
+to the finest level that reaches its due tick. When a coarse bucket's time comes, its tasks *cascade*: each is put in
+again, and now lands on a finer level.
 
-Worked through with ``wheel_size=3`` (so levels span 1, 3 and 9 ticks a bucket), the hand standing at tick 0:
+**Two turns a ring.** Kafka's ring has one turn, ``wheel_size`` buckets: a coarse bucket can only be emptied when its
+first tick is there, all at once, and whatever is due meanwhile waits (measured, a million tasks in five seconds: p99 of
+lateness 170 ms, for 80,000 tasks moved in one go). Here a ring has two turns, ``2 * wheel_size`` buckets, so that it
+reaches all of the coarse bucket *after* the one whose time it is. A coarse bucket is therefore taken out one span ahead
+of its first tick, and there is as much time to move its tasks, a slice at a time, as it spans.
 
-    due tick   level 0: [0] [1] [2]   level 1: [0-2] [3-5] [6-8]   level 2: [0-8] [9-17] [18-26]
+Worked through with ``wheel_size=3``, the hand standing at tick 0, so that level 0 reaches ticks 1 to 5, level 1 up to
+17, level 2 up to 53:
+
+    due tick   level 0: [0] [1] [2] [3] [4] [5]   level 1: [0-2] [3-5] [6-8] ...   level 2: [0-8] ... [36-44] [45-53]
        2                         x
-       4                                               x
-      11                                                                           x
+       8                                                               x
+      40                                                                                                 x
 
-At tick 2 the first task is due. At tick 3 the bucket [3-5] comes due and is flushed: the hand stands at 3, level 0
-reaches ticks 3 to 5 now, so the second task moves to level 0, bucket of tick 4. At tick 9 the bucket [9-17] is flushed:
-the third task is due in 2 ticks and moves to level 0. So a task is touched once a level, however many others there are:
-``add`` and ``cancel`` don't depend on the number of tasks.
+At tick 2 the first task is due. At tick 3, one span ahead, the bucket [6-8] is taken out: level 0 reaches ticks up to 8
+now, and the second task moves there. At tick 27 the bucket [36-44] is taken out, level 1 reaches up to 44, and the third
+task moves to its bucket [39-41]; at tick 36 that one is taken out, and the task moves to level 0. So a task is touched
+once a level, however many others there are: ``add`` and ``cancel`` don't depend on the number of tasks.
 
-**The hand doesn't walk.** Buckets that hold something stand in a small heap by their first tick, at most
-``levels * wheel_size`` of them, so the next one is known without looking at empty ticks. Emptied buckets are dropped
+**The hand doesn't walk.** Buckets that hold something stand in a small heap by when they are taken out, at most
+``2 * levels * wheel_size`` of them, so the next one is known without looking at empty ticks. Emptied buckets are dropped
 when they come to the top. After an idle stretch the hand jumps (:meth:`catch_up`), so that a short delay is put on the
 finest level again instead of being counted from where the hand was left.
 
@@ -67,15 +74,15 @@ class WheelLevel:
     Attributes:
         span: ticks a bucket.
         limit: the first tick that the ring does not reach as the hand stands.
-        slots: the buckets, by ``tick // span % wheel_size``; None where there is none.
+        slots: the buckets, by ``tick // span % (2 * wheel_size)``; None where there is none.
     """
 
     __slots__ = ("limit", "slots", "span")
 
     def __init__(self, span: int, wheel_size: int, hand: int) -> None:
         self.span = span
-        self.slots: list[TimerTaskList | None] = [None] * wheel_size
-        self.limit = (hand // span + wheel_size) * span
+        self.slots: list[TimerTaskList | None] = [None] * (2 * wheel_size)
+        self.limit = (hand // span + 2 * wheel_size) * span
 
 
 class TimingWheel:
@@ -88,17 +95,18 @@ class TimingWheel:
         TimerConfigError: ``wheel_size`` is not a whole number of at least 1, which counts as 2.
     """
 
-    __slots__ = ("_levels", "_lock", "_occupied", "_wheel_size", "hand")
+    __slots__ = ("_levels", "_lock", "_occupied", "_slots", "_wheel_size", "hand")
 
     def __init__(self, wheel_size: int, lock: threading.Lock) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
             raise TimerConfigError("wheel_size", wheel_size, "a whole number of buckets, 1 or more")
         # A ring of one bucket could never be finer than the next: two is what one means.
         self._wheel_size = max(wheel_size, 2)
+        self._slots = 2 * self._wheel_size
         self._lock = lock
         self.hand = 0
         self._levels = [WheelLevel(1, self._wheel_size, 0)]
-        self._occupied: list[tuple[int, int, TimerTaskList]] = []  # heap by (first tick, level)
+        self._occupied: list[tuple[int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
 
     def find(self, tick: int) -> TimerTaskList | None:
         """The bucket for a due tick, if there is one already. May be called without the lock.
@@ -108,7 +116,7 @@ class TimingWheel:
         """
         for level in self._levels:
             if tick < level.limit:
-                bucket = level.slots[tick // level.span % self._wheel_size]
+                bucket = level.slots[tick // level.span % self._slots]
                 if bucket is not None and bucket.first <= tick < bucket.end:
                     return bucket
                 return None
@@ -127,18 +135,19 @@ class TimingWheel:
                 break
             index += 1
         place = tick // level.span
-        bucket = level.slots[place % size]
+        bucket = level.slots[place % self._slots]
         if bucket is not None:
             assert bucket.first <= tick < bucket.end
             return bucket, False
         first = place * level.span
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
-        level.slots[place % size] = bucket
-        heappush(self._occupied, (first, index, bucket))
+        level.slots[place % self._slots] = bucket
+        # One span ahead, if it is coarse: the ring below reaches all of it then.
+        heappush(self._occupied, (first - level.span if index else first, index, bucket))
         return bucket, True
 
     def next_tick(self) -> int | None:
-        """The first tick of the next bucket that holds something, or None."""
+        """When the next bucket that holds something is to be taken out: its first tick, a span earlier if coarse."""
         occupied = self._occupied
         while occupied:
             first, _, bucket = occupied[0]
@@ -201,17 +210,17 @@ class TimingWheel:
 
     @property
     def wheel_size(self) -> int:
-        """Buckets a level."""
+        """How many buckets of one level a bucket of the next spans."""
         return self._wheel_size
 
     def _detach(self, bucket: TimerTaskList) -> None:
         bucket.closed = True
         level = self._levels[bucket.level]
-        level.slots[bucket.first // level.span % self._wheel_size] = None
+        level.slots[bucket.first // level.span % self._slots] = None
 
     def _move_hand(self, tick: int) -> None:
         if tick <= self.hand:
             return
         self.hand = tick
         for level in self._levels:
-            level.limit = (tick // level.span + self._wheel_size) * level.span
+            level.limit = (tick // level.span + self._slots) * level.span

@@ -43,9 +43,9 @@ def test_new_wheel_has_one_level():
 
 
 def test_worked_example(timer, pass_ms):
-    """The example of the wheel's header, tick by tick: due at 2, 4 and 11 with three buckets a level."""
+    """The example of the wheel's header, tick by tick: due at 2, 8 and 40 with a wheel size of three."""
     log = []
-    tasks = {due: Ping(due, log) for due in (2, 4, 11)}
+    tasks = {due: Ping(due, log) for due in (2, 8, 40)}
     for task in tasks.values():
         timer.add(task)
     assert (1, 1, 1) == timer.statistics().occupancy
@@ -53,21 +53,25 @@ def test_worked_example(timer, pass_ms):
     assert [tasks[2]] == log
     pass_ms(1)
     assert (1, 0, 1) == timer.statistics().occupancy
-    pass_ms(1)
-    assert [tasks[2], tasks[4]] == log
     pass_ms(5)
-    assert (1, 0, 0) == timer.statistics().occupancy
+    assert [tasks[2], tasks[8]] == log
+    pass_ms(18)
+    assert (0, 0, 1) == timer.statistics().occupancy
     pass_ms(1)
+    assert (0, 1, 0) == timer.statistics().occupancy
+    pass_ms(9)
+    assert (1, 0, 0) == timer.statistics().occupancy
+    pass_ms(3)
     assert 2 == len(log)
     pass_ms(1)
-    assert [tasks[2], tasks[4], tasks[11]] == log
+    assert [tasks[2], tasks[8], tasks[40]] == log
 
 
 def test_level_spans_the_interval_of_the_one_below(timer):
     """A bucket of each level spans as many ticks as the whole level below."""
     timer.add(Ping(100))
 
-    assert [1, 3, 9, 27, 81] == [level.span for level in timer._wheel.levels]
+    assert [1, 3, 9, 27] == [level.span for level in timer._wheel.levels]
 
 
 def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
@@ -151,11 +155,11 @@ def test_find_makes_nothing():
 
 
 def test_next_tick_is_known_without_walking():
-    """The next occupied tick is found at once, however far it is."""
+    """The next bucket to be taken out is found at once, however far it is: a coarse one a span ahead."""
     wheel = TimingWheel(20, threading.Lock())
     bucket, new = wheel.place(20**8 + 5)
     bucket[Ping(1)] = None
 
     assert new
-    assert bucket.first == wheel.next_tick()
+    assert bucket.first - wheel.levels[bucket.level].span == wheel.next_tick()
     assert 20 * len(wheel.levels) > len(list(wheel.buckets()))
