@@ -12,9 +12,10 @@ EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
 DOCS  := $(VENV)/.ready-docs
+PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format cov bench docs soak programs clean broker bench-broker
+.PHONY: help run test check format cov bench bench-plots docs soak programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +51,9 @@ broker: $(READY) ## Start the broker example on 127.0.0.1:9092 (ARGS="--replicas
 bench-broker: $(READY) ## Measure the broker example with a real client, beside its prototype's figures
 	$(PY) -m tests.benchmarks.broker $(ARGS)
 
+bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
+	$(PY) -m tests.benchmarks.plots $(ARGS)
+
 docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
@@ -76,6 +80,10 @@ $(READY): pyproject.toml
 	@echo "installing into $(VENV) ..."
 	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
 	@$(PY) -m pip install --quiet --group dev --editable ".[$(EXTRAS)]"
+	@touch $@
+
+$(PLOTS): $(READY)
+	@$(PY) -m pip install --quiet --group bench
 	@touch $@
 
 $(DOCS): $(READY)

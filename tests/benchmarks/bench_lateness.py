@@ -188,6 +188,7 @@ def lateness(*, sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000), spread_ms
         ("tasks", "beside", "executor", "switch interval", "CPU us/task", "p50 ms", "p99 ms", "max ms", "early"),
         tuple(rows),
         "beside: whether a thread computes without a pause; its own processor time is not counted",
+        "lateness",
     )
 
 
@@ -204,6 +205,7 @@ def million(*, tasks: int = 1_000_000, spread_ms: int = 5_000) -> Table:
         ("executor", "collector", "CPU us/task", "p50 ms", "p99 ms", "max ms", "early"),
         tuple(rows),
         "reach: 3.2 us, p99 14 ms, none early",
+        "expiry",
     )
 
 

@@ -36,6 +36,7 @@ def held(rates: tuple[int, ...], *, seconds: float = 3.0) -> Table:
         ("requests/s", "target", "actual", "actual/target", "CPU us/request"),
         tuple(rows),
         "reach: 105,000 held, then as near 200,000 as it goes; generator and completing thread are in the same process",
+        "load",
     )
 
 

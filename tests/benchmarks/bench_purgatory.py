@@ -238,74 +238,8 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
         rounds=rounds,
         scale=scale,
         note="reach: asyncio.wait_for 6x the purgatory's time or more; the floor 0.67x or more",
+        slug="cycle-peers",
     )
-
-
-@contextlib.contextmanager
-def crowded(parked: int, *, keys: int = 1, own_keys: bool = True) -> Iterator[Run]:
-    """The cycle, with so many others parked for good: under a key of their own each, or all under the cycle's.
-
-    In the second case an event would check them all, so the operation completes without one, by ``force_complete``.
-    """
-    with DelayedOperationPurgatory("bench") as purgatory:
-        for number in range(parked):
-            names = [f"group-{number}-{key}" for key in range(keys)] if own_keys else ["topic-0"]
-            purgatory.try_complete_else_watch(Ready(DELAY_MS), names)
-
-        def run(n: int) -> None:
-            park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
-            names = [f"topic-{key}" for key in range(keys)]
-            first = names[0]
-            for _ in range(n):
-                operation = Ready(DELAY_MS)
-                park(operation, names)
-                operation.ready = True
-                if own_keys:
-                    check(first)
-                else:
-                    operation.force_complete()
-
-        yield run
-        purgatory.shutdown("cancel")
-
-
-@contextlib.contextmanager
-def check_unready(watchers: int) -> Iterator[Run]:
-    """Checks of a key under which so many operations wait, none of them ready; the unit is one operation looked at."""
-    with DelayedOperationPurgatory("bench") as purgatory:
-        for _ in range(watchers):
-            purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
-
-        def run(n: int) -> float:
-            times = max(1, n // watchers)
-            start = clock()
-            for _ in range(times):
-                purgatory.check_and_complete("topic-0")
-            return (clock() - start) / (times * watchers) * n
-
-        yield run
-        purgatory.shutdown("cancel")
-
-
-@contextlib.contextmanager
-def complete_all(watchers: int) -> Iterator[Run]:
-    """One check completes so many operations; the unit is one operation, parking not counted."""
-    with DelayedOperationPurgatory("bench") as purgatory:
-
-        def run(n: int) -> float:
-            times = max(1, n // watchers)
-            seconds = 0.0
-            for _ in range(times):
-                waiting = [Ready(DELAY_MS) for _ in range(watchers)]
-                for operation in waiting:
-                    purgatory.try_complete_else_watch(operation, ["topic-0"])
-                    operation.ready = True
-                start = clock()
-                assert purgatory.check_and_complete("topic-0") == watchers
-                seconds += clock() - start
-            return seconds / (times * watchers) * n
-
-        yield run
 
 
 @contextlib.contextmanager
@@ -345,7 +279,14 @@ def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15,
     """The cycle by keys an operation; one of them gets the event."""
     cases = [Case(f"{number} key{'s' * (number > 1)}", functools.partial(cycle, number), 5_000) for number in keys]
     note = "An event on the first key completes; the entries under the other keys are purged as it goes."
-    return compare("purgatory: park -> satisfy by keys an operation", cases, rounds=rounds, scale=scale, note=note)
+    return compare(
+        "purgatory: park -> satisfy by keys an operation",
+        cases,
+        rounds=rounds,
+        scale=scale,
+        note=note,
+        slug="cycle-keys",
+    )
 
 
 def cycle_by_threads(*, rounds: int = 15, scale: float = 1.0) -> Table:
@@ -354,28 +295,9 @@ def cycle_by_threads(*, rounds: int = 15, scale: float = 1.0) -> Table:
         Case(f"{number} thread{'s' * (number > 1)}", functools.partial(threads, number), 10_000) for number in (1, 2, 4)
     ]
     note = "Wall time an operation, whichever thread does it: 1.0 means that a second thread costs nothing."
-    return compare("purgatory: park -> satisfy in threads", cases, rounds=rounds, scale=scale, note=note)
-
-
-def cycle_by_parked(
-    *, sizes: tuple[int, ...] = (0, 1_000, 10_000, 100_000, 1_000_000), rounds: int = 15, scale: float = 1.0
-) -> Table:
-    """The cycle by how many others are parked, each under a key of its own."""
-    cases = [Case(f"{size:,} parked", functools.partial(crowded, size), 5_000) for size in sizes]
-    note = "The others wait under a key of their own each: as many keys as operations."
-    return compare("purgatory: park -> satisfy by operations parked", cases, rounds=rounds, scale=scale, note=note)
-
-
-def hot_key(*, sizes: tuple[int, ...] = (1, 100, 10_000, 100_000), rounds: int = 15, scale: float = 1.0) -> list[Table]:
-    """What one key's many watchers cost."""
-    join = [Case(f"{size:,} watchers", functools.partial(crowded, size, own_keys=False), 3_000) for size in sizes]
-    look = [Case(f"{size:,} watchers", functools.partial(check_unready, size), 30_000) for size in sizes]
-    wake = [Case(f"{size:,} watchers", functools.partial(complete_all, size), 10_000) for size in sizes]
-    return [
-        compare("hot key: park one more and complete it", join, rounds=rounds, scale=scale),
-        compare("hot key: a check, an operation that isn't ready", look, rounds=rounds, scale=scale),
-        compare("hot key: a check, an operation that it completes", wake, rounds=rounds, scale=scale),
-    ]
+    return compare(
+        "purgatory: park -> satisfy in threads", cases, rounds=rounds, scale=scale, note=note, slug="cycle-threads"
+    )
 
 
 def parked_bytes(parked: int, keys: int | None) -> tuple[float, float]:
@@ -417,6 +339,7 @@ def memory(*, parked: int = 200_000) -> Table:
         ("keys", "tracemalloc", "resident"),
         tuple(rows),
         "reach: 450 bytes; Kafka's on the JVM: 176",
+        "memory",
     )
 
 
@@ -433,10 +356,5 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     yield cycle_beside_peers(rounds=rounds, scale=scale)
     yield cycle_by_keys(rounds=rounds, scale=scale)
     yield cycle_by_threads(rounds=rounds, scale=scale)
-    say("purgatory: by operations parked")
-    sizes = (0, 1_000, 10_000) if quick else (0, 1_000, 10_000, 100_000, 1_000_000)
-    yield cycle_by_parked(sizes=sizes, rounds=rounds, scale=scale)
-    say("purgatory: a hot key")
-    yield from hot_key(sizes=(1, 100, 1_000) if quick else (1, 100, 10_000, 100_000), rounds=rounds, scale=scale)
     say("purgatory: memory")
     yield memory(parked=20_000 if quick else 200_000)

@@ -189,6 +189,7 @@ def add_cancel(*, outstanding: int = OUTSTANDING, varied: bool = False, rounds: 
         rounds=rounds,
         scale=scale,
         note="reach: asyncio call_later 3x the timer's time or more",
+        slug=f"timer-peers-{'varied' if varied else 'one'}",
     )
 
 
@@ -209,6 +210,7 @@ def add_cancel_scaling(
         rounds=rounds,
         scale=scale,
         note="reach: the timer's cost grows by 1.25x at most",
+        slug=f"timer-outstanding-{'varied' if varied else 'one'}",
     )
 
 

@@ -16,11 +16,12 @@ is timed as a whole, or returns the seconds itself if part of what it does shoul
     ...         for i in range(n):
     ...             things.append(i)
     ...     yield run
-    >>> table = compare("lists", [Case("append", appending, 1000)], rounds=3)
+    >>> table = compare("appending", [Case("append", appending, 1000)], rounds=3)
     >>> table.columns
     ('case', 'ns', 'p10-p90', 'ratio')
 
-Garbage is collected before each run, and collection stays enabled in it: a service has it enabled too.
+Garbage is collected before each run, and collection stays enabled in it: a service has it enabled too. What was
+prepared is frozen (``gc.freeze``), so that collecting between the runs doesn't walk a million objects each time.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ class Table:
         columns: what the columns say.
         rows: one value a column, text or number.
         note: how to read it.
+        slug: its name among the results, for whoever draws them.
     """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str | float | None, ...], ...]
     note: str = ""
+    slug: str = ""
 
     def column(self, name: str) -> dict[str, float]:
         """A column's numbers by the first column's text."""
@@ -91,7 +94,14 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def compare(
-    title: str, cases: Sequence[Case], *, rounds: int = 15, scale: float = 1.0, unit: str = "ns", note: str = ""
+    title: str,
+    cases: Sequence[Case],
+    *,
+    rounds: int = 15,
+    scale: float = 1.0,
+    unit: str = "ns",
+    note: str = "",
+    slug: str = "",
 ) -> Table:
     """Measure cases interleaved; ratios are to the first.
 
@@ -102,11 +112,15 @@ def compare(
         scale: makes every run shorter, for a look or a smoke test.
         unit: ``ns`` or ``us``.
         note: how to read it.
+        slug: the table's name among the results.
     """
     per = {"ns": 1e9, "us": 1e6}[unit]
     costs: list[list[float]] = [[] for _ in cases]
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(case.prepare()) for case in cases]
+        gc.collect()
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         for turn in range(rounds + 1):
             for step in range(len(cases)):
                 index = (turn + step) % len(cases)
@@ -127,7 +141,7 @@ def compare(
         )
         for case, cost in zip(cases, costs, strict=True)
     )
-    return Table(title, ("case", unit, "p10-p90", "ratio"), rows, note)
+    return Table(title, ("case", unit, "p10-p90", "ratio"), rows, note, slug)
 
 
 def say(text: str) -> None:

@@ -1,12 +1,13 @@
 """The benchmarks run, at a size that takes no time; what they measure is nobody's concern here."""
 
 import json
+from unittest import mock
 
 import attrs
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import bench_lateness, bench_load, bench_purgatory, bench_timer, harness, load
+from tests.benchmarks import bench_lateness, bench_load, bench_purgatory, bench_scale, bench_timer, harness, load, plots
 
 TINY = {"rounds": 1, "scale": 0.002}
 
@@ -32,8 +33,8 @@ def test_the_cycle_stands_beside_its_peers_and_the_floor():
     [
         lambda: bench_purgatory.cycle_by_keys(keys=(1, 3), **TINY),
         lambda: bench_purgatory.cycle_by_threads(**TINY),
-        lambda: bench_purgatory.cycle_by_parked(sizes=(0, 100), **TINY),
-        *[lambda place=place: bench_purgatory.hot_key(sizes=(1, 20), **TINY)[place] for place in range(3)],
+        *[lambda per_key=per_key: bench_scale.grown((0, 100), per_key=per_key, **TINY) for per_key in (1, 10, None)],
+        *[lambda place=place: bench_scale.hot_key(sizes=(1, 20), **TINY)[place] for place in range(3)],
     ],
 )
 def test_the_cycle_is_measured_by_what_it_depends_on(table):
@@ -95,6 +96,32 @@ def test_results_are_shown_and_kept(tmp_path, capsys, monkeypatch):
     kept = json.loads((tmp_path / "figures.json").read_text())
     assert "speed of light" == kept["tables"][0]["title"]
     assert {"when", "python", "machine"} < kept.keys()
+
+
+def test_every_picture_finds_its_figures(tmp_path):
+    """The pictures look up tables and columns that the benchmarks have, after a way through the file."""
+    tables = [
+        *[bench_timer.add_cancel_scaling(sizes=(10, 100), varied=varied, **TINY) for varied in (False, True)],
+        bench_purgatory.cycle_by_keys(keys=(1, 3), **TINY),
+        *[bench_scale.grown((0, 10), slug=slug, **TINY) for slug in ("scale-parked", "scale-keys", "scale-one-key")],
+        *bench_scale.hot_key(sizes=(1, 5), **TINY),
+        bench_lateness.lateness(sizes=(50,), spread_ms=20),
+        bench_load.held((2_000,), seconds=0.05),
+    ]
+    harness.write_json(tables, tmp_path / "figures.json")
+    kept = plots.read(tmp_path / "figures.json")
+    assert {table.slug: table for table in tables} == kept
+    for picture in plots.PICTURES.values():
+        axes = mock.Mock()
+        picture(axes, kept)
+        assert axes.plot.called
+
+
+def test_pictures_need_a_run(tmp_path, capsys):
+    """Without results the command says how to get some."""
+    with pytest.raises(SystemExit):
+        plots.main(["--json", str(tmp_path / "none.json")])
+    assert "make bench" in capsys.readouterr().err
 
 
 def test_an_unknown_benchmark_is_named(capsys):
