@@ -89,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._config = server.config
         self._buffer = bytearray()
+        self._accounted = 0
         self._replies: deque[Reply] = deque()
         self._handling = False
         self._blocked = False
@@ -115,8 +116,8 @@ class Connection(asyncio.Protocol):
         """Forget the client, and take out of the purgatories what waits for it."""
         self._transport = None
         self._server.connections.discard(self)
-        self._server.buffered -= len(self._buffer)
         self._buffer.clear()
+        self._account()
         self.frame_began = None
         replies, self._replies = self._replies, deque()
         for reply in replies:
@@ -125,19 +126,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle the requests that are whole now."""
-        self._server.buffered += len(data)
         if self._buffer or self._paused:
             self._buffer += data
-        elif (left := self._handle_frames(data)) < len(data):
-            self._buffer += data[left:] if left else data
-            self._server.buffered -= left
-            self._after_input()
+            self._handle_buffer()
             return
-        else:
-            self._server.buffered -= len(data)
-            self._after_input()
-            return
-        self._handle_buffer()
+        taken = self._handle_frames(data)  # the common case: nothing is left over, and nothing is copied
+        if taken < len(data):
+            self._buffer += data[taken:]
+        self._after_input()
 
     def pause_writing(self) -> None:
         """The client doesn't read: don't read from it either."""
@@ -157,9 +153,7 @@ class Connection(asyncio.Protocol):
             # Don't copy a large frame again with every piece of it that comes.
             if len(self._buffer) >= size + 4 or not _SMALLEST_REQUEST <= size <= self._config.max_request_bytes:
                 taken = self._handle_frames(bytes(self._buffer))
-                if self._transport is not None:
-                    del self._buffer[:taken]
-                    self._server.buffered -= taken
+                del self._buffer[:taken]
         self._after_input()
 
     def _handle_frames(self, data: bytes) -> int:
@@ -208,13 +202,20 @@ class Connection(asyncio.Protocol):
 
     def _after_input(self) -> None:
         self.flush()
-        if not self._buffer or self._paused:
+        if self._transport is None:
+            self._buffer.clear()
+        elif not self._buffer or self._paused:
             self.frame_began = None
         elif self.frame_began is None:
             self.frame_began = time.monotonic()
+        self._account()
         if self._server.buffered > self._config.max_buffered_bytes and self._buffer and not self._paused:
             self.close("the memory for unfinished requests is used up")
         self._server.run_actions()
+
+    def _account(self) -> None:
+        self._server.buffered += len(self._buffer) - self._accounted
+        self._accounted = len(self._buffer)
 
     # -- responses
 
