@@ -41,7 +41,7 @@ from pathlib import Path
 
 import attrs
 
-__all__ = ["Case", "Table", "clock", "compare", "percentile", "say", "show", "write_json"]
+__all__ = ["Case", "Table", "clock", "compare", "markdown", "percentile", "say", "show", "write_json"]
 
 clock = time.perf_counter
 
@@ -187,6 +187,15 @@ def _text(value: str | float | None) -> str:
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+def markdown(table: Table) -> str:
+    """A table for a page."""
+    right = [not isinstance(value, str) for value in table.rows[0]] if table.rows else [False] * len(table.columns)
+    lines = [table.columns, ["---:" if at_right else "---" for at_right in right]]
+    lines += [[_text(value) for value in row] for row in table.rows]
+    grid = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"**{table.title}**\n\n{grid}\n" + (f"\n{table.note}\n" if table.note else "")
 
 
 def write_json(tables: Sequence[Table], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`make bench-plots`: draw the figures of the last run of the benchmarks, as SVG for the docs."""
+"""`make bench-plots`: put the figures of the last run of the benchmarks into the docs, drawn and as tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.harness import Table
+from tests.benchmarks.harness import Table, markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -141,12 +141,20 @@ def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.plots", description=__doc__)
     parser.add_argument("--json", type=Path, default=Path("var/benchmarks.json"), help="the results (%(default)s)")
-    parser.add_argument("--to", type=Path, default=Path("docs/pictures"), help="where the pictures go (%(default)s)")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="the docs' folder (%(default)s)")
     arguments = parser.parse_args(argv)
     if not arguments.json.exists():
         parser.error(f"{arguments.json} isn't there; run `make bench` first")
+    tables = read(arguments.json)
+    figures = arguments.docs / "figures.inc"
+    kept = json.loads(arguments.json.read_text(encoding="utf-8"))
+    figures.write_text(
+        f"{kept['python']}, {kept['machine']}, {kept['when'][:10]}.\n\n" + "\n".join(map(markdown, tables.values())),
+        encoding="utf-8",
+    )
+    print(figures)
     try:
-        drawn = draw(read(arguments.json), arguments.to)
+        drawn = draw(tables, arguments.docs / "pictures")
     except ModuleNotFoundError as error:
         parser.error(f"{error.name} isn't installed; `make bench-plots` installs it")
     print(*drawn, sep="\n")

@@ -56,6 +56,11 @@ def test_no_task_is_early(settings):
     assert expiries.p50_ms <= expiries.p99_ms <= expiries.max_ms
 
 
+def test_a_setting_is_measured_in_a_process_of_its_own():
+    """The figures come back from there."""
+    assert 50 == bench_lateness._apart(50, 20, inline=True).tasks
+
+
 def test_the_load_is_answered_to_the_last_request():
     """Every request completes or expires, and the last line has the four columns."""
     outcome = load.run(load.Load(num=300, rate=3_000, timeout_ms=60))
@@ -98,8 +103,10 @@ def test_results_are_shown_and_kept(tmp_path, capsys, monkeypatch):
     assert {"when", "python", "machine"} < kept.keys()
 
 
-def test_every_picture_finds_its_figures(tmp_path):
+def test_every_picture_finds_its_figures(tmp_path, monkeypatch):
     """The pictures look up tables and columns that the benchmarks have, after a way through the file."""
+    expiries = bench_lateness.Expiries(50, cpu_us=3, p50_ms=1, p99_ms=2, max_ms=3, early=0)
+    monkeypatch.setattr(bench_lateness, "_apart", lambda tasks, spread_ms, **settings: expiries)
     tables = [
         *[bench_timer.add_cancel_scaling(sizes=(10, 100), varied=varied, **TINY) for varied in (False, True)],
         bench_purgatory.cycle_by_keys(keys=(1, 3), **TINY),
@@ -115,6 +122,12 @@ def test_every_picture_finds_its_figures(tmp_path):
         axes = mock.Mock()
         picture(axes, kept)
         assert axes.plot.called
+
+
+def test_a_table_goes_into_a_page():
+    """Numbers are aligned at the right, the note follows."""
+    table = harness.Table("speed", ("where", "m/s"), (("here", 1_000_000),), "constant")
+    assert "**speed**\n\n| where | m/s |\n| --- | ---: |\n| here | 1,000,000 |\n\nconstant\n" == harness.markdown(table)
 
 
 def test_pictures_need_a_run(tmp_path, capsys):
