@@ -232,6 +232,7 @@ class Coordinator:
         if not group.members:
             group.state = GroupState.EMPTY
             group.protocol = ""
+            self._forget_if_unused(group)
             return
         group.state = GroupState.COMPLETING
         group.protocol = group.choose_protocol()
@@ -316,6 +317,7 @@ class Coordinator:
                 return
             if group.pending.pop(member.member_id, None) is not None:
                 self._checked_join(group)
+                self._forget_if_unused(group)
             else:
                 self._remove(group, member.member_id, "its session expired")
 
@@ -330,6 +332,7 @@ class Coordinator:
             if pending is not None:
                 self.sessions.end(group, pending)
                 self._checked_join(group)
+                self._forget_if_unused(group)
             else:
                 self.sessions.end(group, group.member(member_id))
                 self._remove(group, member_id, "left")
@@ -338,11 +341,21 @@ class Coordinator:
         member = group.remove(member_id)
         if member is None:
             return
+        # Nobody else will answer what it still waits for; and what comes behind on its connection waits for that.
+        if member.answer_join is not None:
+            member.answer_join(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
+        if member.answer_sync is not None:
+            member.answer_sync(ErrorCode.UNKNOWN_MEMBER_ID, b"")
         _log.info("member gone", group=group.group_id, member=member_id, reason=reason)
         if group.state is GroupState.PREPARING:
             self._checked_join(group)
         else:
             self._rebalance(group, f"{member_id}: {reason}")
+
+    def _forget_if_unused(self, group: Group) -> None:
+        """A name that was used once, and left nothing, needs no group."""
+        if group.state is GroupState.EMPTY and not (group.members or group.pending or group.offsets):
+            self.groups.pop(group.group_id, None)
 
     def _checked_join(self, group: Group) -> None:
         self.actions.add(self.joins.check_and_complete, group.group_id)

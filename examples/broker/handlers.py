@@ -13,7 +13,7 @@ import structlog
 from examples.broker import messages as m
 from examples.broker.config import LEADER, Config
 from examples.broker.delayed_fetch import Wanted
-from examples.broker.errors import BrokerError, ErrorCode
+from examples.broker.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.message_set import from_batches, to_batches
 from examples.broker.topics import check_name
 
@@ -73,6 +73,8 @@ class RecordHandlers:
         for topic in request.topics:
             for part in topic.partitions:
                 key = (topic.name, part.index)
+                if key in entries or key in refused:
+                    raise MalformedRequest(f"{key} twice in one produce request")
                 try:
                     _check_produce(request, topic.name)
                     data = part.records or b""
@@ -93,7 +95,8 @@ class RecordHandlers:
                 for part in topic.partitions:
                     key = (topic.name, part.index)
                     code, offset = results.get(key) or refused[key]
-                    start = self.replicas.partitions[key].log.start_offset if code == 0 else -1
+                    partition = self.replicas.partitions.get(key)  # deleted, perhaps, while another waited
+                    start = partition.log.start_offset if partition is not None else -1
                     parts.append(m.ProducedPartition(part.index, code, offset, -1, start))
                 topics.append(m.ProducedTopic(topic.name, parts))
             reply(m.ProduceResponse(topics))
@@ -125,8 +128,7 @@ class RecordHandlers:
             reply(self._read(request, version, errors))
 
         if errors or not wanted:
-            # A follower or a long-polling consumer with nothing but errors would come back at once: let it
-            # not spin.
+            # Who asks for something that can't be had is told at once, whatever else it wants to wait for.
             respond()
             return
         operation = self.replicas.fetch(

@@ -196,6 +196,8 @@ class Connection(asyncio.Protocol):
         self._server.requests += 1
         try:
             self._server.handlers[header.api_key](request, version, reply)
+        except MalformedRequest:
+            raise
         except Exception:  # noqa: BLE001 - contained: one request fails, and its client hears of it
             _log.exception("handler failed", api=api.name, version=version, peer=self.peer)
             self.close(f"the handler of {api.name} failed")

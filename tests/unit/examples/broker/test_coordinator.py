@@ -223,8 +223,26 @@ def test_leaving_rebalances_at_once(groups):
     assert [(ErrorCode.NONE, one, 2)] == groups.join(one)
     groups.coordinator.leave(groups.group, one)
     groups.run()
-    assert GroupState.EMPTY is groups.group.state
+    assert {} == groups.coordinator.groups, "and nothing is remembered of it"
     assert 0 == groups.timer.size
+
+
+def test_who_leaves_while_it_waits_is_answered(groups):
+    """A member that leaves before its join is answered gets that answer too: it may be in the way of others."""
+    one, two = groups.stable(2)
+    waiting = groups.join(one)
+    groups.coordinator.leave(groups.group, one)
+    assert [(ErrorCode.UNKNOWN_MEMBER_ID, one, None)] == waiting
+    assert [(ErrorCode.NONE, two, 2)] == groups.join(two)
+
+
+def test_a_group_with_offsets_outlives_its_members(groups):
+    """When the last member leaves, committed offsets stay."""
+    (one,) = groups.stable(1)
+    groups.coordinator.commit(m.OffsetCommitRequest("g", 1, one), {("t", 0): (1, None)}, lambda _: None)
+    groups.coordinator.leave(groups.group, one)
+    groups.run()
+    assert (GroupState.EMPTY, {("t", 0): (1, None)}) == (groups.group.state, groups.group.offsets)
 
 
 def test_a_static_member_fences_its_former_self(groups):
