@@ -226,7 +226,7 @@ def test_one_winner():
     """Of all who complete, expire or cancel one operation at the same moment, exactly one succeeds."""
     with DelayedOperationPurgatory("winners", timer_enabled=False) as purgatory:
         for round_ in range(120):
-            operation = Racing()
+            operation = Racing(0)
             purgatory.try_complete_else_watch(operation, ["k", round_])
             operation.ready = True
             wins = run_threads(
