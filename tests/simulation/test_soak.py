@@ -1,0 +1,35 @@
+"""The short version of the soak."""
+
+import os
+
+import pytest
+
+from tests.simulation.soak import CAPACITY, Quantiles, slope, soak
+
+SECONDS = float(os.environ.get("SOAK_SECONDS", "40"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 120)
+def test_a_soak_loses_and_doubles_nothing_and_stays_the_same_size():
+    """Mixed load at the edge of capacity: the books balance, no thread is left, memory stays where it was."""
+    report = soak(SECONDS)
+    assert report.is_clean, report
+    assert report.operations > SECONDS * 100
+    assert report.most_parked <= CAPACITY
+    # In a run this short, noise of a megabyte is a slope: what must not be is growth with every operation.
+    grown_bytes = max(0.0, report.rss_end_mib - report.rss_start_mib) * 2**20
+    assert grown_bytes < 40 * report.operations + 8 * 2**20, report
+
+
+def test_slope_of_points():
+    """Least squares on a line is the line's own slope."""
+    assert 2.0 == slope([(0, 1), (1, 3), (2, 5)])
+    assert 0.0 == slope([(0, 1)])
+
+
+def test_quantiles_round_up_to_a_tenth_of_a_millisecond():
+    """Lateness is counted by tenths, and reported by the upper end."""
+    quantiles = Quantiles()
+    quantiles.take([50_000] * 99 + [7_000_000])
+    assert [0.1, 7.1] == quantiles.of(0.5, 1)
