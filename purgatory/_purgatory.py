@@ -279,7 +279,17 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                     if ours:
                         raise PurgatoryClosed(self._name) from None
                     return False
-        self._settle_in(operation, home)
+        # Count it as parked, and look what happened since the last check.
+        lock = home.lock
+        lock.acquire()
+        home.parked += 1
+        outcome = operation._outcome
+        closed = self._closed
+        lock.release()
+        if outcome != OPEN or closed:
+            self._put_right(operation, outcome)
+        if self._audience.parkers:
+            self._audience.parked(operation)
         if operation._pending:
             operation.maybe_try_complete()
         return False
@@ -300,25 +310,14 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         with home.lock:
             home.parked += 1
 
-    def _settle_in(self, operation: OperationT, home: WatcherList) -> None:
-        """Count the operation as parked, and put right what happened since its last check."""
-        lock = home.lock
-        lock.acquire()
-        try:
-            home.parked += 1
-            outcome = operation._outcome
-            closed = self._closed
-        finally:
-            lock.release()
+    def _put_right(self, operation: OperationT, outcome: int) -> None:
+        """An operation was completed, or the purgatory shut down, while it was being parked."""
         if outcome != OPEN:
             # Whoever completed it may have come before its last watch, or before the timer.
             self._graveyard.bury(operation)
-            if operation._bucket is not None:
-                TimerTask.cancel(operation)
-        elif closed and operation.cancel():
+            TimerTask.cancel(operation)
+        elif operation.cancel():
             raise PurgatoryClosed(self._name)
-        if self._audience.parkers:
-            self._audience.parked(operation)
 
     # -- satisfy
 

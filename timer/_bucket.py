@@ -31,9 +31,11 @@ class TimerTaskList(dict["TimerTask", None]):
         level: which level of the wheel the bucket belongs to.
         lock: the lock of the wheel that it belongs to.
         closed: set for good when the bucket is flushed.
+        after_ns: the deadlines that belong here lie after this, once the timer has said so,
+        until_ns: and are not after this.
     """
 
-    __slots__ = ("closed", "end", "first", "level", "lock")
+    __slots__ = ("after_ns", "closed", "end", "first", "level", "lock", "until_ns")
 
     def __init__(self, first: int, end: int, level: int, lock: threading.Lock, *, closed: bool = False) -> None:
         self.first = first
@@ -41,3 +43,4 @@ class TimerTaskList(dict["TimerTask", None]):
         self.level = level
         self.lock = lock
         self.closed = closed
+        self.after_ns = self.until_ns = 0
