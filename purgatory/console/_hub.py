@@ -40,7 +40,7 @@ class Hub:
         self._history: deque[list[Any]] = deque(maxlen=_POINTS)
         self._wanted_at = float("-inf")
         self._woken = threading.Event()
-        self._closed = False
+        self._ended = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._latest: tuple[float, bytes] = (float("-inf"), b"")
@@ -50,16 +50,19 @@ class Hub:
     def start(self) -> None:
         """Begin to take notes. Harmless twice, and after closing."""
         with self._starting:
-            if self._thread is None and not self._closed:
+            if self._thread is None and not self._ended.is_set():
                 self._thread = threading.Thread(
-                    target=_run, args=(weakref.ref(self), self._woken), name="purgatory-console", daemon=True
+                    target=_run,
+                    args=(weakref.ref(self), self._woken, self._ended),
+                    name="purgatory-console",
+                    daemon=True,
                 )
                 self._thread.start()
 
     def close(self) -> None:
         """End the thread."""
         with self._starting:
-            self._closed = True
+            self._ended.set()
             self._woken.set()
             if self._thread is not None:
                 self._thread.join()
@@ -67,7 +70,7 @@ class Hub:
     @property
     def is_closed(self) -> bool:
         """Whether it ended: who streams must end too."""
-        return self._closed
+        return self._ended.is_set()
 
     def want(self) -> None:
         """Somebody watches."""
@@ -116,17 +119,13 @@ class Hub:
         self._history.append([time.time(), point])
 
 
-def _run(hub: Callable[[], Hub | None], woken: threading.Event) -> None:
+def _run(hub: Callable[[], Hub | None], woken: threading.Event, ended: threading.Event) -> None:
     """Beat until the hub is closed or gone; holds it only while it beats."""
-    idle = False
-    while True:
+    while not ended.is_set():
         living = hub()
-        if living is None or living.is_closed:
+        if living is None:
             return
         rest = living.beat()
-        idle = rest == IDLE_S
         del living
-        if idle:
-            woken.wait(rest)
-        else:
-            time.sleep(rest)
+        # Idle, it is woken by the first who wants to look; otherwise only the end is a reason.
+        (woken if rest == IDLE_S else ended).wait(rest)

@@ -98,15 +98,15 @@ def _get(url: str, token: str | None) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             state: dict[str, Any] = json.load(answer)
-            if "purgatories" not in state:
-                raise KeyError(url)
     except urllib.error.HTTPError as error:
         hint = "; give --token, or PURGATORY_TOKEN" if error.code == 401 else ""  # noqa: PLR2004
         raise _Unreachable(f"{url} answers {error.code} {error.reason}{hint}") from None
     except OSError as error:
         raise _Unreachable(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
-    except (ValueError, KeyError, TypeError):
-        raise _Unreachable(f"what answers at {url} is not purgatory.console") from None
+    except ValueError:
+        state = {}
+    if not isinstance(state, dict) or "purgatories" not in state:
+        raise _Unreachable(f"what answers at {url} is not purgatory.console")
     return state
 
 

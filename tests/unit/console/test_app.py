@@ -1,0 +1,220 @@
+"""The console as an ASGI app: what it answers, to whom, and that it only shows."""
+
+import gc
+import json
+import time
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.console import app, serve
+from purgatory.console._app import make_app
+from tests.support import Waiting
+
+SECRET = "a payload nobody may see"
+
+
+class Carrier(Waiting):
+    """An operation that carries something."""
+
+    def __init__(self, delay_ms=60_000):
+        super().__init__(delay_ms)
+        self.payload = SECRET
+
+    def __repr__(self):
+        return f"<Carrier {self.payload}>"
+
+
+@pytest.fixture
+def fetch():
+    with DelayedOperationPurgatory("fetch", max_parked=50) as purgatory:
+        yield purgatory
+
+
+@pytest.fixture
+def console(hub):
+    return make_app(hub, token=None, hosts=None)
+
+
+def test_state_tells_what_is_parked(fetch, console, get):
+    """The JSON has each purgatory with its figures, and each timer with its wheel and reaper."""
+    for _ in range(3):
+        fetch.try_complete_else_watch(Waiting(), ["k"])
+
+    state = get(console, "/api/state").json
+
+    (seen,) = state["purgatories"]
+    assert ("fetch", 3, 50, 1) == (seen["id"], seen["parked"], seen["capacity"], seen["keys"])
+    assert [{"key": "k", "entries": 3}] == seen["hottest"]
+    (timer,) = state["timers"]
+    assert 3 == timer["pending"] == sum(map(sum, timer["buckets"]))
+    assert seen["timer"] == timer["id"]
+    assert timer["reaper"]["alive"]
+    assert timer["now_tick"] >= timer["hand"]
+
+
+def test_namesakes_are_told_apart(console, get):
+    """Two purgatories of one name have an id each."""
+    with DelayedOperationPurgatory("fetch"), DelayedOperationPurgatory("fetch"):
+        assert ["fetch", "fetch #2"] == [seen["id"] for seen in get(console, "/api/state").json["purgatories"]]
+
+
+def test_operations_under_a_key(fetch, console, get):
+    """Who waits under a key is told in order of arrival: type, age, time left, checks; nothing else."""
+    fetch.try_complete_else_watch(Carrier(60_000), [("orders", 3)])
+    fetch.try_complete_else_watch(Carrier(90_000), [("orders", 3)])
+
+    answer = get(console, "/api/operations", query="purgatory=fetch&key=%28%27orders%27%2C+3%29").json
+
+    assert 2 == answer["total"]
+    assert {"key", "type", "age_ms", "left_ms", "checks"} == set(answer["operations"][0])
+    assert 50_000 < answer["operations"][0]["left_ms"] <= 60_000 < answer["operations"][1]["left_ms"]
+
+
+def test_key_that_nobody_waits_under(fetch, console, get):
+    """A key without operations is an empty list, and an unknown purgatory is not found."""
+    assert [] == get(console, "/api/operations", query="purgatory=fetch&key=none").json["operations"]
+    assert 404 == get(console, "/api/operations", query="purgatory=none&key=k").status
+    assert 400 == get(console, "/api/operations").status
+
+
+def test_payload_is_never_shown(fetch, console, get):
+    """What an operation carries is in no answer, though its repr would tell."""
+    fetch.try_complete_else_watch(Carrier(), ["k"])
+
+    for path, query in (("/api/state", ""), ("/api/history", ""), ("/api/operations", "purgatory=fetch&key=k")):
+        assert SECRET.encode() not in get(console, path, query=query).body
+
+
+def test_rates_are_per_second(fetch, hub):
+    """Outcomes a second are what happened between two looks."""
+    hub.latest()
+    for _ in range(40):
+        fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
+    time.sleep(0.3)
+    with hub._sampling:
+        state = hub._sampler.look()
+
+    assert 20 < state["purgatories"][0]["rates"]["immediate"] <= 140
+
+
+def test_history_is_kept(fetch, hub, get):
+    """Each look leaves a point: the time, and of each purgatory how many wait."""
+    console = make_app(hub, token=None, hosts=None)
+    fetch.try_complete_else_watch(Waiting(), ["k"])
+    get(console, "/api/state")
+
+    points = get(console, "/api/history").json["points"]
+
+    assert 1 == points[-1][1]["fetch"][0]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_only_shows(console, get, method):
+    """Nothing can be changed: whatever isn't a read is refused."""
+    assert 405 == get(console, "/api/state", method=method).status
+
+
+@pytest.mark.parametrize("path", ["/", "/console.js", "/charts.js", "/wheel.js", "/console.css", "/api/state"])
+def test_answers_forbid_the_rest_of_the_web(console, get, path):
+    """Every answer says that nothing from elsewhere may be loaded, run or framed."""
+    answer = get(console, path)
+
+    assert 200 == answer.status
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+    assert "nosniff" == answer.headers["x-content-type-options"]
+
+
+@pytest.mark.parametrize("path", ["/", "/console.js", "/charts.js", "/wheel.js", "/console.css"])
+def test_page_needs_nothing_from_outside(console, get, path):
+    """The page names no other host, and its scripts parse no markup."""
+    text = get(console, path).body.decode().replace("http://www.w3.org/2000/svg", "").replace("http%3A", "")
+
+    assert "http:" not in text.replace("xmlns='http://www.w3.org", "")
+    assert "https:" not in text
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
+        assert way not in text
+
+
+def test_without_the_token_nothing_is_shown(hub, get):
+    """With a token set, every path answers 401 to a visitor without, or with a wrong one."""
+    console = make_app(hub, token="s3cret", hosts=None)
+
+    for path in ("/", "/api/state", "/events", "/console.js"):
+        assert 401 == get(console, path).status
+    assert 401 == get(console, "/api/state", headers=[("authorization", "Bearer wrong")]).status
+    assert 401 == get(console, "/", query="token=wrong").status
+    assert 401 == get(console, "/", headers=[("cookie", "purgatory_console=s3cret")]).status
+
+
+def test_token_as_bearer(hub, get):
+    """A script sends the token as a bearer token."""
+    console = make_app(hub, token="s3cret", hosts=None)
+
+    assert 200 == get(console, "/api/state", headers=[("authorization", "Bearer s3cret")]).status
+
+
+def test_token_in_the_address_becomes_a_cookie(hub, get):
+    """A browser brings the token in the address once, is sent on without it, and comes back with a cookie."""
+    console = make_app(hub, token="s3cret", hosts=None)
+    answer = get(console, "/", query="token=s3cret&a=b")
+
+    assert 303 == answer.status
+    assert "/?a=b" == answer.headers["location"]
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "s3cret" not in cookie
+    assert 200 == get(console, "/", headers=[("cookie", cookie.split(";")[0])]).status
+
+
+def test_empty_token_is_an_error():
+    """A token that protects nothing is refused when the app is made."""
+    with pytest.raises(ValueError, match="empty token"):
+        app(token="")
+
+
+def test_other_host_is_refused(hub, get):
+    """A request that names a host which isn't ours is somebody's page reaching for loopback."""
+    console = make_app(hub, token=None, hosts={"localhost"})
+
+    assert 421 == get(console, "/api/state").status
+    assert 200 == get(make_app(hub, token=None, hosts={"127.0.0.1"}), "/api/state").status
+
+
+def test_mounted_in_a_service(fetch, hub, get):
+    """Under a path of somebody else's app the page and the JSON are found."""
+    service = Starlette(routes=[Mount("/purgatory", make_app(hub, token=None, hosts=None))])
+
+    assert b"console.js" in get(service, "/purgatory/").body
+    assert "fetch" == get(service, "/purgatory/api/state").json["purgatories"][0]["id"]
+
+
+def test_address_that_others_reach_needs_a_token():
+    """Serving on every interface without a token is refused, with what to do."""
+    with pytest.raises(ValueError, match="set a token"):
+        serve(0, "0.0.0.0")
+
+
+def test_closing_leaves_no_thread(no_threads_left):
+    """A console that is closed, twice even, leaves no thread."""
+    with serve(0) as console:
+        assert console.url.startswith("http://127.0.0.1:")
+    console.close()
+
+
+def test_forgotten_hub_ends_its_thread(no_threads_left, get):
+    """An app that nobody holds any more takes its thread along."""
+    assert 200 == get(app(), "/api/state").status
+    gc.collect()  # an app is made of cycles
+
+
+def test_state_is_json_without_surprises(fetch, console, get):
+    """A hostile key arrives as plain text in the JSON."""
+    hostile = "<script>alert(1)</script>\x1b[2J\u202e"
+    fetch.try_complete_else_watch(Waiting(), [hostile])
+    body = get(console, "/api/state").body
+
+    assert "<script>alert(1)</script>\\x1b[2J\\u202e" == json.loads(body)["purgatories"][0]["hottest"][0]["key"]

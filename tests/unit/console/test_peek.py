@@ -1,0 +1,124 @@
+"""The bounded look: right about the leaders, honest about what it saw, and no more expensive with more keys."""
+
+import gc
+import weakref
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.console import _peek
+from purgatory.console._peek import Peek
+from tests.support import Waiting
+
+
+@pytest.fixture
+def fetch(mock_timer):
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as purgatory:
+        yield purgatory
+
+
+def park(purgatory, key, times=1):
+    operations = [Waiting() for _ in range(times)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, [key])
+    return operations
+
+
+def test_hottest_keys_come_first(fetch, mock_timer):
+    """Keys are named with their entries, most first."""
+    park(fetch, "cold")
+    park(fetch, "hot", 5)
+
+    seen = Peek(fetch).look(mock_timer.now_ns())
+
+    assert (("hot", 5), ("cold", 1)) == seen.hottest
+    assert 2 == seen.keys == seen.looked_at
+
+
+def test_oldest_operations_come_first(fetch, mock_timer):
+    """The operations that have waited longest are named with key, type, age, time left and checks."""
+    park(fetch, "first")
+    mock_timer.advance_clock(1000)
+    park(fetch, "second")
+
+    first, second = Peek(fetch).look(mock_timer.now_ns()).oldest
+
+    assert ("first", "Waiting", 1000, 59_000, 2) == (first.key, first.type, first.age_ms, first.left_ms, first.checks)
+    assert ("second", 0) == (second.key, second.age_ms)
+
+
+def test_few_keys_show_more_than_one_operation_each(fetch, mock_timer):
+    """When there are few keys, the list of the oldest is filled with several operations of each."""
+    park(fetch, "only", 5)
+    peek = Peek(fetch)
+
+    assert 5 == len(peek.look(mock_timer.now_ns()).oldest)
+
+
+def test_finished_operations_are_not_shown(fetch, mock_timer):
+    """What has completed is not among the waiting, though its entry may still be in the list."""
+    done, _ = park(fetch, "k", 2)
+    done.force_complete()
+
+    assert 1 == len(Peek(fetch).look(mock_timer.now_ns()).oldest)
+
+
+def test_look_is_bounded(fetch, mock_timer, monkeypatch):
+    """With many keys a look walks a part and says so; look after look it comes round, and finds the leader."""
+    monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
+    for number in range(2000):
+        park(fetch, number)
+    park(fetch, "hot", 3)
+    peek = Peek(fetch)
+    looks = [peek.look(mock_timer.now_ns()) for _ in range(25)]
+
+    assert all(100 <= seen.looked_at < 200 for seen in looks)
+    assert 2001 == looks[0].keys
+    assert ("hot", 3) == looks[-1].hottest[0]
+
+
+def test_leader_is_not_forgotten(fetch, mock_timer, monkeypatch):
+    """Once found, the hottest and the oldest stay in view while the look walks elsewhere, and are measured anew."""
+    monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
+    park(fetch, "hot", 3)
+    mock_timer.advance_clock(5)
+    for number in range(2000):
+        park(fetch, number)
+    peek = Peek(fetch)
+    for _ in range(25):
+        peek.look(mock_timer.now_ns())
+    park(fetch, "hot", 1)
+
+    for _ in range(5):
+        seen = peek.look(mock_timer.now_ns())
+        assert ("hot", 4) == seen.hottest[0]
+        assert "hot" == seen.oldest[0].key
+
+
+def test_nothing_is_kept_alive(fetch, mock_timer):
+    """Having been seen doesn't keep an operation or a purgatory alive."""
+    passing = DelayedOperationPurgatory("passing", timer_enabled=False)
+    peek = Peek(passing)
+    (operation,) = park(passing, "k")
+    peek.look(0)
+    operation.force_complete()
+    passing.purge()
+    gone = weakref.ref(operation), weakref.ref(passing)
+    del operation, passing
+    gc.collect()
+
+    assert [None, None] == [reference() for reference in gone]
+    assert 0 == peek.look(0).keys
+
+
+@pytest.mark.parametrize("key", ["orders-3", 7, ("orders", 3), "two\nlines", "k" * 500, "<script>"])
+def test_key_is_found_by_its_label(fetch, key):
+    """What the page shows of a key leads back to it."""
+    park(fetch, key)
+
+    assert key == Peek(fetch).find(_peek.label(key))
+
+
+def test_unknown_label_finds_nothing(fetch):
+    """A label that belongs to no key gives None."""
+    assert Peek(fetch).find("nobody") is None

@@ -1,0 +1,85 @@
+"""``purgatory top``: the state in a terminal."""
+
+import json
+import types
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.console import cli, serve
+from tests.support import Waiting
+
+
+@pytest.fixture
+def console():
+    with DelayedOperationPurgatory("fetch") as fetch, serve(0) as server:
+        fetch.try_complete_else_watch(Waiting(), ["orders-3"])
+        fetch.try_complete_else_watch(Waiting(), ["[red]\x1b[2Jhostile"])
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def test_once_prints_a_screen(console, capsys):
+    """``--once`` prints purgatories, wheel, reaper and keys, and ends well."""
+    assert 0 == cli.main([console.url, "--once"])
+    shown = capsys.readouterr().out
+    for word in ("fetch", "orders-3", "Waiting", "wheel", "reaper on time", "a bucket"):
+        assert word in shown
+
+
+def test_keys_are_text(console, capsys):
+    """A key with markup and control characters is shown as it is, and moves no cursor."""
+    cli.main([console.url, "--once"])
+    shown = capsys.readouterr().out
+
+    assert "[red]\\x1b[2Jhostile" in shown
+    assert "\x1b[2J" not in shown
+
+
+def test_json_prints_the_state(console, capsys):
+    """``--json`` prints the same facts for a script."""
+    assert 0 == cli.main([console.url.removeprefix("http://"), "--json"])
+    assert 2 == json.loads(capsys.readouterr().out)["purgatories"][0]["parked"]
+
+
+def test_token_is_sent(capsys, monkeypatch):
+    """With a token, from the option or the environment, it looks; without, it says what is missing."""
+    with serve(0, token="s3cret") as server:
+        assert 2 == cli.main([server.url, "--once"])
+        assert "PURGATORY_TOKEN" in capsys.readouterr().err
+        assert 0 == cli.main([server.url, "--once", "--token", "s3cret"])
+        monkeypatch.setenv("PURGATORY_TOKEN", "s3cret")
+        assert 0 == cli.main([server.url, "--json"])
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "file:///etc/hostname", "127.0.0.1:9"])
+def test_nobody_there(url, capsys):
+    """An address where no console answers is an error in one line."""
+    assert 2 == cli.main([url, "--once"])
+    assert 1 == len(capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
+def test_interval_is_checked(interval, capsys):
+    """An interval that can't be kept is refused."""
+    with pytest.raises(SystemExit):
+        cli.main(["127.0.0.1:9", "--interval", interval])
+
+
+def test_it_watches_until_interrupted(console, capsys, monkeypatch):
+    """It looks again and again, and ends well when it is interrupted."""
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        if len(looks) > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "time", types.SimpleNamespace(sleep=sleep))
+
+    assert 0 == cli.main([console.url, "--interval", "0.5"])
+    assert [0.5] * 3 == looks
