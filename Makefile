@@ -15,7 +15,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format cov bench bench-plots docs soak programs clean broker bench-broker
+.PHONY: help run test check format cov bench bench-plots docs soak explore programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,13 +59,19 @@ docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
 	@echo "docs: docs/_build/html/index.html"
 
 SECONDS ?= 120
-soak: $(READY) ## Repeat the property and concurrency tests, new seeds every round, for SECONDS=120
-	@end=$$(( $$(date +%s) + $(SECONDS) )); round=0; \
+soak: $(READY) ## Load, simulation and race tests, new seeds every round, a third of SECONDS=120 each
+	$(PY) -m tests.simulation.soak --seconds $$(( $(SECONDS) / 3 ))
+	$(PY) -m tests.simulation --seconds $$(( $(SECONDS) / 3 )) --seed $$(od -An -N3 -tu4 /dev/urandom)
+	@end=$$(( $$(date +%s) + $(SECONDS) / 3 )); round=0; \
 	while [ $$(date +%s) -lt $$end ]; do \
 	  round=$$((round + 1)); seed=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' '); \
 	  echo "soak: round $$round, seed $$seed"; \
 	  $(PY) -m pytest -q --hypothesis-seed=$$seed tests/property tests/concurrency $(ARGS) || exit 1; \
-	done; echo "soak: $$round rounds passed in $(SECONDS) s"
+	done; echo "soak: $$round rounds passed"
+
+BOUND ?= 2
+explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 preemptions; some minutes
+	$(PY) -m tests.explore --bound $(BOUND) $(ARGS)
 
 programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat) where apt-get may
 	@.ci/setup.sh java prometheus chromium chromedriver kcat
