@@ -41,6 +41,7 @@ export class Wheel {
 
   redraw() {
     const [pen, width] = fit(this.canvas), { buckets, wheel_size: size, tick_ms, pending } = this.timer;
+    if (width < 80) return; // hidden
     const centre = width / 2, inner = width * 0.15, outer = width * 0.49, tick = this.tick();
     const ring = (outer - inner) / buckets.length, most = Math.max(1, ...buckets.flat());
     this.frames += 1;

@@ -1,0 +1,294 @@
+"""
+The console in a real browser: headless Chromium, driven by Selenium, with the programs that the system has.
+
+The page is looked at as a visitor would: what it says, whether it moves, and that nothing in a key does anything.
+``PURGATORY_SCREENSHOTS=folder`` keeps pictures of it, light and dark.
+"""
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+
+from purgatory import DelayedOperationPurgatory
+from purgatory.console import serve
+from tests.support import Waiting
+from timer import SystemTimer, SystemTimerReaper
+
+PATIENCE_S = 20
+MANY = 100_000
+HOSTILE = [
+    "<script>document.title = 'owned'</script>",
+    "<img src=x onerror=\"document.title = 'owned'\">",
+    '"><svg onload="document.title=\'owned\'">',
+    "javascript:document.title='owned'",
+]
+PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+
+if not all(PROGRAMS.values()) and os.environ.get("CI") != "true":
+    pytest.skip("chromium and its driver are not installed: run `make programs`", allow_module_level=True)
+
+
+def eventually(condition):
+    """Wait until ``condition()`` holds; False if it never does. Not too often: the browser answers each time."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not (held := condition()) and time.monotonic() < give_up:
+        time.sleep(0.1)
+    return held
+
+
+class Page:
+    """The console as it stands in the browser."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, url):
+        self.driver.get(url)
+
+    def text(self, selector):
+        """What stands there, or an empty text."""
+        found = self.driver.find_elements(By.CSS_SELECTOR, selector)
+        return found[0].text if found else ""
+
+    def texts(self, selector):
+        return self.run("return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector)
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def shows(self, selector, text):
+        return eventually(lambda: text in self.text(selector))
+
+    def ink(self, selector):
+        """How many pixels of a canvas are painted."""
+        return self.run(
+            "const c = document.querySelector(arguments[0]);"
+            "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            "let n = 0; for (let i = 3; i < d.length; i += 4) n += d[i] > 0; return n",
+            selector,
+        )
+
+
+@pytest.fixture(scope="module")
+def driver():
+    options = webdriver.ChromeOptions()
+    options.binary_location = PROGRAMS["chromium"]
+    for argument in (
+        "headless=new",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-dev-shm-usage",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-extensions",
+        "disable-sync",
+        "no-first-run",
+        "window-size=1480,1600",
+    ):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(PROGRAMS["chromedriver"]))
+    yield made
+    made.quit()
+
+
+@pytest.fixture
+def page(driver):
+    """The browser; in the end it must have had nothing to complain about."""
+    driver.get_log("browser")
+    yield Page(driver)
+    complaints = [entry for entry in driver.get_log("browser") if "/events" not in entry["message"]]
+    driver.get("about:blank")
+    assert [] == complaints
+
+
+@pytest.fixture
+def console():
+    with serve(0) as server:
+        yield server
+
+
+@pytest.fixture
+def fetch():
+    with DelayedOperationPurgatory("fetch", max_parked=200_000) as purgatory:
+        yield purgatory
+
+
+def park(purgatory, keys, delay_ms=60_000):
+    operations = [Waiting(delay_ms) for _ in keys]
+    for operation, key in zip(operations, keys, strict=True):
+        purgatory.try_complete_else_watch(operation, [key])
+    return operations
+
+
+def test_counts_change_live(page, console, fetch):
+    """Parked operations appear on the page without reloading, and go when they are answered."""
+    page.open(console.url)
+    assert page.shows("#live", "live")
+    assert eventually(lambda: page.text("#t-parked") == "0")
+
+    operations = park(fetch, [f"orders-{number % 3}" for number in range(42)])
+    assert eventually(lambda: page.text("#t-parked") == "42")
+    assert page.shows("#cards", "fetch")
+    assert page.shows("#parked-now", "under 3 keys")
+
+    for operation in operations[:40]:
+        operation.ready = True
+    for number in range(3):
+        fetch.check_and_complete(f"orders-{number}")
+    assert eventually(lambda: page.text("#t-parked") == "2")
+    assert eventually(lambda: "40" in page.texts("#totals dd"))
+    assert page.ink("#chart-parked") > 1000
+
+
+def test_purgatories_come_and_go(page, console):
+    """Without a purgatory the page says so; one that is made appears, and disappears when it is shut down."""
+    page.open(console.url)
+    assert page.shows("#empty", "No purgatory")
+    with DelayedOperationPurgatory("passing"):
+        assert page.shows("#cards", "passing")
+        assert page.text("#empty") == ""
+    assert page.shows("#empty", "No purgatory")
+
+
+def test_wheel_turns(page, console, fetch):
+    """The wheel is drawn level by level, its buckets lit where tasks wait, and its hand moves on by itself."""
+    park(fetch, ["k"] * 5, 30_000)
+    page.open(console.url)
+    assert eventually(lambda: page.ink("#wheel") > 5000)
+    first = page.run("return {...document.getElementById('wheel').dataset}")
+
+    def moved():
+        now = page.run("return {...document.getElementById('wheel').dataset}")
+        return float(now["tick"]) > float(first["tick"]) + 500 and int(now["frames"]) > int(first["frames"]) + 3
+
+    assert eventually(moved)
+    levels = page.texts("#levels tr")
+    assert len(levels) == len(fetch.timer.statistics().buckets)
+    assert "1 ms a bucket" in levels[-1]
+    assert page.shows("#health", "alive")
+
+
+def test_drawer_shows_who_waits_under_a_key(page, console, fetch):
+    """A click on a key lists the operations under it, with type, age, time left and checks, and keeps them current."""
+    park(fetch, ["orders-3"] * 4)
+    page.open(console.url)
+    assert eventually(lambda: page.texts("#hottest .key") == ["orders-3"])
+    page.driver.find_element(By.CSS_SELECTOR, "#hottest .key").click()
+
+    assert page.shows("#drawer-more", "4 waiting in fetch")
+    row = page.texts("#operations tbody tr:first-child td")
+    assert "Waiting" == row[0]
+    assert "2" == row[3]
+    park(fetch, ["orders-3"])
+    assert page.shows("#drawer-more", "5 waiting in fetch")
+    page.driver.find_element(By.ID, "drawer-close").click()
+    assert page.text("#drawer") == ""
+
+
+def test_hostile_key_is_text(page, console, fetch):
+    """A key that is markup or script is shown as the text it is: nothing runs, nothing is added to the page."""
+    park(fetch, HOSTILE)
+    page.open(console.url)
+
+    assert eventually(lambda: set(HOSTILE) == set(page.texts("#hottest .key")))
+    assert eventually(lambda: set(HOSTILE) == set(page.texts("#oldest .key")))
+    for index in range(len(HOSTILE)):
+        page.driver.find_elements(By.CSS_SELECTOR, "#hottest .key")[index].click()
+        assert eventually(lambda: page.text("#drawer-key") in HOSTILE)
+        page.driver.find_element(By.ID, "drawer-close").click()
+    assert "purgatory" == page.driver.title
+    assert 0 == page.run("return document.querySelectorAll('main img, main script, main svg, aside img').length")
+
+
+def test_stalled_reaper_is_seen(page, console):
+    """A hook that blocks the executor shows on the page, in red, until it lets go."""
+    go = threading.Event()
+    with DelayedOperationPurgatory("blocked") as purgatory:
+        purgatory.try_complete_else_watch(Waiting(10, complete=lambda _: go.wait(60)), ["k"])
+        page.open(console.url)
+        try:
+            assert page.shows("#t-reaper", "behind")
+            assert page.run("return document.getElementById('t-reaper').classList.contains('bad')")
+        finally:
+            go.set()
+        assert page.shows("#t-reaper", "on time")
+
+
+def test_many_operations_are_sampled(page, console, fetch):
+    """With 100,000 operations parked under as many keys the count is exact, and the page says that keys are sampled."""
+    park(fetch, range(MANY))
+    page.open(console.url)
+
+    assert eventually(lambda: page.text("#t-parked") == f"{MANY:,}")
+    assert page.shows("#sampled", "of 100,000 keys")
+    cpu_s, began = time.process_time(), time.monotonic()
+    time.sleep(2)
+    busy = (time.process_time() - cpu_s) / (time.monotonic() - began)
+    assert busy < 0.25, "watching takes more than a quarter of a core"
+    for operation in fetch.operations():
+        operation.cancel()
+
+
+def test_token_is_asked_for(page, fetch):
+    """Without the token there is no page; with it in the address once, the page works and the address is clean."""
+    with serve(0, token="s3cret") as server:
+        page.open(server.url)
+        assert page.shows("body", "a token is needed")
+        page.driver.get_log("browser")  # which rightly tells of the 401
+        page.open(f"{server.url}?token=s3cret")
+        assert page.shows("#live", "live")
+        assert "s3cret" not in page.driver.current_url
+
+
+def test_page_is_legible_in_both_dresses(page, console, fetch):
+    """Light and dark are two dresses of one page: nothing sticks out, and text stands off its ground."""
+    with (
+        SystemTimerReaper("reaper", SystemTimer("shared")) as timer,
+        DelayedOperationPurgatory("produce", timer=timer, max_parked=500) as produce,
+    ):
+        park(produce, [f"orders-{number % 17}" for number in range(350)], 20_000)
+        park(fetch, [f"client-{number * number % 41}" for number in range(900)], 150_000)
+        page.open(console.url)
+        grounds = set()
+        for theme in ("light", "dark"):
+            page.run("localStorage.setItem('theme', arguments[0])", theme)
+            page.driver.refresh()
+            assert eventually(lambda: page.text("#t-parked") == "1,250")
+            grounds.add(page.run("return getComputedStyle(document.body).backgroundColor"))
+            assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
+            assert page.run(CONTRAST) >= 4.5
+            keep(page.driver, f"console-{theme}.png")
+        assert 2 == len(grounds)
+
+
+# The least contrast, by WCAG's formula, between a text of the page and the panel it stands on.
+CONTRAST = """
+const numbers = (css) => css.match(/[\\d.]+/g).map(Number);
+const linear = (c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+const light = (css) => numbers(css).slice(0, 3).map((c) => linear(c / 255))
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const ground = (e) => {
+  const color = getComputedStyle(e).backgroundColor;
+  return numbers(color)[3] === 0 ? ground(e.parentElement) : color;
+};
+const contrast = (e) => {
+  const [less, more] = [light(getComputedStyle(e).color), light(ground(e))].sort((a, b) => a - b);
+  return (more + 0.05) / (less + 0.05);
+};
+const texts = [...document.querySelectorAll("h1, h2, p, dt, dd, td, th, button, li, b")];
+return Math.min(...texts.filter((e) => e.offsetParent && e.textContent.trim()).map(contrast));
+"""
+
+
+def keep(driver, name):
+    folder = os.environ.get("PURGATORY_SCREENSHOTS")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        driver.save_screenshot(str(Path(folder) / name))
