@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _LEVELS: Final = 8
+_FAR: Final = 2**53
 _DEFAULTS: Final[Mapping[str, Sequence[int]]] = {
     "timeouts_ms": (100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
     "ticks_ms": (1, 5, 10),
@@ -98,8 +99,8 @@ class Grid:
             if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
                 message = f"{path}: {name} is a list of whole numbers of at least {least}"
                 raise WrongGrid(message)
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
-        return cls(**values)
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        return cls(**given)
 
 
 def waits_of_trace(trace: DataFrame) -> DataFrame:
@@ -150,22 +151,22 @@ def timeouts_of_journal(rows: DataFrame, grid: Grid) -> DataFrame:
     )
 
 
-def reinsertions(exp: Column, tick_ms: Column, size: Column, wait: Column, delay: Column) -> tuple[Column, Column]:
-    """The level that an entry goes in at, and how often it is put again before `wait`; all in ticks of `tick_ms`."""
-    del tick_ms
-    level = F.lit(0)
-    span = size
-    spans = []
+def reinsertions(due: Column, delay: Column, size: Column, wait: Column) -> tuple[Column, Column]:
+    """The level that an entry goes in at, and how often it is put again before it has waited `wait`; all in ticks."""
+    start = due - delay
+    level, again = F.lit(0), F.lit(0)
+    tick = F.lit(1).cast("long")
+    ticks = []
     for _ in range(_LEVELS):
-        spans.append(span)
-        level = level + F.when(delay >= span, 1).otherwise(0)
-        span = F.least(span * size, F.lit(2**62 // 1024))
-    again = F.lit(0)
-    start = exp - delay
-    for n, width in enumerate(spans):
-        digit = F.pmod(F.floor(exp / width), size)
-        comes = F.floor(exp / width) * width - start
-        again = again + F.when((level > n) & (digit >= 0) & (comes <= wait) & (comes > 0), 1).otherwise(0)
+        ticks.append(tick)
+        span = F.least(tick * size, F.lit(_FAR))
+        level += F.when(due >= start - F.pmod(start, tick) + span, 1).otherwise(0)
+        tick = span
+    for n, width in enumerate(ticks):
+        span = F.least(width * size, F.lit(_FAR))
+        digit = F.pmod(F.floor(due / width), size)
+        put = F.floor(due / span) * span - start  # when the bucket above comes due
+        again += F.when((level > n) & (digit > 0) & (put <= wait), 1).otherwise(0)
     return level, again
 
 
@@ -178,7 +179,7 @@ def wheels(waits: DataFrame, grid: Grid) -> DataFrame:
     delay = F.ceil(F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(10**12)) * 1000 / tick_us)
     exp = F.ceil(F.col("arrival") / tick_us) + delay
     wait = F.least(F.floor(F.coalesce("wait_us", F.lit(10**15)) / tick_us), delay)
-    level, again = reinsertions(exp, F.col("tick_ms"), F.col("wheel_size"), wait, delay)
+    level, again = reinsertions(exp, delay, F.col("wheel_size"), wait)
     return (
         waits.crossJoin(F.broadcast(configs))
         .select("tick_ms", "wheel_size", level.alias("level"), again.alias("again"))

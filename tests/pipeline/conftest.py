@@ -1,0 +1,73 @@
+import os
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from purgatory.pipeline import gen
+from purgatory.pipeline.session import session
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """One small session for all tests: quick to start (C1 only), nothing to be measured with."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+    spark = session(
+        "tests",
+        {
+            "spark.master": "local[2]",
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.driver.extraJavaOptions": quick,
+            "spark.sql.codegen.factoryMode": "FALLBACK",
+        },
+    )
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def brute():
+    """Answer a trace's rows one by one, in the plainest way that one can write down."""
+
+    def brute(rows):
+        events = [(r["ts"], r["keys"][0], r["levels"][0]) for r in rows if r["kind"] == "event"]
+        answers = {}
+        for row in rows:
+            if row["kind"] != "operation" or row["operation"] in answers:
+                continue
+            at, deadline = row["ts"], row["ts"] + max(0, row["delay_ms"]) * 1000
+            firsts = [
+                min((t for t, k, v in events if k == key and v >= level), default=None)
+                for key, level in zip(row["keys"], row["levels"], strict=True)
+            ]
+            ready = None if None in firsts else max([at, *firsts])
+            if ready is not None and ready <= at:
+                answers[row["operation"]] = ("immediate", at)
+            elif ready is not None and ready < deadline:
+                answers[row["operation"]] = ("satisfied", ready)
+            else:
+                answers[row["operation"]] = ("expired", deadline)
+        return answers
+
+    return brute
+
+
+@pytest.fixture
+def trace_rows():
+    """A generated trace as plain rows, instants in microseconds."""
+
+    def trace_rows(workload, seed=1, **changes):
+        shape = attrs.evolve(gen.WORKLOADS[workload], **changes)
+        table = gen.trace(shape, seed)
+        instants = table.column("ts").cast("int64").to_pylist()
+        return [{**row, "ts": ts} for row, ts in zip(table.drop_columns("ts").to_pylist(), instants, strict=True)]
+
+    return trace_rows

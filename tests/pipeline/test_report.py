@@ -1,0 +1,186 @@
+"""The report's tables against the same figures counted in plain Python."""
+
+import math
+from collections import Counter, defaultdict
+
+import pyarrow as pa
+import pytest
+from pyspark.testing import assertDataFrameEqual
+
+from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.errors import JournalFormat, JournalMissing
+from purgatory.pipeline import advice, gen, occupancy, tables
+from purgatory.pipeline.load import journal_problem, load
+from purgatory.pipeline.report import EmptyJournal, report
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+COUNT = 3_000
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory):
+    """A journal's folder, and its records as plain rows."""
+    folder = tmp_path_factory.mktemp("journal")
+    table = gen.journal(COUNT, seconds=120)
+    gen.write(folder, table, JOURNAL, files=3)
+    rows = table.to_pylist()
+    for row in rows:
+        row["created_us"] = round(row["created"].timestamp() * 1e6)
+        row["wait_us"] = round((row["finished"] - row["created"]).total_seconds() * 1e6)
+    return folder, rows
+
+
+@pytest.fixture(scope="module")
+def prepared(spark, journal):
+    """The prepared rows, in windows of 30 seconds."""
+    return tables.prepared(load(spark, str(journal[0]), JOURNAL), 30).cache()
+
+
+def test_outcomes_are_those_counted(prepared, journal):
+    """Operations by purgatory and outcome add up to what the journal holds."""
+    found = Counter()
+    for row in tables.outcomes(prepared).collect():
+        for name in ("immediate", "satisfied", "expired", "cancelled", "forced"):
+            found[row["purgatory"], name] += row[name]
+    expected = Counter((row["purgatory"], row["outcome"]) for row in journal[1])
+    assert +expected == +found
+
+
+def test_hot_keys_are_those_counted(spark, prepared, journal):
+    """The top keys of a purgatory are the most used ones, in order, with exact counts."""
+    counts = defaultdict(Counter)
+    for row in journal[1]:
+        counts[row["purgatory"]].update(row["keys"])
+    expected = [
+        (name, key, n, rank)
+        for name, keys in counts.items()
+        for rank, (key, n) in enumerate(sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:3], 1)
+    ]
+    schema = "purgatory string, key string, operations long, rank int"
+    found = tables.hot_keys(prepared, 3).select("purgatory", "key", "operations", "rank")
+    assertDataFrameEqual(found, spark.createDataFrame(expected, schema))
+
+
+def test_percentiles_are_exact(prepared, journal):
+    """The median of a window is the middle of its waits."""
+    waits = defaultdict(list)
+    for row in journal[1]:
+        if row["outcome"] in ("immediate", "satisfied"):
+            left = row["created_us"] + row["wait_us"]
+            waits[row["purgatory"], left - left % 30_000_000].append(row["wait_us"] / 1000)
+    found = {(r["purgatory"], r["window_us"]): r["p50_ms"] for r in tables.latency(prepared).collect()}
+    for key, values in waits.items():
+        values.sort()
+        middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
+        assert math.isclose(middle, found[key], rel_tol=1e-9)
+
+
+def test_area_under_the_occupancy_is_the_sum_of_the_waits(prepared, journal):
+    """The time-weighted levels, filled slots included, account for every microsecond waited."""
+    found = defaultdict(int)
+    for row in occupancy.occupancy(prepared, 500_000).collect():
+        found[row["purgatory"]] += row["area_us"]
+    expected = defaultdict(int)
+    for row in journal[1]:
+        expected[row["purgatory"]] += row["wait_us"]
+    assert dict(expected) == dict(found)
+
+
+def test_peaks_are_exact(prepared, journal):
+    """The peak found among a few slots is the one that a sweep over all events finds."""
+    expected = {}
+    for name in {row["purgatory"] for row in journal[1]}:
+        events = []
+        for row in journal[1]:
+            if row["purgatory"] == name and row["wait_us"] > 0:
+                events += [(row["created_us"], 1), (row["created_us"] + row["wait_us"], -1)]
+        level, best = 0, (0, 0)
+        for at, change in sorted(events):
+            level += change
+            if level > best[0]:
+                best = (level, at)
+        expected[name] = best
+    levels = occupancy.occupancy(prepared, 500_000)
+    found = {r["purgatory"]: (r["peak"], r["at_us"]) for r in occupancy.peaks(prepared, levels, 500_000).collect()}
+    assert expected == found
+
+
+def test_survival_is_kaplan_and_meier_s(spark):
+    """On the textbook's small sample, the curve is the one worked out by hand."""
+    sample = [(1, "satisfied"), (2, "expired"), (3, "satisfied"), (3, "satisfied"), (5, "expired")]
+    rows = spark.createDataFrame(
+        [("p", "t", wait * 1000, outcome) for wait, outcome in sample],
+        "purgatory string, type string, wait_us long, outcome string",
+    )
+    curve = {row["wait_ms"]: row["survival"] for row in advice.survival(rows).collect()}
+    expected = {1: 0.8, 2: 0.8, 3: 0.8 / 3, 5: 0.8 / 3}
+    assert expected.keys() == curve.keys()
+    assert all(math.isclose(expected[wait], curve[wait], rel_tol=1e-9) for wait in expected)
+
+
+def test_advice_beyond_the_observed_is_null(spark):
+    """A target that isn't reached within the waits observed has no timeout, and says how far they reach."""
+    rows = spark.createDataFrame(
+        [("p", "t", 10_000, "satisfied")] * 8 + [("p", "t", 50_000, "expired")] * 2,
+        "purgatory string, type string, wait_us long, outcome string",
+    )
+    found = {row["target"]: row for row in advice.advice(advice.survival(rows)).collect()}
+    assert found[0.01]["timeout_ms"] is None
+    assert (50, False) == (found[0.01]["known_to_ms"], found[0.01]["identified"])
+    assert math.isclose(0.2, found[0.01]["survival_there"])
+
+
+def test_a_report_is_a_page_and_tables_and_sets_the_impossible_aside(spark, tmp_path):
+    """Records that can't be true are counted on the page and kept with their reasons; the rest is reported."""
+    table = gen.journal(500, seconds=60)
+    bad = table.slice(0, 2)
+    words = pa.array(["lost", "satisfied"])
+    bad = bad.set_column(bad.schema.get_field_index("outcome"), "outcome", words)
+    late = pa.array([None, bad.column("created")[1]], bad.schema.field("created").type)
+    bad = bad.set_column(bad.schema.get_field_index("finished"), "finished", late)
+    gen.write(tmp_path / "journal", pa.concat_tables([table, bad.cast(table.schema)]), JOURNAL, files=1)
+    path = report(spark, str(tmp_path / "journal"), str(tmp_path / "out"), quiet=True)
+    text = path.read_text(encoding="utf-8")
+    assert "What stands out" in text
+    reasons = spark.read.parquet(str(tmp_path / "out" / "tables" / "quarantine")).select("reason").collect()
+    assert {"unknown outcome"} == {row["reason"] for row in reasons}
+    names = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
+    assert {"outcomes", "latency", "hot_keys", "occupancy", "peaks", "survival", "advice"} <= names
+
+
+def test_open_segments_are_read_too(spark, tmp_path):
+    """What is not sealed yet, or sealed without pyarrow, is part of what is loaded, once."""
+    from purgatory.journal import Journal
+
+    class Operation:
+        keys, created_ns, delay_ms, checks = ("a",), 1, 5, 1
+
+    with Journal(tmp_path) as journal:
+        journal.observer("fetch").finished(Operation(), "satisfied", None)
+    with Journal(tmp_path) as journal:
+        journal.observer("fetch").finished(Operation(), "satisfied", None)
+        assert journal.flush()
+        found = load(spark, str(tmp_path), JOURNAL).select("seq", journal_problem().alias("p")).collect()
+    assert [(0, None), (1, None)] == sorted(tuple(row) for row in found)
+
+
+def test_a_folder_without_a_journal_is_refused(spark, tmp_path):
+    """No folder, no report: the error names the folder; a trace is refused as such."""
+    with pytest.raises(JournalMissing, match="nowhere"):
+        report(spark, str(tmp_path / "nowhere"), str(tmp_path / "out"), quiet=True)
+    from purgatory.journal.records import TRACE
+
+    gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
+    with pytest.raises(JournalFormat, match="holds a trace"):
+        report(spark, str(tmp_path / "trace"), str(tmp_path / "out"), quiet=True)
+
+
+def test_a_journal_without_a_true_record_is_refused(spark, tmp_path):
+    """Nothing to report on is an error with the folder's name, not an empty page."""
+    gen.write(tmp_path / "empty", gen.journal(5).slice(0, 0), JOURNAL, files=1)
+    table = gen.journal(5).slice(0, 1)
+    table = table.set_column(table.schema.get_field_index("outcome"), "outcome", pa.array(["lost"]))
+    gen.write(tmp_path / "false", table, JOURNAL, files=1)
+    with pytest.raises(EmptyJournal, match="false"):
+        report(spark, str(tmp_path / "false"), str(tmp_path / "out"), quiet=True)

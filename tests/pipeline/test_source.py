@@ -1,0 +1,158 @@
+"""`format("purgatory")`, the monitor on it, and what-if."""
+
+import json
+
+import attrs
+import pytest
+
+from purgatory.journal import Journal, serve
+from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.pipeline import gen, monitor
+from purgatory.pipeline.source import PurgatoryDataSource
+from purgatory.pipeline.whatif import Grid, whatif
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+class Operation:
+    def __init__(self, number):
+        self.keys, self.created_ns, self.delay_ms, self.checks = (f"k{number % 3}",), 1, 5, number
+
+
+@pytest.fixture(scope="module")
+def source(spark):
+    spark.dataSource.register(PurgatoryDataSource)
+    return spark
+
+
+@pytest.fixture
+def add():
+    """Write that many more records to a folder."""
+
+    def add(folder, count, **options):
+        with Journal(folder, **options) as journal:
+            observer = journal.observer("fetch")
+            for number in range(count):
+                observer.finished(Operation(number), "satisfied", None)
+
+    return add
+
+
+def test_a_folder_is_read_whole_and_once(source, tmp_path, add):
+    """Sealed segments of both forms and an open one are one table, in partitions of the wanted size."""
+    add(tmp_path, 10)
+    add(tmp_path, 10, parquet=False)
+    with Journal(tmp_path) as journal:
+        journal.observer("fetch").finished(Operation(7), "satisfied", None)
+        assert journal.flush()
+        frame = source.read.format("purgatory").option("partitionRows", 6).load(str(tmp_path))
+        found = sorted(row["seq"] for row in frame.select("seq").collect())
+        assert 4 == frame.rdd.getNumPartitions()
+    assert list(range(21)) == found
+
+
+def test_bounds_of_the_sequence_are_pushed_down(source, tmp_path, add):
+    """A filter on the sequence number is answered by reading less, and correctly."""
+    add(tmp_path, 50)
+    frame = source.read.format("purgatory").load(str(tmp_path))
+    found = frame.where("seq > 10 and seq <= 20 and checks % 2 = 0").select("seq").collect()
+    assert [12, 14, 16, 18, 20] == sorted(row["seq"] for row in found)
+
+
+def test_a_service_s_journal_is_read_over_http(source, tmp_path, add):
+    """The same rows come from a running service as from its folder."""
+    add(tmp_path, 30)
+    with serve(tmp_path, 0) as server:
+        frame = source.read.format("purgatory").option("url", server.url).option("partitionRows", 7).load()
+        assert list(range(30)) == sorted(row["seq"] for row in frame.select("seq").collect())
+
+
+def test_a_stream_takes_each_record_once_over_restarts(source, tmp_path, add):
+    """Records written between two runs come in the second, those of the first don't come again."""
+    journal, out, checkpoint = (str(tmp_path / name) for name in ("journal", "out", "checkpoint"))
+
+    def run():
+        rows = source.readStream.format("purgatory").option("maxRowsPerBatch", 15).load(journal)
+        writer = rows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return sorted(row["seq"] for row in source.read.parquet(out).select("seq").collect())
+
+    add(tmp_path / "journal", 20)
+    assert list(range(20)) == run()
+    add(tmp_path / "journal", 15)
+    assert list(range(35)) == run()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"url": "ftp://x"}, {"path": "x", "kind": "diary"}, {"path": "x", "url": "http://y"}]
+)
+def test_wrong_options_are_refused(source, options):
+    """An option that can't be right is refused when the source is loaded."""
+    with pytest.raises(Exception, match=r"kind is|url is|give either"):
+        source.read.format("purgatory").options(**options).load()
+
+
+def test_the_monitor_counts_complete_windows(source, tmp_path):
+    """Windowed outcomes over a journal are those of the journal, up to the last window that is complete."""
+    table = gen.journal(1_000, seconds=120)
+    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    out = str(tmp_path / "out")
+    query = monitor.start(
+        source, str(tmp_path / "journal"), out, str(tmp_path / "checkpoint"), window_s=10, delay_s=1, once=True
+    )
+    query.awaitTermination()
+    rows = source.read.parquet(out).collect()
+    last = max(row["window"] for row in rows)
+    expected = sum(at.timestamp() < last.timestamp() + 10 for at in table.column("finished").to_pylist())
+    assert expected == sum(row["operations"] for row in rows)
+
+
+def test_whatif_of_a_trace_is_exact(source, tmp_path, brute, trace_rows):
+    """For every timeout tried, the expiry share is what a replay under that timeout gives."""
+    shape = {"operations": 200, "events": 400, "delays_ms": (1_000,)}
+    gen.write(tmp_path / "trace", gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape)), TRACE, files=1)
+    grid = Grid(timeouts_ms=(10, 1_000, 60_000), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
+    page = whatif(source, str(tmp_path / "out"), grid, trace=str(tmp_path / "trace"))
+    found = {
+        r["timeout_ms"]: r["expired"] for r in source.read.parquet(str(tmp_path / "out/tables/timeouts")).collect()
+    }
+    rows = trace_rows("kafka", **shape)
+    for timeout in grid.timeouts_ms:
+        changed = brute([{**row, "delay_ms": timeout} for row in rows])
+        assert sum(outcome == "expired" for outcome, _ in changed.values()) == found[timeout]
+    choice = json.loads((tmp_path / "out" / "choice.json").read_text())
+    assert {"timeout_ms", "tick_ms", "wheel_size", "purge_interval", "shards"} == set(choice)
+    assert "What it would choose" in page.read_text()
+
+
+def test_reinsertions_are_those_of_a_wheel(source, tmp_path):
+    """The closed form counts what a wheel, followed step by step, does."""
+    gen.write(
+        tmp_path / "trace",
+        gen.trace(
+            gen.Workload(operations=200, events=1, delays_ms=(0, 5, 19, 20, 399, 400, 7_999, 123_456), unreachable=1)
+        ),
+        TRACE,
+        files=1,
+    )
+    from purgatory.pipeline.load import load
+    from purgatory.pipeline.whatif import waits_of_trace, wheels
+
+    waits = waits_of_trace(load(source, str(tmp_path / "trace"), TRACE)).where("wait_us is null")
+    ops = [(row["arrival"] // 1000, row["delay_ms"]) for row in waits.collect()]
+
+    def follow(now, delay, size):
+        """How often an entry is put again, in a wheel whose levels are made on demand."""
+        due, again = now + delay, 0
+        while due > now:
+            tick, span = 1, size
+            while due >= now - now % tick + span:
+                tick, span = span, span * size
+            if tick == 1:
+                break
+            now = due - due % tick
+            again += 1
+        return again
+
+    (row,) = wheels(waits, Grid(ticks_ms=(1,), wheel_sizes=(20,))).collect()
+    assert sum(follow(now, delay, 20) for now, delay in ops) == row["reinsertions"]
