@@ -102,7 +102,13 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], arguments:
         flush=True,
     )
 
+    stopping = False
+
     def stop(*_: object) -> None:
+        nonlocal stopping
+        if stopping:
+            return  # a second signal would meet nodes that no longer handle it
+        stopping = True
         for node in nodes:
             if node.poll() is None:
                 node.terminate()
@@ -111,7 +117,8 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], arguments:
         signal.signal(number, stop)
     code = nodes[0].wait()  # without the leader there is nothing to serve
     stop()
-    return max([code, *(node.wait() for node in nodes)])
+    codes = [code, *(node.wait() for node in nodes)]
+    return int(any(codes))
 
 
 def main(arguments: list[str] | None = None) -> int:

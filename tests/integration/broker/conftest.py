@@ -87,7 +87,7 @@ class Node:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(15)
+                self.process.wait(40)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self._reap()
@@ -168,7 +168,7 @@ def topic():
 def eventually():
     """Poll until something is true, and give it."""
 
-    def poll(what, timeout=15.0, every=0.02):
+    def poll(what, timeout=30.0, every=0.02):
         deadline = time.monotonic() + timeout
         while not (value := what()):
             assert time.monotonic() < deadline, "it did not happen in time"

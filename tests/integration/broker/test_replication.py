@@ -53,6 +53,20 @@ class Producer:
                 seen.append(got)
         return seen
 
+    def stream_until(self, verdict, timeout=20):
+        """Send ten records a second, without waiting for one before the next; give all verdicts up to this one.
+
+        In order and without repetitions; whenever something changes, there are records that wait.
+        """
+        verdicts = []
+        deadline = time.monotonic() + timeout
+        while verdict not in verdicts:
+            assert time.monotonic() < deadline, verdicts
+            self._client.produce(self.topic, b"x", on_delivery=lambda error, _: verdicts.append(error and error.name()))
+            self._client.poll(0.1)
+        assert 0 == self._client.flush(15)
+        return [name for name, before in zip(verdicts, [0, *verdicts], strict=False) if name != before]
+
 
 def consume_all(bootstrap, topic):
     consumer = confluent_kafka.Consumer(
@@ -115,8 +129,9 @@ def test_too_few_replicas_are_told_apart(start_cluster, topic, eventually):
     producer.send_until(None)
     cluster.nodes[2].pause()
     cluster.nodes[3].pause()
-    assert ["REQUEST_TIMED_OUT"] == producer.send_until("NOT_ENOUGH_REPLICAS_AFTER_APPEND")
-    assert "NOT_ENOUGH_REPLICAS" == producer.send()
+    assert ["REQUEST_TIMED_OUT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_ENOUGH_REPLICAS"] == producer.stream_until(
+        "NOT_ENOUGH_REPLICAS"
+    )
     cluster.nodes[2].resume()
     cluster.nodes[3].resume()
     assert set(producer.send_until(None)) <= {"NOT_ENOUGH_REPLICAS"}

@@ -1,0 +1,105 @@
+"""`python -m examples.broker`: starting a cluster, stopping it in every way, and mistakes in its arguments."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "examples.broker", *map(str, arguments)]
+
+
+def is_running(pid):
+    """Whether a process is there, and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """Three nodes started by one command: the process, their ports and their pids."""
+    process = subprocess.Popen(
+        command("--replicas", 3, "--port", 0, "--data", tmp_path),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    lines = [process.stdout.readline() for _ in range(4)]
+    (first,) = [line for line in lines if line.startswith("cluster:")]
+    ports, pids = zip(*[map(int, pair) for pair in re.findall(r":(\d+)\(pid (\d+)\)", first)], strict=True)
+    yield process, ports, pids
+    if process.poll() is None:
+        process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_a_cluster_starts_and_stops_by_one_command(cluster, kcat, eventually):
+    """One command starts all nodes, and ends with all of them at SIGTERM, with exit code 0."""
+    process, ports, pids = cluster
+    listing = kcat("-b", f"127.0.0.1:{ports[2]}", "-L").decode()
+    assert [str(port) for port in ports] == re.findall(r"at 127.0.0.1:(\d+)", listing)
+    process.send_signal(signal.SIGTERM)
+    assert 0 == process.wait(40)
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_nodes_end_with_the_process_that_started_them(cluster, eventually):
+    """When the starting process is killed, its nodes see their input closed and end by themselves."""
+    process, _, pids = cluster
+    process.kill()
+    eventually(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_cluster_does_not_outlive_its_leader(cluster, eventually):
+    """When the leader is killed, the others are stopped, and the exit code tells."""
+    process, _, pids = cluster
+    os.kill(pids[0], signal.SIGKILL)
+    assert 0 != process.wait(40)
+    assert not any(is_running(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--replicas", 0), "--replicas must be 1 or more"),
+        (("--min-isr", 2), "min_isr 2 can't be met by 1 replicas"),
+        (("--lag-ms", 0), "replica_lag_ms must be 1 or more"),
+        (("--ports", "1,x"), "invalid literal"),
+        (("--node-id", 4, "--ports", "1,2"), "node 4 of a cluster of 2"),
+        (("--fsync", "sometimes"), "invalid choice"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, arguments, message):
+    """An argument that can't be is refused with what is wrong with it, and exit code 2."""
+    done = subprocess.run(
+        command("--data", tmp_path, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (2, True) == (done.returncode, message in done.stderr), done.stderr
+
+
+def test_a_port_that_is_taken_is_an_error(tmp_path):
+    """A port that somebody has is an error message, not a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            command("--data", tmp_path, "--port", taken.getsockname()[1]),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    assert 1 == done.returncode
+    assert "error:" in done.stderr
+    assert "Traceback" not in done.stderr
