@@ -25,6 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import purgatory
+from purgatory._slow import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._histograms import EXPONENTS, CallbackTime, Observed, ParkedTime, cumulated
 from purgatory.metrics._readings import (
@@ -117,6 +118,7 @@ class PurgatoryCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """The families, without a sample: what a registry checks for duplicates, reading nothing."""
         yield _timer_info()
+        yield _slow_callbacks()
         for family in FAMILIES:
             yield _empty(family)
 
@@ -130,6 +132,12 @@ class PurgatoryCollector(Collector):
                 name: self._names.setdefault(name, _Namesakes()).update(found[name]) for name in sorted(found, key=str)
             }
         yield info
+        slow = _slow_callbacks()
+        counts = slow_callbacks()  # of the process, by name: nothing to be added up
+        for of, name in sums:
+            if of is Of.PURGATORY:
+                slow.add_metric([name], sum(number for (of_whom, _), number in counts.items() if of_whom == name))
+        yield slow
         for family in FAMILIES:
             filled = _empty(family)
             for (of, name), (values, observed) in sums.items():
@@ -160,6 +168,12 @@ class PurgatoryCollector(Collector):
         for user, used in sorted(users):
             info.add_metric([user, used], 1)
         return info, found
+
+
+def _slow_callbacks() -> CounterMetricFamily:
+    return CounterMetricFamily(
+        f"{_PREFIX}slow_callbacks", "Hooks that ran too long; the log has each, as callback_slow.", labels=["purgatory"]
+    )
 
 
 def _parked_time(member: DelayedOperationPurgatory[Any]) -> ParkedTime:

@@ -1,0 +1,130 @@
+"""The watchdog: a hook or task that runs long is logged once, while it runs, and counted."""
+
+import gc
+import threading
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory, InvalidSetting
+from purgatory._slow import Watchdog, slow_callback_ms
+from tests.support import Ping, Waiting, eventually
+
+
+@pytest.fixture
+def watchdog():
+    """A watchdog that is quick to bark."""
+    return Watchdog(threshold_ms=40)
+
+
+@pytest.fixture
+def purgatory(watchdog):
+    with DelayedOperationPurgatory("p") as made:
+        watchdog.watch(made)
+        yield made
+        watchdog.unwatch(made)
+
+
+def slow(logs):
+    return [entry for entry in logs if entry["event"] == "callback_slow"]
+
+
+@pytest.mark.parametrize(("hook", "kind"), [("complete", "on_complete"), ("expire", "on_expiration")])
+def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook, kind):
+    """While a hook hangs in expiry, the log names purgatory, type, keys, hook and thread, and where it hangs."""
+    go = threading.Event()
+    purgatory.try_complete_else_watch(Waiting(1, **{hook: lambda _: go.wait(20)}), ["a", "b"])
+    try:
+        assert eventually(lambda: slow(logs))
+    finally:
+        go.set()
+
+    (entry,) = slow(logs)
+    assert ("p", "Waiting", ("a", "b"), kind) == tuple(entry[f] for f in ("purgatory", "operation", "keys", "hook"))
+    assert 40 <= entry["elapsed_ms"] < 20_000
+    assert entry["thread"].startswith("p-executor")
+    assert "go.wait(20)" in entry["stack"]
+    assert {("p", kind): 1} == watchdog.counts()
+
+
+def test_slow_check_is_logged(purgatory, watchdog, logs):
+    """A ``try_complete`` that hangs on the caller's own thread is seen too."""
+    go = threading.Event()
+    operation = Waiting(look=lambda _: go.wait(20))
+    thread = threading.Thread(target=purgatory.try_complete_else_watch, args=(operation, ["k"]))
+    thread.start()
+    try:
+        assert eventually(lambda: slow(logs))
+    finally:
+        go.set()
+        thread.join()
+
+    assert "try_complete" == slow(logs)[0]["hook"]
+
+
+def test_one_call_is_logged_once(purgatory, watchdog, logs):
+    """However long a call runs, it is logged and counted once."""
+    frozen = threading.Event()
+    purgatory.try_complete_else_watch(Waiting(1, complete=lambda _: frozen.wait(0.4)), ["k"])
+    assert eventually(lambda: not purgatory.parked and not purgatory.timer.statistics().handed_over)
+
+    assert 1 == len(slow(logs))
+
+
+def test_innermost_is_to_blame(purgatory, watchdog, logs):
+    """Of a hook that waits for another hook inside it, the inner one is logged."""
+    inner = Waiting(complete=lambda _: threading.Event().wait(0.3))
+    outer = Waiting(1, complete=lambda _: inner.force_complete())
+    purgatory.try_complete_else_watch(inner, ["inner"])
+    purgatory.try_complete_else_watch(outer, ["outer"])
+    assert eventually(lambda: not purgatory.timer.statistics().handed_over and outer.is_completed)
+
+    assert [("inner",)] == [entry["keys"] for entry in slow(logs)]
+
+
+def test_task_of_no_purgatory_is_seen(purgatory, watchdog, logs):
+    """A plain task of a shared timer that runs long is logged too, without keys."""
+    purgatory.timer.add(Ping(1, do=lambda: threading.Event().wait(0.3)))
+
+    assert eventually(lambda: slow(logs))
+    assert (None, (), "run") == tuple(slow(logs)[0][field] for field in ("purgatory", "keys", "hook"))
+
+
+def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
+    """Hooks that are quick leave no trace, however many there are."""
+    for _ in range(3000):
+        operation = Waiting()
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.ready = True
+        purgatory.check_and_complete("k")
+
+    assert [] == slow(logs)
+    assert {} == watchdog.counts()
+
+
+def test_thread_ends_with_the_last_purgatory(watchdog, no_threads_left):
+    """The watchdog's thread lives as long as there is a purgatory to watch."""
+    with DelayedOperationPurgatory("a") as one, DelayedOperationPurgatory("b") as other:
+        watchdog.watch(one)
+        watchdog.watch(other)
+        watchdog.unwatch(one)
+        assert watchdog._thread.is_alive()
+        watchdog.unwatch(other)
+        watchdog.unwatch(other)
+        assert watchdog._thread is None
+        watchdog.watch(one)
+        watchdog.unwatch(one)
+
+
+def test_forgotten_purgatory_doesnt_keep_the_thread(watchdog, no_threads_left):
+    """If the last purgatory was only forgotten, the thread ends all the same."""
+    watchdog.watch(DelayedOperationPurgatory("forgotten", timer_enabled=False))
+    gc.collect()  # a purgatory is made of cycles
+
+    assert eventually(lambda: watchdog._thread is None)
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 9, True, "1", None, float("nan"), float("inf")])
+def test_threshold_is_checked(threshold):
+    """A threshold that makes no sense is refused."""
+    with pytest.raises(InvalidSetting):
+        slow_callback_ms(threshold)
