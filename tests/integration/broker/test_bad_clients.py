@@ -124,7 +124,7 @@ def test_a_request_that_drips_is_cut_off(cluster, connect):
     except ConnectionError:
         cut = True
     assert cut
-    assert 0.9 < time.monotonic() - began < 6
+    assert 0.9 < time.monotonic() - began < 25
     assert "took too long" in cluster.leader.log
     quiet.sendall(request)
     assert 4 < len(quiet.recv(1000))

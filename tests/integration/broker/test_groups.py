@@ -49,7 +49,7 @@ def member(bootstrap, group, topic, **settings):
     return consumer
 
 
-def poll_until(consumers, true, timeout=25):
+def poll_until(consumers, true, timeout=40):
     """Poll all consumers in turn, as each must be, until something is true; give what they consumed."""
     found = [[] for _ in consumers]
     deadline = time.monotonic() + timeout
@@ -181,7 +181,7 @@ def test_a_killed_member_is_replaced_after_its_session(broker, topic4):
         killed = time.monotonic()
         victim.wait(5)
         poll_until([survivor], lambda _: shares([survivor]) == [4])
-        assert 1.0 < time.monotonic() - killed < 10
+        assert 1.0 < time.monotonic() - killed < 30
     finally:
         survivor.close()
 
