@@ -204,7 +204,7 @@ def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: 
     folder.mkdir(parents=True, exist_ok=True)
     table = table.set_column(0, "seq", pa.array(np.arange(first, first + len(table))))
     table = table.cast(arrow_schema(schema))
-    size = -(-len(table) // max(1, files))
+    size = max(1, -(-len(table) // max(1, files)))
     now = int(folder.stat().st_mtime)
     for number, start in enumerate(range(0, len(table), size)):
         part = table.slice(start, size)

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
-from purgatory.journal.records import JOURNAL
+from purgatory.journal import Journal
+from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
 from purgatory.pipeline import advice, gen, occupancy, tables
 from purgatory.pipeline.load import journal_problem, load
@@ -151,7 +152,6 @@ def test_a_report_is_a_page_and_tables_and_sets_the_impossible_aside(spark, tmp_
 
 def test_open_segments_are_read_too(spark, tmp_path):
     """What is not sealed yet, or sealed without pyarrow, is part of what is loaded, once."""
-    from purgatory.journal import Journal
 
     class Operation:
         keys, created_ns, delay_ms, checks = ("a",), 1, 5, 1
@@ -169,8 +169,6 @@ def test_a_folder_without_a_journal_is_refused(spark, tmp_path):
     """No folder, no report: the error names the folder; a trace is refused as such."""
     with pytest.raises(JournalMissing, match="nowhere"):
         report(spark, str(tmp_path / "nowhere"), str(tmp_path / "out"), quiet=True)
-    from purgatory.journal.records import TRACE
-
     gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
     with pytest.raises(JournalFormat, match="holds a trace"):
         report(spark, str(tmp_path / "trace"), str(tmp_path / "out"), quiet=True)
@@ -178,7 +176,6 @@ def test_a_folder_without_a_journal_is_refused(spark, tmp_path):
 
 def test_a_journal_without_a_true_record_is_refused(spark, tmp_path):
     """Nothing to report on is an error with the folder's name, not an empty page."""
-    gen.write(tmp_path / "empty", gen.journal(5).slice(0, 0), JOURNAL, files=1)
     table = gen.journal(5).slice(0, 1)
     table = table.set_column(table.schema.get_field_index("outcome"), "outcome", pa.array(["lost"]))
     gen.write(tmp_path / "false", table, JOURNAL, files=1)

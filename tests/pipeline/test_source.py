@@ -8,8 +8,9 @@ import pytest
 from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import gen, monitor
+from purgatory.pipeline.load import load
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.whatif import Grid, whatif
+from purgatory.pipeline.whatif import Grid, waits_of_trace, whatif, wheels
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -127,17 +128,9 @@ def test_whatif_of_a_trace_is_exact(source, tmp_path, brute, trace_rows):
 
 def test_reinsertions_are_those_of_a_wheel(source, tmp_path):
     """The closed form counts what a wheel, followed step by step, does."""
-    gen.write(
-        tmp_path / "trace",
-        gen.trace(
-            gen.Workload(operations=200, events=1, delays_ms=(0, 5, 19, 20, 399, 400, 7_999, 123_456), unreachable=1)
-        ),
-        TRACE,
-        files=1,
-    )
-    from purgatory.pipeline.load import load
-    from purgatory.pipeline.whatif import waits_of_trace, wheels
-
+    delays = (0, 5, 19, 20, 399, 400, 7_999, 123_456)
+    shape = gen.Workload(operations=200, events=1, delays_ms=delays, unreachable=1)
+    gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
     waits = waits_of_trace(load(source, str(tmp_path / "trace"), TRACE)).where("wait_us is null")
     ops = [(row["arrival"] // 1000, row["delay_ms"]) for row in waits.collect()]
 
@@ -151,7 +144,7 @@ def test_reinsertions_are_those_of_a_wheel(source, tmp_path):
             if tick == 1:
                 break
             now = due - due % tick
-            again += 1
+            again += due > now
         return again
 
     (row,) = wheels(waits, Grid(ticks_ms=(1,), wheel_sizes=(20,))).collect()

@@ -1,4 +1,4 @@
-"""The stream and its batch twin on Spark: equal to the plainest reading of the rules, and to themselves after a kill."""
+"""The stream and its batch twin on Spark: equal to the plainest reading of the rules, a kill notwithstanding."""
 
 import contextlib
 import json
@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import attrs
+import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import TRACE
@@ -34,6 +35,7 @@ def test_the_batch_twin_answers_as_the_plainest_reading_does(spark, tmp_path, br
     assert len(rows) == len({row["operation"] for row in rows})
 
 
+@pytest.mark.timeout(240)
 def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
     """Disorder, bursts, hot keys, late, doubled and malformed rows: not one operation differs between the three."""
     found = verify(spark, "adversarial", tmp_path / "run", operations=150, files=3)
@@ -43,6 +45,7 @@ def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
     assert 0 < found.malformed
 
 
+@pytest.mark.timeout(300)
 def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, trace_rows):
     """Driver and JVM killed in the middle and started again: every operation once, as if nothing had happened."""
     shape = attrs.evolve(gen.WORKLOADS["kafka"], operations=300, events=600)
@@ -62,16 +65,16 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
         stderr=subprocess.DEVNULL,
     )
     commits = tmp_path / "checkpoint" / "commits"
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline and child.poll() is None:
-        if commits.is_dir() and sum(path.name.isdigit() for path in commits.iterdir()) >= 3:
+        if commits.is_dir() and sum(path.name.isdigit() for path in commits.iterdir()) >= 2:
             break
         time.sleep(0.05)
     done = sum(path.name.isdigit() for path in commits.iterdir())
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)  # the driver and, in its process group, the JVM and the workers
     child.wait()
-    assert 3 <= done < 9
+    assert 2 <= done < 9
     settings = stream.StreamSettings(buckets=2, files_per_batch=1, once=True)
     stream.run(spark, *places, settings)
     rows = stream.answers(spark, places[1]).selectExpr("operation", "outcome", "unix_micros(finished) f").collect()
@@ -85,8 +88,6 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     shape = gen.Workload(operations=20, events=40, unreachable=1.0, keys_per_operation=1, delays_ms=(100,))
     table = gen.trace(shape)
     broken = [{**row, "operation": "broken", "levels": []} for row in table.slice(0, 1).to_pylist()]
-    import pyarrow as pa
-
     table = pa.concat_tables([table, pa.Table.from_pylist(broken, table.schema)])
     following = gen.write(tmp_path / "trace", table, TRACE, files=1)
     gen.write(tmp_path / "trace", gen.flush_row(gen.START_MS + 10**9), TRACE, files=1, first=following)
