@@ -97,10 +97,10 @@ KAFKAS = (
         "an operation completed between its last check and the timer stays in the timer",
         PURGATORY,
         """
-        if operation._bucket is not None:
-            TimerTask.cancel(operation)
+        self._graveyard.bury(operation)
+        TimerTask.cancel(operation)
         """,
-        "pass",
+        "self._graveyard.bury(operation)",
         "park_vs_check",
         1,
     ),
@@ -108,8 +108,8 @@ KAFKAS = (
         "add-to-removed-key",
         "whoever adds to a key doesn't look whether it was removed meanwhile",
         WATCHERS,
-        "while watchers.closed:",
-        "while False:",
+        "if watchers.closed:",
+        "if False:",
         "purge_vs_watch",
         1,
     ),
@@ -195,15 +195,11 @@ OURS = (
         "the parker lets go of the lock and doesn't look who missed it",
         PURGATORY,
         """
-        self._settle_in(operation, home)
         if operation._pending:
             operation.maybe_try_complete()
         return False
         """,
-        """
-        self._settle_in(operation, home)
-        return False
-        """,
+        "return False",
         "park_vs_check",
         2,
     ),
@@ -245,10 +241,16 @@ OURS = (
         TIMER,
         """
         if bucket.pop(task, MISSING) is not MISSING:
+            tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
+            target = slots[tick // span % count]
+            if target is None or not target.first <= tick < target.end:
+                target = wheel.place(tick)[0] if tick > wheel.hand else due
             task._bucket = target
             target[task] = None
         """,
         """
+        tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
+        target = wheel.place(tick)[0] if tick > wheel.hand else due
         target[task] = None
         if bucket.pop(task, MISSING) is MISSING:
             target.pop(task, None)
@@ -299,7 +301,7 @@ OURS = (
         "closed-unseen",
         "whoever parks doesn't look whether a shutdown has come between",
         PURGATORY,
-        "elif closed and operation.cancel():",
+        "elif operation.cancel():",
         "elif False:",
         "park_vs_shutdown",
         1,

@@ -527,21 +527,60 @@ def flush_vs_readd(world):
 def cascade_vs_readd(world):
     """A task put off again while its bucket is moved to a finer level runs once."""
     timer = world.timer(wheel_size=3)
-    world.advance(timer, 8)
-    first = task(world, 16)  # due at 24: a bucket of nine ticks, which cascades at 18 into one of three, [24, 27)
+    first = task(world, 40)  # a bucket of nine ticks, [36, 45), taken out at 27 and put into those of three
     timer.add(first)
-    world.advance(timer, 9)
-    second = task(world, 8)  # 25
+    world.advance(timer, 26)
     timer.add(task(world, 100))  # so that the bucket added to last is another
+    second = task(world, 13)
     world.thread("driver", lambda: world.advance(timer, 1))
 
     def again():
-        first._delay_ms = 7  # the finer bucket once more
+        first._delay_ms = 14  # 41: the finer bucket that it is just being put into
         timer.add(first)
         timer.add(second)
 
     world.thread("adder", again)
     return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+
+
+def add_vs_cascade(world):
+    """A task added just where the tasks of a coarser bucket are being put runs once, as they do."""
+    timer = world.timer(wheel_size=2)
+    first, second, third = task(world, 6), task(world, 7), task(world, 3)
+    timer.add(first)
+    timer.add(second)
+    world.advance(timer, 3)
+    world.thread("driver", lambda: world.advance(timer, 1))
+    world.thread("adder", lambda: timer.add(third))  # due at 6 or 7, as the clock stands
+    return _fires_once(world, timer, [(one, lambda: (1, 1)) for one in (first, second, third)])
+
+
+def cascade_vs_shutdown(world):
+    """A shutdown while a bucket is moved to a finer level: every task is handed back, or has run."""
+    timer = world.timer(wheel_size=2)
+    tasks = [task(world, 7), task(world, 7), task(world, 6)]
+    for one in tasks:
+        timer.add(one)
+    back = []
+    world.thread("driver", lambda: world.advance(timer, 4))
+    world.thread("shutdown", lambda: back.extend(timer.shutdown()))
+
+    def done():
+        assert sorted(map(id, tasks)) == sorted(map(id, back)), f"{len(back)} of {len(tasks)} came back"
+        assert 0 == timer.size
+
+    return done
+
+
+def two_drivers(world):
+    """Two threads advance one timer: every task runs once."""
+    timer = world.timer(wheel_size=2)
+    tasks = [task(world, ms) for ms in (1, 2, 7)]
+    for one in tasks:
+        timer.add(one)
+    world.thread("driver-1", lambda: world.advance(timer, 4))
+    world.thread("driver-2", lambda: world.advance(timer, 4))
+    return _fires_once(world, timer, [(one, lambda: (1, 1)) for one in tasks])
 
 
 def cancel_vs_readd(world):
@@ -569,7 +608,7 @@ def empty_vs_add(world):
     timer.add(first)
     first.cancel()
     world.thread("adder", lambda: timer.add(second))
-    world.thread("looker", lambda: timer.next_deadline_ms())
+    world.thread("looker", lambda: timer.advance_clock(0))
     return _fires_once(world, timer, [(second, lambda: (1, 1))])
 
 
@@ -657,6 +696,9 @@ SCENARIOS = {
         cascade_vs_cancel,
         flush_vs_readd,
         cascade_vs_readd,
+        add_vs_cascade,
+        cascade_vs_shutdown,
+        two_drivers,
         cancel_vs_readd,
         empty_vs_add,
         timer_shutdown_vs_add,
