@@ -40,6 +40,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--frame-timeout-ms", type=int, default=30_000, help="a request must be whole by then")
     parser.add_argument("--max-request-bytes", type=int, default=32 * 1024 * 1024)
     parser.add_argument("--metrics-port", type=int, help="serve /metrics of node 1 here, of the next on the next")
+    parser.add_argument("--console-port", type=int, help="the same for the console, a page that shows what waits")
+    parser.add_argument("--journal", type=Path, help="write a record of every operation to this folder")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     parser.add_argument("--node-id", type=int, help="run this node only, of those that --ports names")
     parser.add_argument("--ports", help="the ports of all nodes, node 1 first, with commas between")
@@ -47,9 +49,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -> Config:
-    metrics = options.metrics_port
+    def nodes_own(port: int | None) -> int | None:
+        return port + node_id - 1 if port else port
+
+    def folder(path: Path) -> Path:
+        return path if len(ports) == 1 else path / f"node-{node_id}"
+
     return Config(
-        data=options.data if len(ports) == 1 else options.data / f"node-{node_id}",
+        data=folder(options.data),
         host=options.host,
         node_id=node_id,
         ports=ports,
@@ -60,7 +67,9 @@ def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -
         fsync=Fsync(options.fsync),
         frame_timeout_ms=options.frame_timeout_ms,
         max_request_bytes=options.max_request_bytes,
-        metrics_port=None if metrics is None else metrics + node_id - 1,
+        metrics_port=nodes_own(options.metrics_port),
+        console_port=nodes_own(options.console_port),
+        journal=None if options.journal is None else folder(options.journal),
     )
 
 
@@ -82,7 +91,8 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
         loop.add_reader(0, lambda: None if os.read(0, 4096) else stop.set())
     broker = Broker(config)
     await broker.start()
-    print(f"node {config.node_id} listens on {config.host}:{config.port}", flush=True)
+    beside = "".join(f", {what} on {url}" for what, url in broker.look_in.urls.items())
+    print(f"node {config.node_id} listens on {config.host}:{config.port}{beside}", flush=True)
     await stop.wait()
     if watch_stdin:
         loop.remove_reader(0)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-import purgatory.metrics
 from examples.broker.coordinator import Coordinator
 from examples.broker.coordinator_handlers import GroupHandlers
 from examples.broker.follower import Follower
 from examples.broker.handlers import RecordHandlers
 from examples.broker.log import Fsync
+from examples.broker.look_in import LookIn
 from examples.broker.replica_manager import ReplicaManager
 from examples.broker.server import Server
 from examples.broker.topics import TopicStore
@@ -66,7 +66,6 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._syncing = threading.Event()
         self._syncer: threading.Thread | None = None
-        self._metrics: purgatory.metrics.MetricsServer | None = None
 
     async def start(self) -> None:
         """Open the logs, and listen.
@@ -84,8 +83,7 @@ class Broker:
         handlers = RecordHandlers(config, self.replicas)
         self.server.handlers |= handlers.table
         self.server.handlers |= GroupHandlers(config, self.coordinator).table
-        if config.metrics_port is not None:
-            self._metrics = purgatory.metrics.serve(config.metrics_port, config.host)
+        self.look_in = LookIn(config)
         if config.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
@@ -126,8 +124,6 @@ class Broker:
         self._syncing.set()
         if self._syncer is not None:
             await asyncio.to_thread(self._syncer.join)
-        if self._metrics is not None:
-            await asyncio.to_thread(self._metrics.close)
         self.coordinator.shut_down()
         self.replicas.shut_down()
         self.timer.shutdown()
@@ -135,3 +131,4 @@ class Broker:
         self.server.close()
         await asyncio.sleep(0.05)  # the transports write what they hold
         self.replicas.close()
+        await asyncio.to_thread(self.look_in.close)

@@ -66,7 +66,10 @@ class Config:
     frame_timeout_ms: int = attrs.field(default=30_000, validator=_positive)
     """A request must arrive whole within this time of its first byte."""
 
+    # ways to look in; none unless set, and 0 is a free port
     metrics_port: int | None = None
+    console_port: int | None = None
+    journal: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
 
     def __attrs_post_init__(self) -> None:
         if self.node_id > len(self.ports):
