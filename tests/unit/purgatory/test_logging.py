@@ -1,0 +1,145 @@
+"""What the log says is what docs/logging.md says: the events, their levels, their fields, and no more often."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
+from purgatory._log import Throttle
+from tests.support import Waiting
+
+ROOT = Path(__file__).resolve().parents[3]
+ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
+
+
+def documented():
+    """Event -> (level, fields), from the page."""
+    page = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
+    return {event: (level, set(re.findall(r"`(\w+)`", fields))) for event, level, fields in ROW.findall(page)}
+
+
+def written():
+    """Event -> (level, fields), from every call of the logger in the core."""
+    found = {}
+    for path in sorted((ROOT / "purgatory").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and ast.unparse(node.func.value) == "log"
+            ):
+                fields = {keyword.arg for keyword in node.keywords} - {"exc_info"}
+                found[node.args[0].value] = (node.func.attr, fields)
+    return found
+
+
+def test_page_lists_every_event():
+    """The page names each event that the core logs, with its level and fields, and none that it doesn't."""
+    assert written() == documented()
+
+
+def only(logs, event):
+    """The one entry of an event, checked against the page: its level and exactly its fields."""
+    (entry,) = (entry for entry in logs if entry["event"] == event)
+    level, fields = documented()[event]
+    assert level == entry["log_level"]
+    assert fields == set(entry) - {"event", "log_level", "exc_info"}
+    return entry
+
+
+def fail(*_):
+    raise ValueError("no")
+
+
+def test_life_of_a_purgatory(logs):
+    """A purgatory's start and end are logged, with what became of the operations."""
+    with DelayedOperationPurgatory("life", shards=4) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+
+    assert ("life", 4, "SystemTimer") == tuple(
+        only(logs, "purgatory_started")[f] for f in ("purgatory", "shards", "timer")
+    )
+    end = only(logs, "purgatory_shut_down")
+    assert ("life", "expire", 1, 0, 0) == tuple(end[f] for f in ("purgatory", "drain", "expired", "cancelled", "stuck"))
+
+
+@pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("try_complete", "look")])
+def test_hook_that_raises(logs, mock_timer, hook, asked):
+    """A hook that raises is logged with the operation's type and keys, the error and its traceback."""
+    with DelayedOperationPurgatory(f"raises in {hook}", timer=mock_timer) as purgatory:
+        operation = Waiting(**{asked: fail})
+        purgatory.try_complete_else_watch(operation, ["a", "b"])
+        operation.force_complete()
+
+    entry = only(logs, "callback_failed")
+    assert ("Waiting", hook, "ValueError('no')") == tuple(entry[f] for f in ("operation", "hook", "error"))
+    assert isinstance(entry["exc_info"], ValueError)
+
+
+def test_storm_of_errors_is_one_line(logs, mock_timer):
+    """A thousand hooks that raise alike are one line at once; the next line says how many were kept back."""
+    with DelayedOperationPurgatory("storm", timer=mock_timer) as purgatory:
+        for _ in range(1000):
+            purgatory.try_complete_else_watch(Waiting(ready=True, complete=fail), ["k"])
+
+        assert 1000 == purgatory.snapshot().callback_errors["on_complete"]
+    assert 1 == sum(entry["event"] == "callback_failed" for entry in logs)
+
+
+def test_observer_that_raises(logs, mock_timer):
+    """An observer that raises is named."""
+
+    class Broken:
+        def parked(self, operation):
+            raise ValueError("no")
+
+        def finished(self, operation, outcome, error):
+            pass
+
+    with DelayedOperationPurgatory("observed", timer=mock_timer, observers=[Broken()]) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+
+    assert "Broken" in only(logs, "observer_failed")["observer"]
+
+
+def test_refusals_are_logged_once_a_second(logs, mock_timer):
+    """Refused operations are a warning, one for many."""
+    with DelayedOperationPurgatory("full", timer=mock_timer, max_parked=1) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        for _ in range(100):
+            with pytest.raises(PurgatoryFull):
+                purgatory.try_complete_else_watch(Waiting(), ["k"])
+
+    assert ("full", 1, 0) == tuple(only(logs, "purgatory_full")[f] for f in ("purgatory", "limit", "suppressed"))
+
+
+def test_action_that_raises(logs):
+    """A queued action that raises is logged."""
+    actions = ActionQueue()
+    actions.add(fail)
+    actions.try_complete_actions()
+
+    assert "ValueError('no')" == only(logs, "action_failed")["error"]
+
+
+def test_greeter_that_raises(logs, mock_timer):
+    """Someone who wants to know of new purgatories and raises doesn't keep them from being made."""
+    stop = on_start(fail)
+    try:
+        with DelayedOperationPurgatory("greeted", timer=mock_timer):
+            pass
+    finally:
+        stop()
+
+    assert "greeted" == only(logs, "greeter_failed")["purgatory"]
+
+
+def test_throttle_says_how_many_it_kept_back():
+    """One of a cause a period; the next says how many there were in between; causes don't hold each other back."""
+    throttle = Throttle(period_s=0.05)
+
+    assert [0, None, None] == [throttle.admit("a") for _ in range(3)]
+    assert 0 == throttle.admit("b")
+    assert 2 == next(kept for kept in iter(lambda: throttle.admit("a"), "never") if kept is not None)
