@@ -15,7 +15,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format cov bench bench-plots docs soak explore programs clean broker bench-broker
+.PHONY: help run test check format cov bench bench-plots docs soak explore mutants programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,9 @@ soak: $(READY) ## Load, simulation and race tests, new seeds every round, a thir
 BOUND ?= 2
 explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 preemptions; some minutes
 	$(PY) -m tests.explore --bound $(BOUND) $(ARGS)
+
+mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test fail: some minutes (ARGS="shutdown" for some)
+	$(PY) -m tests.mutants $(ARGS)
 
 programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat) where apt-get may
 	@.ci/setup.sh java prometheus chromium chromedriver kcat
