@@ -1,4 +1,4 @@
-"""`python -m tests.explore [SCENARIO ...] [--bound 2] [--limit N] [--replay "12>1 40>0"] [--seed S --runs N]`."""
+"""`python -m tests.explore [SCENARIO ...] [--bound 2] [--limit N] [--replay "12>1 40>0"] [--seed S --runs N] [--mutants]`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 
 from tests.explore.explorer import Explorer, Failure, plan_of, text_of
+from tests.explore.mutants import MUTANTS
 from tests.explore.scenarios import SCENARIOS
 
 
@@ -19,7 +20,10 @@ def main():
     parser.add_argument("--replay", help="tell this one schedule step by step")
     parser.add_argument("--seed", type=int, help="draw schedules instead of enumerating them")
     parser.add_argument("--runs", type=int, default=1000, help="how many to draw")
+    parser.add_argument("--mutants", action="store_true", help="plant every mistake, and say what finds it")
     arguments = parser.parse_args()
+    if arguments.mutants:
+        return mutants()
     explorer = Explorer()
     failed = total = 0
     print(f"{'scenario':<28}{'schedules':>10}{'bound':>7}{'steps':>7}{'seconds':>9}")
@@ -47,6 +51,28 @@ def main():
         )
     print(f"{total} schedules, {failed} scenarios failed")
     return 1 if failed else 0
+
+
+def mutants():
+    """A table of the planted mistakes: the scenario, schedules and preemptions that it took to find each."""
+    survived = 0
+    print("| mistake | scenario | schedules | preemptions | what was seen |")
+    print("|---|---|---:|---:|---|")
+    for mutant in MUTANTS.values():
+        explorer = Explorer(mutant.edition())
+        scenario = SCENARIOS[mutant.scenario]
+        try:
+            explorer.explore(scenario, mutant.bound)
+        except Failure as failure:
+            problem = failure.problem.replace("|", "/")
+            places = explorer.run_once(scenario, failure.plan).history
+            taken = sum(could for step, _ in failure.plan for _, could, _ in [places[step]])
+            print(f"| {mutant.why} | `{mutant.scenario}` | {failure.number} | {taken} | {problem[:70]} |")
+        else:
+            survived += 1
+            print(f"| {mutant.why} | `{mutant.scenario}` | - | - | **survived** |")
+    print(f"{len(MUTANTS)} planted, {survived} survived")
+    return 1 if survived else 0
 
 
 if __name__ == "__main__":
