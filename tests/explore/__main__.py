@@ -1,4 +1,4 @@
-"""`python -m tests.explore [SCENARIO ...] [--bound 2] [--limit N] [--replay "12>1 40>0"] [--seed S --runs N] [--mutants]`."""
+"""`python -m tests.explore [SCENARIO ...] [--bound 2]`: interleavings of the core, enumerated, drawn or replayed."""
 
 from __future__ import annotations
 

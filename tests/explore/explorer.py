@@ -20,7 +20,7 @@ from tests.explore.edition import ROOT, Edition
 from tests.explore.scheduler import Scheduler
 
 #: Modules that hold locks made at import, or nothing that threads share.
-UNTRACED = ("_log.py", "_live.py", "_errors.py", "_check.py", "_snapshot.py", "_cli.py")
+UNTRACED = ("_log.py", "_live.py", "_errors.py", "_check.py", "_snapshot.py", "_cli.py", "_slow.py")
 
 
 class Failure(AssertionError):
