@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fsync", "Log"]
 
+_MOST_REMEMBERED = 64 * 1024
 _log = structlog.get_logger(__name__)
 
 
@@ -116,30 +117,21 @@ class Log:
         self._bases.append(base)
         return segment
 
-    def append(self, data: bytes, found: list[Batch]) -> int:
-        """Append a producer's batches at the end and give the offset of the first record.
+    def append(self, data: bytes, batch: Batch) -> int:
+        """Append a producer's batch, which is all of `data`, and give the offset of its first record.
 
         A batch that is in the log already (see `producers`) is not appended again.
 
         Raises:
-            BrokerError: if a batch is fenced or out of order, or the disk refuses it.
+            BrokerError: if the batch is fenced or out of order, or the disk refuses it.
         """
-        first = -1
-        for batch in found:
-            offset = self.producers.duplicate_of(batch)
-            if offset is None:
-                offset = self.next_offset
-                piece = (
-                    bytearray(data)
-                    if len(found) == 1
-                    else bytearray(data[batch.position : batch.position + batch.size])
-                )
-                piece[:8] = offset.to_bytes(8, "big")
-                self._write(piece, batch, offset)
-            first = offset if first < 0 else first
-        if self.fsync is Fsync.ALWAYS:
-            self.sync()
-        return first
+        offset = self.producers.duplicate_of(batch)
+        if offset is None:
+            offset = self.next_offset
+            self._write(offset.to_bytes(8, "big") + data[8:], batch, offset)
+            if self.fsync is Fsync.ALWAYS:
+                self.sync()
+        return offset
 
     def append_replicated(self, data: bytes) -> int:
         """Append batches that a leader numbered already; give how many bytes were new.
@@ -161,14 +153,14 @@ class Log:
             self.sync()
         return new
 
-    def _write(self, piece: bytes | bytearray, batch: Batch, offset: int) -> None:
+    def _write(self, piece: bytes, batch: Batch, offset: int) -> None:
         segment = self._segments[-1]
-        if segment.size and segment.size + len(piece) > self.segment_bytes:
-            if self.fsync is not Fsync.NEVER:
-                segment.sync()
-            segment = self._add_segment(segment.next_offset)
-            self._sync_folder()
         try:
+            if segment.size and segment.size + len(piece) > self.segment_bytes:
+                if self.fsync is not Fsync.NEVER:
+                    segment.sync()
+                segment = self._add_segment(segment.next_offset)
+                self._sync_folder()
             segment.append(piece, batch, offset)
         except OSError as error:
             _log.error("append failed", folder=str(self.folder), error=str(error))
@@ -200,7 +192,8 @@ class Log:
         if self._memo is not None and self._memo[0] == request:
             return self._memo[1]
         data = segment.read(start, end, max_bytes)
-        self._memo = (request, data)
+        if len(data) <= _MOST_REMEMBERED:
+            self._memo = (request, data)
         return data
 
     def distance(self, offset: int, limit: int) -> int:

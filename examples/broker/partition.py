@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from examples.broker.errors import BrokerError, ErrorCode
-from examples.broker.records import batches
+from examples.broker.records import parse
 
 if TYPE_CHECKING:
     from examples.broker.log import Log
@@ -87,27 +87,23 @@ class Partition:
             self.advance_high_watermark()
 
     def append(self, data: bytes, *, acks: int, max_batch_bytes: int) -> tuple[int, int]:
-        """Append a producer's batches; give the first offset and the end that `acks=all` waits for.
+        """Append a producer's batch; give its first offset and the end that `acks=all` waits for.
 
         Raises:
-            BrokerError: if this node doesn't lead, the in-sync replicas are too few, or the batches are
-            refused.
+            BrokerError: if this node doesn't lead, the in-sync replicas are too few, or the batch is refused.
         """
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
             raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync, {self.min_isr} needed")
-        found = batches(data)
-        if not found:
-            raise BrokerError(ErrorCode.INVALID_RECORD, "no records")
-        if any(batch.size > max_batch_bytes for batch in found):
+        batch = parse(data)
+        if batch.size != len(data):
+            raise BrokerError(ErrorCode.INVALID_RECORD, "one batch for each partition, and nothing behind it")
+        if batch.size > max_batch_bytes:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE)
-        first = self.log.append(data, found)
-        # A batch that was here before may lie anywhere below the end: waiting for all of it is waiting for
-        # this.
-        required = first + sum(batch.last_offset_delta + 1 for batch in found)
+        first = self.log.append(data, batch)
         self.advance_high_watermark()
-        return first, min(required, self.log.next_offset)
+        return first, first + batch.last_offset_delta + 1
 
     def enough_replicas_have(self, offset: int) -> ErrorCode | None:
         """Tell how a wait for `offset` ends: with which code, or None if it goes on."""

@@ -90,16 +90,19 @@ class ReplicaManager:
 
     def add_topic(self, topic: Topic) -> None:
         """Take on a topic that this node was told to have."""
+        for index in range(topic.partitions):
+            # Whatever a topic of this name may have left behind when it was deleted, this is a new one.
+            shutil.rmtree(self.config.data / f"{topic.name}-{index}", ignore_errors=True)
         self.store.add(topic)
-        self._open(topic)
+        self._open(topic, is_new=True)
         _log.info("topic created", topic=topic.name, partitions=topic.partitions, replicas=topic.replicas)
 
-    def _open(self, topic: Topic) -> None:
+    def _open(self, topic: Topic, *, is_new: bool = False) -> None:
         if self.config.node_id not in topic.replicas:
             return
         for index in range(topic.partitions):
             folder = f"{topic.name}-{index}"
-            start, high_watermark = self.store.checkpoint_of(folder)
+            start, high_watermark = (0, 0) if is_new else self.store.checkpoint_of(folder)
             log = Log(
                 self.config.data / folder,
                 segment_bytes=self.config.segment_bytes,

@@ -76,7 +76,7 @@ class Segment:
                 yield batch
                 position += batch.size
 
-    def append(self, data: bytes | bytearray, batch: Batch, offset: int) -> None:
+    def append(self, data: bytes, batch: Batch, offset: int) -> None:
         """Write one batch at the end.
 
         Raises:

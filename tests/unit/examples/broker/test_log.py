@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from examples.broker.errors import BrokerError, ErrorCode
 from examples.broker.log import Fsync, Log
-from examples.broker.records import batches, build, records_of
+from examples.broker.records import batches, build, parse, records_of
 
 
 def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
@@ -17,7 +17,7 @@ def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
 
 def append(log, *values, **kwargs):
     data = payload(*values, **kwargs)
-    return log.append(data, batches(data))
+    return log.append(data, parse(data))
 
 
 def values(log, offset=None, limit=None):

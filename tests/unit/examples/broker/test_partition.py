@@ -137,6 +137,16 @@ def test_the_low_watermark_waits_for_every_replica(make):
         partition.delete_before(6)
 
 
+def test_a_produce_has_one_batch_a_partition(make):
+    """Two batches, or bytes behind the one, are refused, and nothing of it is appended."""
+    partition = make(replicas=(1,))
+    batch = build([(None, b"x")], timestamps=[1])
+    for data in (batch + batch, batch + b"x", b""):
+        with pytest.raises(BrokerError):
+            partition.append(data, acks=1, max_batch_bytes=1_000)
+    assert 0 == partition.log.next_offset
+
+
 def test_large_batches_are_refused(make):
     """A batch above the limit is refused whole."""
     partition = make(replicas=(1,))

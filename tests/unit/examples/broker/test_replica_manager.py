@@ -227,6 +227,17 @@ def test_topics_and_watermarks_are_found_again(tmp_path):
     again.close()
 
 
+def test_a_new_topic_is_empty(leader, tmp_path):
+    """A topic made under the name of a deleted one has nothing of it, even if files were left behind."""
+    leader.append(acks=1)
+    leader.run()
+    kept = (tmp_path / "t-0").rename(tmp_path / "aside")
+    leader.manager.delete_topic("t")
+    kept.rename(tmp_path / "t-0")
+    leader.manager.create_topic("t", partitions=1)
+    assert 0 == leader.manager.partitions[KEY].log.next_offset
+
+
 @pytest.mark.parametrize(
     ("settings", "code"),
     [
