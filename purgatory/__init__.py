@@ -17,6 +17,7 @@ from purgatory._live import live, on_start
 from purgatory._operation import DelayedOperation, LockLike
 from purgatory._outcome import Observer, Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
+from purgatory._slow import slow_callback_ms, slow_callbacks
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
 from purgatory._threshold import ThresholdPurgatory
 
@@ -44,4 +45,6 @@ __all__ = [
     "WatchKeysType",
     "live",
     "on_start",
+    "slow_callback_ms",
+    "slow_callbacks",
 ]

@@ -53,6 +53,7 @@ from purgatory._live import enroll
 from purgatory._log import log, throttle
 from purgatory._operation import NEVER_HOME, DelayedOperation, homeless
 from purgatory._shutdown import Drain, let_go, settle
+from purgatory._slow import watch
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals, take_snapshot
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
 from timer import NS_PER_MS, Driver, SystemTimer, Timer, TimerClosed, TimerTask
@@ -164,8 +165,10 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             self._timer = timer if timer is not None else SystemTimer(name)
         self._driver: Driver | None = None
         if reaper_enabled and self._timer is not None and not self._timer.is_driven:
-            self._driver = Driver(f"{name}-reaper", self._timer)
+            self._driver = Driver(f"{name}-reaper", self._timer, on_restart=self._reaper_restarted)
         log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(self._timer).__name__)
+        if reaper_enabled:
+            watch(self)
         enroll(self)
 
     # -- park
@@ -393,11 +396,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         Raises:
             UnhashableKey: the key has no hash.
         """
-        try:
-            shard = self._shards[hash(key) % self._shard_count]
-        except TypeError:
-            raise _unhashable([key]) from None
-        watchers = shard.by_key.get(key)
+        watchers = self._find(key)
         if watchers is None:
             return []
         cancelled = []
@@ -485,14 +484,16 @@ class DelayedOperationPurgatory(Generic[OperationT]):
 
     def operations_for_key(self, key: Hashable) -> list[OperationT]:
         """The operations that wait under a key, in order of arrival: a copy."""
-        try:
-            watchers = self._shards[hash(key) % self._shard_count].by_key.get(key)
-        except TypeError:
-            raise _unhashable([key]) from None
+        watchers = self._find(key)
         if watchers is None:
             return []
         found = [operation for operation in watchers.copy().values() if operation is not None]
         return [operation for operation in found if operation._outcome == OPEN]  # type: ignore[misc]
+
+    def watching(self, key: Hashable) -> int:
+        """How many entries there are under a key: what a check of it may have to look at."""
+        watchers = self._find(key)
+        return 0 if watchers is None else len(watchers)
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value. Walks every key, a shard at a time, and no operation.
@@ -559,6 +560,15 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         return f"<{type(self).__name__} {self._name!r}: {self.parked} parked{', shut down' if self._closed else ''}>"
 
     # -- small things
+
+    def _find(self, key: Hashable) -> Watchers | None:
+        try:
+            return self._shards[hash(key) % self._shard_count].by_key.get(key)
+        except TypeError:
+            raise _unhashable([key]) from None
+
+    def _reaper_restarted(self, error: BaseException, restarts: int) -> None:
+        log.error("reaper_restarted", purgatory=self._name, restarts=restarts, error=repr(error), exc_info=error)
 
     def _admit(self, operation: object) -> None:
         """Check a type once."""

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from purgatory._log import log
+from purgatory._slow import unwatch
 from purgatory._snapshot import ShutdownReport
 from timer import TimerTask
 
@@ -68,6 +69,7 @@ def let_go(purgatory: DelayedOperationPurgatory[Any]) -> None:
     Not under the lock that makes the shutdown one: a hook that runs on one of these threads may be waiting for it in a
     ``shutdown()`` of its own.
     """
+    unwatch(purgatory)
     if purgatory._driver is not None:
         purgatory._driver.stop()
     purgatory._graveyard.keeper.stop()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timer._base import Timer
@@ -34,13 +35,18 @@ class Driver:
     Args:
         name: names the thread.
         timer: what to drive.
+        on_restart: told of what threw the thread out of its loop, and how often that has happened; if not given,
+            ``threading.excepthook`` is.
     """
 
-    __slots__ = ("__weakref__", "_heartbeat_ns", "_name", "_restarts", "_stopped", "_thread", "_timer")
+    __slots__ = ("__weakref__", "_heartbeat_ns", "_name", "_on_restart", "_restarts", "_stopped", "_thread", "_timer")
 
-    def __init__(self, name: str, timer: Timer) -> None:
+    def __init__(
+        self, name: str, timer: Timer, *, on_restart: Callable[[BaseException, int], object] | None = None
+    ) -> None:
         self._name = name
         self._timer = timer
+        self._on_restart = on_restart or _report
         self._stopped = False
         self._restarts = 0
         self._heartbeat_ns = time.monotonic_ns()
@@ -75,7 +81,7 @@ class Driver:
                 self._drive()
             except BaseException as error:  # noqa: BLE001  # whatever it is, expiry must go on
                 self._restarts += 1
-                self._report(error)
+                self._on_restart(error, self._restarts)
                 time.sleep(0.01)  # a cause that stays must not become a busy loop
 
     def _drive(self) -> None:
@@ -90,10 +96,11 @@ class Driver:
     def _is_over(self) -> bool:
         return isinstance(self._timer, SystemTimer) and self._timer.is_closed
 
-    @staticmethod
-    def _report(error: BaseException) -> None:
-        args = (type(error), error, error.__traceback__, threading.current_thread())
-        threading.excepthook(threading.ExceptHookArgs(args))
+
+def _report(error: BaseException, restarts: int) -> None:
+    del restarts
+    args = (type(error), error, error.__traceback__, threading.current_thread())
+    threading.excepthook(threading.ExceptHookArgs(args))
 
 
 class SystemTimerReaper(Timer):

@@ -21,8 +21,8 @@ Worked through with ``wheel_size=3``, the hand standing at tick 0, so that level
 
 At tick 2 the first task is due. At tick 3, one span ahead, the bucket [6-8] is taken out: level 0 reaches ticks up to 8
 now, and the second task moves there. At tick 27 the bucket [36-44] is taken out, level 1 reaches up to 44, and the
-third task moves to its bucket [39-41]; at tick 36 that one is taken out, and the task moves to level 0. So a task is touched
-once a level, however many others there are: ``add`` and ``cancel`` don't depend on the number of tasks.
+third task moves to its bucket [39-41]; at tick 36 that one is taken out, and the task moves to level 0. So a task is
+touched once a level, however many others there are: ``add`` and ``cancel`` don't depend on the number of tasks.
 
 **The hand doesn't walk.** Buckets that hold something stand in a small heap by when they are taken out, at most
 ``2 * levels * wheel_size`` of them, so the next one is known without looking at empty ticks. Emptied ones are dropped
