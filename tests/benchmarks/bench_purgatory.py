@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from tests.benchmarks.harness import Case, Table, clock, compare, say
+from tests.benchmarks.harness import Case, Table, compare, say
 
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Run
@@ -266,10 +266,10 @@ def threads(number: int) -> Iterator[Run]:
             for worker in workers:
                 worker.start()
             together.wait()
-            start = clock()
+            start = time.perf_counter()
             for worker in workers:
                 worker.join()
-            return clock() - start
+            return time.perf_counter() - start
 
         yield run
         assert purgatory.parked == 0

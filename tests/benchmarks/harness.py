@@ -5,6 +5,9 @@ A bare number says little: the machine is busy, the clock rate moves, caches are
 measured *interleaved*: every round runs each case once, the next round starts with the next case, and what counts is
 the ratio of two cases **of the same round**. A figure in the table is the median over the rounds.
 
+Time is the *processor time* of the whole process: what an operation costs, however many others want the machine. Where
+waiting is what is measured, a case returns wall time itself.
+
 A case is a context manager that prepares what is needed and yields a function ``run(n)``, which does *n* operations and
 is timed as a whole, or returns the seconds itself if part of what it does should not count:
 
@@ -43,7 +46,8 @@ import attrs
 
 __all__ = ["Case", "Table", "clock", "compare", "markdown", "percentile", "say", "show", "write_json"]
 
-clock = time.perf_counter
+#: Processor time of this process, all its threads, in seconds.
+clock = time.process_time
 
 Run = Callable[[int], "float | None"]
 

@@ -7,7 +7,17 @@ import attrs
 import pytest
 
 from tests.benchmarks import __main__ as command
-from tests.benchmarks import bench_lateness, bench_load, bench_purgatory, bench_scale, bench_timer, harness, load, plots
+from tests.benchmarks import (
+    bench_lateness,
+    bench_load,
+    bench_purgatory,
+    bench_scale,
+    bench_timer,
+    bench_where,
+    harness,
+    load,
+    plots,
+)
 
 TINY = {"rounds": 1, "scale": 0.002}
 
@@ -40,6 +50,12 @@ def test_the_cycle_stands_beside_its_peers_and_the_floor():
 def test_the_cycle_is_measured_by_what_it_depends_on(table):
     """Keys, threads, parked operations and watchers a key each have their table."""
     assert all(row[1] > 0 for row in table().rows)
+
+
+@pytest.mark.parametrize("table", [bench_where.steps, bench_where.atoms])
+def test_the_cycle_is_taken_apart(table):
+    """Every step and every atom takes some time."""
+    assert all(row[1] > 0 for row in table(**TINY).rows)
 
 
 def test_memory_is_measured_an_operation():
