@@ -18,7 +18,9 @@ class Op(DelayedOperation):
     def try_complete(self):
         return self.ready and self.force_complete()
     def on_complete(self):
-        os.write(1, f"complete {self.outcome.value}\n".encode())  # in one piece: at the end, two threads may expire
+        # In one piece: when the interpreter ends, two threads may expire.
+        sys.stdout.write(f"complete {self.outcome.value}\\n")
+        sys.stdout.flush()
 
 """
 
