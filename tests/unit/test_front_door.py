@@ -14,7 +14,7 @@ import structlog.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("help", "run", "test", "check", "cov", "bench", "docs", "soak", "clean")
-PAGES = ("README.md", "docs/concepts.md", "docs/guide.md")
+PAGES = ("README.md", "docs/concepts.md", "docs/guide.md", "docs/metrics.md", "docs/console.md", "docs/logging.md")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Folders of one person's or one builder's machine, and indexes other than the public one. Put together from

@@ -56,7 +56,7 @@ def test_token_is_sent(capsys, monkeypatch):
         assert 0 == cli.main([server.url, "--json"])
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "file:///etc/hostname", "127.0.0.1:9"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "ftp://127.0.0.1/", "127.0.0.1:9"])
 def test_nobody_there(url, capsys):
     """An address where no console answers is an error in one line."""
     assert 2 == cli.main([url, "--once"])

@@ -19,7 +19,7 @@ def bucket_of(counts):
 def test_bucket_is_the_bit_length(ns, place):
     """A value of n bits is in entry n: less than 2**n, not less than 2**(n-1); what is longer is in the last."""
     histogram = PowerHistogram()
-    histogram.observe(ns)
+    histogram.waiting.append(ns)
     counts, sum_ns = histogram.fold()
 
     assert place == bucket_of(counts)
@@ -37,8 +37,8 @@ def test_nothing_is_lost_between_threads():
 
     def observe():
         for _ in range(5000):
-            histogram.observe(5)
-            if len(histogram) > 100:
+            histogram.waiting.append(5)
+            if len(histogram.waiting) > 100:
                 histogram.fold()
 
     run_threads(*[observe] * 4)
@@ -101,7 +101,7 @@ def test_what_waits_is_bounded():
         for _ in range(3 * FOLD_AT):
             purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
 
-        assert len(observer._histogram) <= FOLD_AT + 1
+        assert len(observer._histogram.waiting) <= FOLD_AT + 1
         assert 3 * FOLD_AT == sum(observer.read()[0])
 
 
