@@ -123,8 +123,6 @@ class Scheduler:
         points = points_of(code)
         if not points:
             return None
-        frame.f_trace_lines = False
-        frame.f_trace_opcodes = True
         local = self._local.get(code)
         if local is None:
 
@@ -134,6 +132,10 @@ class Scheduler:
                 return local
 
             self._local[code] = local
+        # In this order: on CPython 3.13 a frame without a trace function turns the events of opcodes down.
+        frame.f_trace = local
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
         return local
 
     def point(self, frame, points):
