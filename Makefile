@@ -20,8 +20,8 @@ PLOTS := $(VENV)/.ready-plots
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: $(READY) ## Watch it work: a small replicated log under load, about 20 seconds (ARGS="--seconds 5")
-	$(PY) -m examples.quickstart $(ARGS)
+run: $(READY) ## Watch it work: a small replicated log under load, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
+	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
 
 test: $(READY) programs ## Run every test (ARGS="-k wheel" for some of them)
 	$(PY) -m pytest -ra $(ARGS)

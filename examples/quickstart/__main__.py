@@ -11,13 +11,14 @@ import attrs
 import structlog
 
 from examples.quickstart.load import Load, Settings
+from examples.quickstart.looking import looked_at
 from examples.quickstart.report import Report, summarise
 from examples.quickstart.screen import progress, show
 from examples.quickstart.service import Service
 
 
-def settings(arguments: list[str]) -> Settings:
-    """Read the command line: an option for each of the settings."""
+def settings(arguments: list[str]) -> tuple[Settings, bool]:
+    """Read the command line: an option for each of the settings, and whether to stay."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.quickstart",
         description="A small replicated log under load; who must wait is parked in a purgatory.",
@@ -26,8 +27,11 @@ def settings(arguments: list[str]) -> Settings:
     for field in attrs.fields(Settings):
         kind = type(field.default)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help=" ")
+    parser.add_argument("--keep", action="store_true", help="go on after the report, until interrupted")
+    chosen = vars(parser.parse_args(arguments))
+    keep = chosen.pop("keep")
     try:
-        return Settings(**vars(parser.parse_args(arguments)))
+        return Settings(**chosen), keep
     except ValueError as error:
         parser.error(str(error))
 
@@ -52,17 +56,22 @@ def run(chosen: Settings) -> Report:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run, show, and answer 0 if every client got exactly one answer."""
-    chosen = settings(sys.argv[1:] if arguments is None else arguments)
-    print(
-        f"{chosen.seconds:g} s: {chosen.partitions} partitions on {chosen.followers + 1} replicas, "
-        f"{chosen.rate:,} acks=all appends a second, {chosen.consumers:,} consumers polling"
-    )
-    try:
-        report = run(chosen)
-    except KeyboardInterrupt:
-        print("\nstopped; everyone who waited was answered")
-        return 130
-    show(report)
+    chosen, keep = settings(sys.argv[1:] if arguments is None else arguments)
+    with looked_at() as urls:
+        where = "".join(f"\n  {what:<8} {url}" for what, url in urls.items())
+        print(
+            f"{chosen.seconds:g} s: {chosen.partitions} partitions on {chosen.followers + 1} replicas, "
+            f"{chosen.rate:,} acks=all appends a second, {chosen.consumers:,} consumers polling. Look in:{where}"
+        )
+        try:
+            report = run(chosen)
+            show(report)
+            print(f"served until now:{where}" if not keep else f"still served, and loaded; Ctrl-C ends it:{where}")
+            while keep and report.holds:
+                report = run(chosen)
+        except KeyboardInterrupt:
+            print("\nstopped; everyone who waited was answered")
+            return 130
     return 0 if report.holds else 1
 
 

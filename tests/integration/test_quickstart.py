@@ -131,3 +131,29 @@ def test_percentile_is_a_value_that_occurred():
     assert [1.0, 2.0, 3.0, 4.0] == [percentile(values, share) for share in (25, 50, 75, 100)]
     assert 1.0 == percentile([1.0], 99)
     assert math.isnan(percentile([], 50))
+
+
+def test_it_says_where_to_look_in(capsys):
+    """The run ends by printing the addresses it served."""
+    assert 0 == main(["--seconds", "0.3", "--rate", "100", "--consumers", "5"])
+    ending = capsys.readouterr().out.split("served until now:")[1]
+
+    assert "http://127.0.0.1:" in ending
+    assert "/metrics" in ending
+
+
+def test_kept_it_goes_on_until_interrupted(capsys, monkeypatch):
+    """With ``--keep`` it goes on under load after the report, until somebody stops it."""
+    runs = []
+
+    def counted(chosen):
+        runs.append(chosen)
+        if len(runs) > 2:
+            raise KeyboardInterrupt
+        return run(chosen)
+
+    monkeypatch.setattr("examples.quickstart.__main__.run", counted)
+
+    assert 130 == main(["--keep", "--seconds", "0.3", "--rate", "100", "--consumers", "5"])
+    assert 3 == len(runs)
+    assert "still served" in capsys.readouterr().out
