@@ -155,7 +155,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._waiters = Waiters(purgatory, slice_size)
         self._sweeps = Sweeps(purgatory, slice_size)
         self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
-        purgatory.attach(self._waiters)
+        purgatory.attach(self._waiters)  # type: ignore[arg-type]  # it has no need of parked()
 
     # -- await
 
@@ -356,7 +356,7 @@ class AsyncPurgatory(Generic[OperationT]):
             InvalidSetting: no such policy.
         """
         report = await self._shutdown.run(drain, timeout_ms)
-        self._purgatory.detach(self._waiters)
+        self._purgatory.detach(self._waiters)  # type: ignore[arg-type]
         if self._own_timer is not None:
             self._own_timer.shutdown()
         return report

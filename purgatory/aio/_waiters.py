@@ -1,8 +1,8 @@
 """Who awaits which operation, and how word gets to them.
 
-An observer of the purgatory: when an operation has left and its plain hooks have run, the future of whoever awaits it
-is set. On the loop's own thread that is done at once; from another it goes by the loop's :class:`Mailbox`, so that a
-check that completes a thousand operations wakes each loop once.
+An observer of the purgatory that is told of ends only: when an operation has left and its plain hooks have run, the
+future of whoever awaits it is set. On the loop's own thread that is done at once; from another it goes by the loop's
+:class:`Mailbox`, so that a check that completes a thousand operations wakes each loop once.
 
 An entry stays until ``park`` has returned, so "no entries" means that everyone has had their answer.
 """
@@ -53,9 +53,6 @@ class Waiters:
             if other.is_closed():
                 self.mailboxes.pop(other, None)
         return self.mailboxes.setdefault(loop, Mailbox(loop, self._slice_size))
-
-    def parked(self, operation: DelayedOperation, /) -> None:
-        """Nothing to be done: the entry was made before."""
 
     def finished(self, operation: DelayedOperation, outcome: Outcome, _: BaseException | None, /) -> None:
         """Answer whoever awaits the operation."""

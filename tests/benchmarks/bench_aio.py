@@ -54,7 +54,7 @@ class Ready(DelayedOperation):
 
 #: Starts ``n`` waiters; gives their tasks, what makes each one's condition true, and what to do at the end.
 Started = tuple[list["asyncio.Task[object]"], Callable[[], Awaitable[None]]]
-Start = Callable[[AsyncPurgatory[DelayedOperation], int], Started]
+Start = Callable[..., Started]
 
 
 def start_park(purgatory: AsyncPurgatory[DelayedOperation], n: int) -> Started:
@@ -68,17 +68,19 @@ def start_park(purgatory: AsyncPurgatory[DelayedOperation], n: int) -> Started:
     return [_task(purgatory.park(operation, [key])) for key, operation in enumerate(operations)], satisfy
 
 
-def start_wait_for(purgatory: AsyncPurgatory[DelayedOperation], n: int) -> Started:
+def start_wait_for(purgatory: AsyncPurgatory[DelayedOperation], n: int, per_key: int = 1) -> Started:
     ready = [False] * n
 
     async def satisfy() -> None:
         for key in range(n):
             ready[key] = True
-            purgatory.check_and_complete(key)
+            purgatory.check_and_complete(key // per_key)
+            if per_key > 1:
+                await asyncio.sleep(0)  # events come one at a time
 
     wait_for = purgatory.wait_for
     return [
-        _task(wait_for(functools.partial(ready.__getitem__, key), keys=[key], timeout_ms=TIMEOUT_MS))
+        _task(wait_for(functools.partial(ready.__getitem__, key), keys=[key // per_key], timeout_ms=TIMEOUT_MS))
         for key in range(n)
     ], satisfy
 
@@ -123,19 +125,23 @@ def start_timeout(_: AsyncPurgatory[DelayedOperation], n: int) -> Started:
     return [_task(wait(future)) for future in futures], satisfy
 
 
-def start_condition(_: AsyncPurgatory[DelayedOperation], n: int) -> Started:
+def start_condition(_: AsyncPurgatory[DelayedOperation], n: int, per_key: int = 1) -> Started:
     ready = [False] * n
-    conditions = [asyncio.Condition() for _ in range(n)]
+    conditions = [asyncio.Condition() for _ in range(-(-n // per_key))]
 
     async def wait(key: int) -> None:
-        async with conditions[key]:
-            await conditions[key].wait_for(functools.partial(ready.__getitem__, key))
+        condition = conditions[key // per_key]
+        async with condition:
+            await condition.wait_for(functools.partial(ready.__getitem__, key))
 
     async def satisfy() -> None:
-        for key, condition in enumerate(conditions):
+        for key in range(n):
+            condition = conditions[key // per_key]
             async with condition:
                 ready[key] = True
                 condition.notify_all()
+            if per_key > 1:
+                await asyncio.sleep(0)
 
     return [_task(asyncio.wait_for(wait(key), TIMEOUT_MS / 1000)) for key in range(n)], satisfy
 
@@ -199,6 +205,42 @@ def cycle(n: int, *, rounds: int = 5, scale: float = 1.0) -> Table:
         unit="us",
         note="ratio: to the first row; 4.0 is four times as slow",
         slug=f"aio-cycle-{n}",
+    )
+
+
+@contextlib.contextmanager
+def _news_on_a_loop(start: Start, per_key: int) -> Iterator[Run]:
+    """Time ``n`` events with their answers, where each event answers one of the many who wait under its key."""
+    with asyncio.Runner() as runner:
+
+        async def events(n: int) -> float:
+            purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory("bench")
+            tasks, satisfy = start(purgatory, n, per_key)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            began = time.thread_time()
+            await satisfy()
+            await asyncio.wait(tasks)
+            took = time.thread_time() - began
+            await purgatory.shutdown()
+            return took
+
+        yield lambda n: runner.run(events(n))
+
+
+def shared_keys(n: int, *, per_key: int = 100, rounds: int = 3, scale: float = 1.0) -> Table:
+    """``n`` waiters share keys, or conditions; every event is for one of them."""
+    return compare(
+        f"{n:,} waiters, {per_key} under a key; each event answers one of them; an event",
+        [
+            Case("purgatory.wait_for", functools.partial(_news_on_a_loop, start_wait_for, per_key), n),
+            Case("asyncio.wait_for + Condition", functools.partial(_news_on_a_loop, start_condition, per_key), n),
+        ],
+        rounds=rounds,
+        scale=scale,
+        unit="us",
+        note="the waiters are there already; what an event costs is looking at those under its key",
+        slug="aio-shared-keys",
     )
 
 
@@ -292,6 +334,8 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     yield cycle(10_000, rounds=1 if quick else 7)
     if not quick:
         yield cycle(100_000, rounds=2)
+    say("asyncio: keys that many share")
+    yield shared_keys(1_000 if quick else 10_000, rounds=1 if quick else 3)
     say("asyncio: growth with what is parked")
     yield growth(rounds=3 if quick else 9)
     say("asyncio: cancellation")

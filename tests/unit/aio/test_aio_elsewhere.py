@@ -1,0 +1,83 @@
+"""Other worlds: anyio over asyncio works as it is; on trio one bridges as the documentation shows."""
+
+import re
+import threading
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+
+from purgatory import DelayedOperationPurgatory, Outcome
+from tests.support import Waiting
+from tests.support.loops import purgatory_on
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "asyncio.md"
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The page's code, run: what it defines."""
+    known = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        exec(compile(block, str(PAGE), "exec"), known)
+    return known
+
+
+@pytest.mark.parametrize("driver", ["loop", "threads"])
+def test_anyio_scope_takes_the_operation_out(driver):
+    """In anyio's scopes and task groups on asyncio, waiting and cancelling work as they are."""
+
+    async def main():
+        async with purgatory_on(driver) as purgatory:
+            operation = Waiting()
+            with anyio.move_on_after(0.02) as scope:
+                await purgatory.park(operation, ["k"])
+            assert scope.cancelled_caught
+            assert Outcome.CANCELLED is operation.outcome
+            state, outcomes = [], []
+
+            async def wait():
+                outcomes.append(await purgatory.wait_for(lambda: state, keys=["k"], timeout_ms=60_000))
+
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(wait)
+                    while not purgatory.purgatory.parked:  # noqa: ASYNC110  # there is no event
+                        await anyio.sleep(0.001)
+                    state.append(1)
+                    purgatory.check_and_complete("k")
+            assert [Outcome.SATISFIED] == outcomes
+
+    anyio.run(main)
+
+
+def test_the_page_s_bridge_to_trio(page):
+    """The bridge that the page shows: satisfied from a thread, expired by the reaper, taken out when cancelled."""
+    state = []
+
+    class Arrival(page["Bridged"]):
+        def try_complete(self):
+            return bool(state) and self.force_complete()
+
+    async def main():
+        with DelayedOperationPurgatory("trio") as purgatory, trio.fail_after(30):
+            assert Outcome.EXPIRED is await page["park"](purgatory, Arrival(5), ["k"])
+            operation = Arrival(60_000)
+            with trio.move_on_after(0.02):
+                await page["park"](purgatory, operation, ["k"])
+            assert Outcome.CANCELLED is operation.outcome
+
+            def event():
+                state.append(1)
+                purgatory.check_and_complete("k")
+
+            operation = Arrival(60_000)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(page["park"], purgatory, operation, ["k"])
+                while not operation.keys:  # noqa: ASYNC110  # there is no event
+                    await trio.sleep(0.001)
+                threading.Thread(target=event).start()
+            assert Outcome.SATISFIED is operation.outcome
+
+    trio.run(main)
