@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from purgatory.pipeline import plots
 from purgatory.pipeline.findings import Finding, Row, Tables, by_type, find, total
 from purgatory.pipeline.plots import Series, clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.style import shell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,12 +38,6 @@ def page(tables: Tables, title: str, source: str) -> str:
     ]
     body = "\n".join(section for section in sections if section)
     return shell(title, _when(tables), _tiles(tables), body, source)
-
-
-def shell(title: str, when: str, tiles: str, body: str, source: str) -> str:
-    """The page around its sections, with its style and its one button."""
-    parts = {"title": escape(title), "when": escape(when), "source": escape(source)}
-    return _SHELL.format(style=_STYLE, script=_SCRIPT, tiles=tiles, body=body, **parts)
 
 
 def tile(value: str, name: str, more: str) -> str:
@@ -280,62 +275,3 @@ def _summary(tables: Tables) -> str:
     head = "".join(f"<th>{name}</th>" for name in names)
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     return section("In numbers", f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival.", table)
-
-
-_STYLE: Final = """
-:root{color-scheme:light dark}
-:root,:root[data-theme=light]{--page:#f6f7f9;--card:#fff;--ink:#16202c;--soft:#5b6776;--rule:#e3e7ec;--track:#f0f2f5;
---immediate:#8fd3c8;--satisfied:#1f9d8a;--expired:#e4572e;--cancelled:#a3adb8;--forced:#8a63d2;--bar:#9fb4cc;
---a:#2463c5;--b:#d08a00;--c:#c0367d;--d:#1f9d8a;--e:#7a52c7;--f:#6b7785;--good:#1f9d8a;--note:#d08a00;--bad:#e4572e}
-@media(prefers-color-scheme:dark){:root:not([data-theme=light]){--page:#0f141a;--card:#171e27;--ink:#e6ebf1;--soft:#94a2b3;
---rule:#27313d;--track:#1e2731;--immediate:#2f7f76;--satisfied:#35c2ab;--expired:#ff7a52;--cancelled:#667383;--forced:#a98bea;
---bar:#48617e;--a:#6aa6ff;--b:#f0b23c;--c:#f07db5;--d:#35c2ab;--e:#b394f2;--f:#94a2b3;--good:#35c2ab;--note:#f0b23c;--bad:#ff7a52}}
-:root[data-theme=dark]{--page:#0f141a;--card:#171e27;--ink:#e6ebf1;--soft:#94a2b3;
---rule:#27313d;--track:#1e2731;--immediate:#2f7f76;--satisfied:#35c2ab;--expired:#ff7a52;--cancelled:#667383;--forced:#a98bea;
---bar:#48617e;--a:#6aa6ff;--b:#f0b23c;--c:#f07db5;--d:#35c2ab;--e:#b394f2;--f:#94a2b3;--good:#35c2ab;--note:#f0b23c;--bad:#ff7a52}
-*{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe
-UI",Roboto,sans-serif} main{max-width:1060px;margin:0 auto;padding:32px 20px 60px}
-header{display:flex;justify-content:space-between;align-items:flex-start;gap:16px;margin-bottom:18px}
-h1{font-size:27px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em} h2{font-size:18px;margin:0 0
-2px;letter-spacing:-.005em} .when,.how,footer{color:var(--soft)} .how{margin:0 0 14px;max-width:76ch}
-button{font:inherit;font-size:13px;color:var(--soft);background:var(--card);border:1px solid
-var(--rule);border-radius:8px;padding:5px 11px;cursor:pointer}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:0 0 16px}
-.tile,section{background:var(--card);border:1px solid var(--rule);border-radius:12px} .tile{padding:13px
-16px;display:flex;flex-direction:column} .tile
-b{font-size:25px;line-height:1.2;font-weight:650;font-variant-numeric:tabular-nums} .tile
-span{font-weight:500} .tile small{color:var(--soft)} section{padding:20px 22px
-16px;margin-bottom:16px;overflow-x:auto} .findings{list-style:none;margin:12px 0
-4px;padding:0;display:grid;gap:8px} .findings li{border-left:4px solid
-var(--note);background:var(--track);border-radius:0 8px 8px 0;padding:8px 14px} .findings
-li.bad{border-color:var(--bad)} .findings li.good{border-color:var(--good)} .findings
-p{margin:0;max-width:90ch} figure{margin:0 0 14px} figcaption{display:flex;flex-wrap:wrap;gap:4px
-16px;align-items:baseline;margin-bottom:4px} figcaption b{font-weight:600;margin-right:auto}
-.key{font-size:13px;color:var(--soft)} .key
-i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px;vertical-align:-1px}
-svg{display:block;width:100%;height:auto;min-width:560px} .grid{stroke:var(--rule);stroke-width:1}
-.tick{fill:var(--soft);font-size:11.5px} .label{fill:var(--ink);font-size:12.5px}
-svg .note{fill:var(--ink);font-size:12px;font-weight:600}
-.line{fill:none;stroke-width:2;stroke-linejoin:round} .dot{stroke:var(--card);stroke-width:2}
-.hover{fill:transparent} .hover:hover{fill:var(--ink);fill-opacity:.07} .track{fill:var(--track)}
-table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:6px 9px;border-bottom:1px solid var(--rule);white-space:nowrap}
-th:first-child{text-align:left} thead th{color:var(--soft);font-weight:500} tbody th{font-weight:500}
-.unknown{color:var(--soft);font-style:italic} footer{font-size:13px;margin-top:22px} @media
-print{body{background:#fff}button{display:none}section{break-inside:avoid}}
-"""
-
-_SCRIPT: Final = """
-document.querySelector("button").onclick=()=>{const r=document.documentElement,
-d=r.dataset.theme||(matchMedia("(prefers-color-scheme:dark)").matches?"dark":"light");
-r.dataset.theme=d==="dark"?"light":"dark"}
-"""
-
-_SHELL: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport"
-content="width=device-width,initial-scale=1"> <title>{title}</title><style>{style}</style></head>
-<body><main> <header><div><h1>{title}</h1><div class="when">{when}</div></div><button type="button">light /
-dark</button></header> <div class="tiles">{tiles}</div> {body} <footer>Made from {source}. Hover over a plot
-for its figures.</footer> </main><script>{script}</script></body></html>
-"""

@@ -6,8 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from purgatory.pipeline import plots
-from purgatory.pipeline.page import figure, section, shell, tile
+from purgatory.pipeline.page import figure, section, tile
 from purgatory.pipeline.plots import Series, count_text, duration_text, share_text
+from purgatory.pipeline.style import shell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -290,7 +290,10 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[tuple[
         why = f"{row['reinsertions_each']:.2f} re-insertions each, {row['levels']} levels, at most {row['tick_ms']} ms late"  # noqa: E501
         chosen += [("tick_ms", row["tick_ms"], why), ("wheel_size", row["wheel_size"], why)]
     if found["purges"]:
-        calm = [r for r in found["purges"] if r["most_entries"] <= grid.max_purge_entries] or found["purges"][:1]
+        # What is never purged waits for the purge that comes after all: it counts as one that is due.
+        most = {r["purge_interval"]: max(r["most_entries"], r["left_at_end"]) for r in found["purges"]}
+        calm = [r for r in found["purges"] if most[r["purge_interval"]] <= grid.max_purge_entries]
+        calm = calm or found["purges"][:1]
         row = calm[-1]
         why = f"{row['purges']} purges, the largest over {row['most_entries']:,} entries"
         chosen.append(("purge_interval", row["purge_interval"], why))

@@ -1,0 +1,93 @@
+"""The pages' shell: structure, colours in light and dark, and the one button. No fonts, scripts or pictures from elsewhere."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+_LIGHT: Final = """
+--page:#f6f7f9;--card:#fff;--ink:#16202c;--soft:#5b6776;--rule:#e3e7ec;--track:#f0f2f5;
+--immediate:#8fd3c8;--satisfied:#1f9d8a;--expired:#e4572e;--cancelled:#a3adb8;--forced:#8a63d2;--bar:#9fb4cc;
+--a:#2463c5;--b:#d08a00;--c:#c0367d;--d:#1f9d8a;--e:#7a52c7;--f:#6b7785;--good:#1f9d8a;--note:#d08a00;--bad:#e4572e;
+"""
+_DARK: Final = """
+--page:#0f141a;--card:#171e27;--ink:#e6ebf1;--soft:#94a2b3;--rule:#27313d;--track:#1e2731;
+--immediate:#2f7f76;--satisfied:#35c2ab;--expired:#ff7a52;--cancelled:#667383;--forced:#a98bea;--bar:#48617e;
+--a:#6aa6ff;--b:#f0b23c;--c:#f07db5;--d:#35c2ab;--e:#b394f2;--f:#94a2b3;--good:#35c2ab;--note:#f0b23c;--bad:#ff7a52;
+"""
+_RULES: Final = """
+*{box-sizing:border-box}
+body{margin:0;background:var(--page);color:var(--ink)}
+body{font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:1060px;margin:0 auto;padding:32px 20px 60px}
+header{display:flex;justify-content:space-between;align-items:flex-start;gap:16px;margin-bottom:18px}
+h1{font-size:27px;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}
+h2{font-size:18px;margin:0 0 2px;letter-spacing:-.005em}
+.when,.how,footer{color:var(--soft)}
+.how{margin:0 0 14px;max-width:76ch}
+button{font:inherit;font-size:13px;color:var(--soft);background:var(--card)}
+button{border:1px solid var(--rule);border-radius:8px;padding:5px 11px;cursor:pointer}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:0 0 16px}
+.tile,section{background:var(--card);border:1px solid var(--rule);border-radius:12px}
+.tile{padding:13px 16px;display:flex;flex-direction:column}
+.tile b{font-size:25px;line-height:1.2;font-weight:650;font-variant-numeric:tabular-nums}
+.tile span{font-weight:500}
+.tile small{color:var(--soft)}
+section{padding:20px 22px 16px;margin-bottom:16px;overflow-x:auto}
+.findings{list-style:none;margin:12px 0 4px;padding:0;display:grid;gap:8px}
+.findings li{border-left:4px solid var(--note);background:var(--track);border-radius:0 8px 8px 0;padding:8px 14px}
+.findings li.bad{border-color:var(--bad)}
+.findings li.good{border-color:var(--good)}
+.findings b{font-weight:600}
+.findings p{margin:0;max-width:90ch}
+figure{margin:0 0 14px}
+figcaption{display:flex;flex-wrap:wrap;gap:4px 16px;align-items:baseline;margin-bottom:4px}
+figcaption b{font-weight:600;margin-right:auto}
+.key{font-size:13px;color:var(--soft)}
+.key i{display:inline-block;width:11px;height:11px;border-radius:3px;margin-right:5px;vertical-align:-1px}
+svg{display:block;width:100%;height:auto;min-width:560px}
+.grid{stroke:var(--rule);stroke-width:1}
+.tick{fill:var(--soft);font-size:11.5px}
+.label{fill:var(--ink);font-size:12.5px}
+svg .note{fill:var(--ink);font-size:12px;font-weight:600}
+.line{fill:none;stroke-width:2;stroke-linejoin:round}
+.dot{stroke:var(--card);stroke-width:2}
+.hover{fill:transparent}
+.hover:hover{fill:var(--ink);fill-opacity:.07}
+.track{fill:var(--track)}
+table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
+th,td{text-align:right;padding:6px 9px;border-bottom:1px solid var(--rule);white-space:nowrap}
+th:first-child,td:first-child{text-align:left}
+thead th{color:var(--soft);font-weight:500}
+tbody th{font-weight:500}
+.unknown{color:var(--soft);font-style:italic}
+footer{font-size:13px;margin-top:22px}
+@media print{body{background:#fff}button{display:none}section{break-inside:avoid}}
+"""
+_SCRIPT: Final = """
+document.querySelector("button").onclick = () => {
+  const root = document.documentElement, dark = matchMedia("(prefers-color-scheme:dark)").matches;
+  const now = root.dataset.theme || (dark ? "dark" : "light");
+  root.dataset.theme = now === "dark" ? "light" : "dark";
+};
+"""
+_STYLE: Final = (
+    f":root{{color-scheme:light dark;{_LIGHT}}}"
+    f"@media(prefers-color-scheme:dark){{:root{{{_DARK}}}}}"
+    f":root[data-theme=light]{{color-scheme:light;{_LIGHT}}}:root[data-theme=dark]{{color-scheme:dark;{_DARK}}}{_RULES}"
+)
+
+
+def shell(title: str, when: str, tiles: str, body: str, source: str) -> str:
+    """The page around its sections."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{escape(title)}</title><style>{_STYLE}</style></head>
+<body><main>
+<header><div><h1>{escape(title)}</h1><div class="when">{escape(when)}</div></div>
+<button type="button">light / dark</button></header>
+<div class="tiles">{tiles}</div>
+{body}
+<footer>Made from {escape(source)}. Hover over a plot for its figures.</footer>
+</main><script>{_SCRIPT}</script></body></html>
+"""

@@ -1,0 +1,89 @@
+"""What a journal costs the park and satisfy cycle: the process's CPU time, the writer's thread included."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory.journal import Journal
+from tests.benchmarks.harness import Case, Table, compare
+
+if TYPE_CHECKING:
+    from tests.benchmarks.harness import Run
+
+__all__ = ["main"]
+
+DELAY_MS = 300_000
+
+
+class Ready(DelayedOperation):
+    """Completes when it is told that it may."""
+
+    __slots__ = ("ready",)
+
+    def __init__(self) -> None:
+        super().__init__(DELAY_MS)
+        self.ready = False
+
+    def try_complete(self) -> bool:
+        return self.ready and self.force_complete()
+
+    def on_complete(self) -> None:
+        pass
+
+
+class Idle:
+    """An observer that does nothing: what being observed costs by itself."""
+
+    def parked(self, operation: object, /) -> None:
+        pass
+
+    def finished(self, operation: object, outcome: object, error: object, /) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _cycle(observer: str) -> Iterator[Run]:
+    with contextlib.ExitStack() as stack:
+        journal = None
+        observers = []
+        if observer == "journal":
+            journal = stack.enter_context(Journal(stack.enter_context(tempfile.TemporaryDirectory())))
+            observers = [journal.observer("bench")]
+        elif observer == "idle":
+            observers = [Idle()]
+        purgatory = stack.enter_context(DelayedOperationPurgatory("bench", observers=observers))
+
+        def run(n: int) -> float:
+            park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
+            keys = ["topic-0"]
+            start = time.process_time()
+            for _ in range(n):
+                operation = Ready()
+                park(operation, keys)
+                operation.ready = True
+                check("topic-0")
+            if journal is not None:
+                journal.flush()
+            return time.process_time() - start
+
+        yield run
+
+
+def main(*, quick: bool = False) -> Iterator[Table]:
+    """The cycle without and with a journal."""
+    yield compare(
+        "park and satisfy, with a journal",
+        [
+            Case("no journal", lambda: _cycle(""), 10_000),
+            Case("an observer that does nothing", lambda: _cycle("idle"), 10_000),
+            Case("a journal, all threads' CPU, flushed", lambda: _cycle("journal"), 10_000),
+        ],
+        rounds=5 if quick else 21,
+        scale=0.5 if quick else 1.0,
+        note="a journal should cost at most 1.20",
+    )
