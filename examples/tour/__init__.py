@@ -1,0 +1,21 @@
+"""The whole story in a minute: a replicated broker, real clients, a follower that stops, and what was learned.
+
+Three processes of :mod:`examples.broker` replicate a topic on loopback. A client that nobody here wrote
+(confluent-kafka) produces to it with `acks=all` and long-polls it as a consumer group. In the middle one
+follower is stopped, as if its machine hung: writes that wait for it time out, until it is taken out of the
+in-sync replicas; resumed, it catches up and comes back.
+
+Then the books are balanced (is every acknowledged record there, once?), the clients' figures stand beside
+those of the purgatories, Spark makes a page of the journal, and the addresses are printed.
+
+    __main__     the order of events
+    settings     how long, how much
+    cluster      the processes, and that they end
+    clients      the load
+    ledger       what the clients saw
+    outage       the follower that stops, as a timeline
+    screen       the tables
+    spark        the report
+
+Run it with ``make run``, or ``make run KEEP=1`` to look around in it until Ctrl-C.
+"""

@@ -1,0 +1,135 @@
+"""`python -m examples.tour`: the order of events. `make run` runs it; see the package for what it shows."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from examples.tour.ledger import Ledger
+from examples.tour.settings import Settings
+from examples.tour.spark import ReportError, report, what_is_missing
+
+if TYPE_CHECKING:
+    from examples.tour.cluster import Cluster
+
+_REPLICAS = 3
+_KEPT_RATE = 20.0
+_STOPPED = 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m examples.tour", description="A replicated broker under load.")
+    parser.add_argument("--seconds", type=float, default=12.0, help="how long the load lasts (12)")
+    parser.add_argument("--rate", type=float, default=300.0, help="records a second (300)")
+    parser.add_argument("--stop-at", type=float, help="when the follower is stopped (after a quarter)")
+    parser.add_argument("--resume-at", type=float, help="when it is resumed (at 0.7 of the time)")
+    parser.add_argument("--folder", type=Path, help="for logs, journal and report (var/run/tour-...)")
+    parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C, with a little load")
+    parser.add_argument("--no-report", action="store_true", help="without Spark's page of the journal")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    chosen = {"stop_at": options.stop_at, "resume_at": options.resume_at}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return Settings(seconds=options.seconds, rate=options.rate, **given)
+
+
+def _make_page(journal: Path, folder: Path) -> Path | None:
+    """The report's page; None where there is nothing to make it with, and nobody insists."""
+    if missing := what_is_missing():
+        if os.environ.get("CI") == "true":
+            raise ReportError(f"no report: {missing}")
+        print(f"\nWithout Spark's report of the journal: {missing}", flush=True)
+        return None
+    print("\nSpark reads the journal of what just ran:\n", flush=True)
+    return report(journal, folder / "report", folder / "report.log")
+
+
+def _tour(cluster: Cluster, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
+    from examples.tour import screen  # noqa: PLC0415 - after it is known that the client is installed
+    from examples.tour.clients import Load, Topic, read_all  # noqa: PLC0415
+    from examples.tour.outage import watch  # noqa: PLC0415
+
+    topic = Topic(cluster.bootstrap, settings.partitions, _REPLICAS)
+    ledger = Ledger()
+    with Load(cluster.bootstrap, settings, ledger):
+        outage = watch(cluster, topic, settings, ledger, screen.say)
+    balance = ledger.balance(read_all(cluster.bootstrap, settings.partitions))
+    screen.clients(ledger, outage)
+    screen.purgatories(cluster.urls["console"])
+    print(f"\n{screen.verdict(balance)}", flush=True)
+    page = None if options.no_report else _make_page(cluster.journal / "node-1", folder)
+
+    print("\nServed while it ran:" if not options.keep else "\nServed until Ctrl-C:")
+    for name, url in [("broker", cluster.bootstrap), *sorted(cluster.urls.items())]:
+        print(f"  {name:<8} {url}")
+    print(f"  {'journal':<8} {cluster.journal / 'node-1'}")
+    if page is not None:
+        print(f"  {'report':<8} {page}")
+    sys.stdout.flush()
+    if options.keep:
+        with Load(cluster.bootstrap, settings, Ledger(), rate=_KEPT_RATE):
+            _stay(cluster)
+    return 0 if balance.holds else 1
+
+
+def _stay(cluster: Cluster) -> None:
+    try:
+        while True:
+            cluster.check()
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        print("\nstopping ...", flush=True)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; 0 if every acknowledged record is in the log, once, and the report was made."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        settings = _settings(options)
+    except ValueError as error:
+        parser.error(str(error))
+    for module, install in (("confluent_kafka", "confluent-kafka"), ("google_crc32c", "google-crc32c")):
+        if importlib.util.find_spec(module) is None:
+            print(f"error: this needs {install}: pip install {install}, or let `make run` do it", file=sys.stderr)
+            return 2
+    from examples.tour.cluster import Cluster, ClusterError  # noqa: PLC0415
+
+    folder = options.folder or Path("var/run") / time.strftime("tour-%Y%m%d-%H%M%S")
+    folder.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, _interrupt)  # ended like Ctrl-C, so that everything started is ended too
+    print(
+        f"{_REPLICAS} replicas, {settings.partitions} partitions, {settings.rate:g} records a second with acks=all, "
+        f"{settings.consumers} consumers; a write waits {settings.timeout_ms} ms for its replicas, "
+        f"and a replica {settings.lag_ms} ms behind is given up\n",
+        flush=True,
+    )
+    try:
+        with Cluster(folder, settings) as cluster:
+            code = _tour(cluster, folder, settings, options)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return _STOPPED
+    except (ClusterError, ReportError, TimeoutError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    if code == 0:
+        shutil.rmtree(folder / "data")  # what is worth keeping is the journal and the page
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

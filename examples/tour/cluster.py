@@ -1,0 +1,136 @@
+"""Three broker processes on loopback, and that none outlives us, whatever happens.
+
+Each node is a process group of its own: Ctrl-C in the terminal reaches us alone, and we end the nodes when
+the clients have ended. If we are killed, the nodes find their standard input closed and end; a node that is
+stopped at that moment can't find anything, but its group is orphaned then, and the kernel sends orphaned
+stopped processes SIGHUP and SIGCONT.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from examples.tour.settings import Settings
+
+__all__ = ["Cluster", "ClusterError"]
+
+_HOST = "127.0.0.1"
+_REPLICAS = 3
+_START_S = 60.0
+_STOP_S = 15.0
+
+
+class ClusterError(RuntimeError):
+    """A node did not start, or ended when nobody asked it to."""
+
+
+class Cluster:
+    """Three nodes; node 1 leads, shows its purgatories and keeps a journal of them. A context manager."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._nodes: dict[int, subprocess.Popen[str]] = {}
+        self.ports = _free_ports(_REPLICAS)
+        self.bootstrap = ",".join(f"{_HOST}:{port}" for port in self.ports)
+        self.journal = folder / "journal"
+        #: What node 1 serves where: metrics, console.
+        self.urls: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for node in range(1, _REPLICAS + 1):
+                self._start(node)
+            for node in range(1, _REPLICAS + 1):
+                line = self._first_line(node)
+                self.urls |= dict(re.findall(r"(metrics|console) on (\S+?)(?:,|$)", line))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, node: int) -> None:
+        command = [sys.executable, "-m", "examples.broker", "--node-id", str(node)]
+        command += ["--ports", ",".join(map(str, self.ports)), "--data", str(self._folder / "data")]
+        command += ["--min-isr", "2", "--lag-ms", str(self._settings.lag_ms)]
+        if node == 1:
+            # The journal's folder is then `journal/node-1`: a cluster gives each node its own.
+            command += ["--metrics-port", "0", "--console-port", "0", "--journal", str(self.journal)]
+        with self._log(node).open("ab") as log:
+            self._nodes[node] = subprocess.Popen(  # noqa: S603 - our own program
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0
+            )
+
+    def _log(self, node: int) -> Path:
+        return self._folder / f"node-{node}.log"
+
+    def _first_line(self, node: int) -> str:
+        stdout = self._nodes[node].stdout
+        assert stdout is not None
+        ready, _, _ = select.select([stdout], [], [], _START_S)
+        line = stdout.readline().strip() if ready else ""
+        if "listens" not in line:
+            raise ClusterError(f"node {node} did not start; its log is {self._log(node)}")
+        return line
+
+    def check(self) -> None:
+        """See that all nodes are there.
+
+        Raises:
+            ClusterError: one isn't.
+        """
+        for node, process in self._nodes.items():
+            if process.poll() is not None:
+                raise ClusterError(f"node {node} ended with {process.returncode}; its log is {self._log(node)}")
+
+    def stop(self, node: int) -> None:
+        """Have a node hang: its connections stay open, and nothing comes out of them."""
+        self._nodes[node].send_signal(signal.SIGSTOP)
+
+    def resume(self, node: int) -> None:
+        """Let it go on."""
+        self._nodes[node].send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End all nodes, those that hang too. Harmless twice."""
+        for process in self._nodes.values():
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        give_up = time.monotonic() + _STOP_S
+        for process in self._nodes.values():
+            try:
+                process.wait(max(0.1, give_up - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server((_HOST, 0)) for _ in range(count)]
+    try:
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()

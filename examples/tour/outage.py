@@ -1,0 +1,99 @@
+"""The follower that stops, as a timeline: what is done to it, and what that does to the clients."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from examples.tour.ledger import ACKNOWLEDGED, TIMED_OUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from examples.tour.clients import Topic
+    from examples.tour.cluster import Cluster
+    from examples.tour.ledger import Ledger
+    from examples.tour.settings import Settings
+
+__all__ = ["VICTIM", "Outage", "watch"]
+
+VICTIM = 3
+
+
+class Outage:
+    """Stops the follower and resumes it when it is time, and notes what changed, in seconds of the ledger."""
+
+    def __init__(self, cluster: Cluster, settings: Settings, ledger: Ledger) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._ledger = ledger
+        self._in_sync: set[int] | None = None
+        self._timed_out = False
+        self.stopped_s: float | None = None
+        self.resumed_s: float | None = None
+
+    def act(self, passed_s: float) -> str | None:
+        """Do what is due; say what was done."""
+        if self.stopped_s is None and passed_s >= self._settings.stop_at:
+            self._cluster.stop(VICTIM)
+            self.stopped_s = self._ledger.now_s()
+            return f"node {VICTIM} is stopped; writes wait for it"
+        if self.resumed_s is None and self.stopped_s is not None and passed_s >= self._settings.resume_at:
+            self._cluster.resume(VICTIM)
+            self.resumed_s = self._ledger.now_s()
+            return f"node {VICTIM} is resumed, and catches up"
+        return None
+
+    def notice(self, in_sync: set[int] | None) -> list[str]:
+        """What is new, in words."""
+        news = []
+        if not self._timed_out and self._ledger.verdicts[TIMED_OUT]:
+            self._timed_out = True
+            news.append(f"the first write is answered {TIMED_OUT}")
+        if in_sync is not None and self._in_sync is not None and in_sync != self._in_sync:
+            gone, back = self._in_sync - in_sync, in_sync - self._in_sync
+            if gone:
+                news.append(f"node {_names(gone)} is no longer in sync: writes go on without it")
+            if back:
+                news.append(f"node {_names(back)} is in sync again")
+        self._in_sync = in_sync or self._in_sync
+        return news
+
+    def phase(self, sent_s: float) -> int:
+        """Of a record sent then: 0 before the outage, 1 in it, 2 after it."""
+        if self.stopped_s is None or sent_s < self.stopped_s:
+            return 0
+        return 1 if self.resumed_s is None or sent_s < self.resumed_s else 2
+
+
+def _names(nodes: set[int]) -> str:
+    return " and ".join(map(str, sorted(nodes)))
+
+
+def watch(
+    cluster: Cluster, topic: Topic, settings: Settings, ledger: Ledger, say: Callable[[float, str], None]
+) -> Outage:
+    """Let the time of the load pass, with the outage in it; say once a second how it goes, and at once what is new."""
+    outage = Outage(cluster, settings, ledger)
+    began = time.monotonic()
+    next_line = 0.0
+    while (passed := time.monotonic() - began) < settings.seconds or outage.resumed_s is None:
+        cluster.check()
+        done = outage.act(passed)
+        in_sync = topic.in_sync()
+        for news in [*([done] if done else []), *outage.notice(in_sync)]:
+            say(passed, f"  * {news}")
+        if passed >= next_line:
+            next_line = passed + 1
+            say(passed, _figures(ledger, in_sync))
+        time.sleep(0.1)
+    return outage
+
+
+def _figures(ledger: Ledger, in_sync: set[int] | None) -> str:
+    others = sum(ledger.verdicts.values()) - ledger.verdicts[ACKNOWLEDGED] - ledger.verdicts[TIMED_OUT]
+    return (
+        f"sent {ledger.sent:>6,}   acknowledged {ledger.verdicts[ACKNOWLEDGED]:>6,}   "
+        f"timed out {ledger.verdicts[TIMED_OUT]:>5,}   {f'refused {others:,}   ' if others else ''}"
+        f"received {ledger.received:>6,}   in sync {' '.join(map(str, sorted(in_sync or ()))) or '?'}"
+    )

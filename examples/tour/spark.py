@@ -1,0 +1,67 @@
+"""The page that Spark makes of the journal, by the command that anybody would use: `purgatory pipeline report`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["ReportError", "report", "what_is_missing"]
+
+_NEWEST_TOO_OLD = 16
+
+
+class ReportError(RuntimeError):
+    """The report was due and could not be made."""
+
+
+def what_is_missing() -> str | None:
+    """What there should be to run Spark and isn't, in words; None if all is there."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed (pip install 'delayed-operation-purgatory[spark]')"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if java is None:
+        return "no Java was found (Debian: apt-get install openjdk-17-jre-headless)"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) <= _NEWEST_TOO_OLD:
+        return f"{java} is older than Java 17"
+    return None
+
+
+def report(journal: Path, out: Path, log: Path) -> Path:
+    """Have the journal reported on, showing the steps; gives the page. What else Spark has to say goes to the log.
+
+    Raises:
+        ReportError: Spark ended without one.
+    """
+    command = [sys.executable, "-m", "purgatory", "pipeline", "report", "--journal", str(journal), "--out", str(out)]
+    # A process group of its own, so that nothing of it, the JVM included, is left if we are interrupted.
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        with process.stdout, process.stderr, log.open("w", encoding="utf-8") as rest:
+            for line in process.stderr:
+                if line.startswith("["):
+                    print(f"  {line}", end="", flush=True)
+                else:
+                    rest.write(line)
+            lines = process.stdout.read().splitlines()  # a line or two, which the pipe has held
+        process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    page = Path(next((line for line in reversed(lines) if line.endswith(".html")), ""))
+    if process.returncode or not page.is_file():
+        raise ReportError(f"the report ended with exit code {process.returncode}, without a page; its log is {log}")
+    return page
