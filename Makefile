@@ -15,7 +15,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format cov bench bench-plots docs soak explore mutants programs clean broker bench-broker
+.PHONY: help run test check format cov bench bench-plots bench-spark docs soak explore mutants programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ bench-broker: $(READY) ## Measure the broker example with a real client, beside 
 
 bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
 	$(PY) -m tests.benchmarks.plots $(ARGS)
+
+bench-spark: $(READY) programs ## Measure the pipeline at size on local[2]; JSON in var/ (ARGS="--only report --rows 1000000")
+	$(PY) -m tests.benchmarks.pipeline $(ARGS)
 
 docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html

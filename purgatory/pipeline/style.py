@@ -1,4 +1,4 @@
-"""The pages' shell: structure, colours in light and dark, and the one button. No fonts, scripts or pictures from elsewhere."""
+"""The pages' shell: structure, colours in light and dark, one button; nothing that comes from elsewhere."""
 
 from __future__ import annotations
 
