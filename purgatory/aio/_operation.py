@@ -20,9 +20,10 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from purgatory import DelayedOperation, InvalidOperation, Outcome
+from purgatory import DelayedOperation, InvalidOperation, InvalidSetting, Outcome
 
 if TYPE_CHECKING:
     from purgatory.aio._waiters import Waiters
@@ -58,8 +59,12 @@ class Until(DelayedOperation):
     def try_complete(self) -> bool:
         """Ask the predicate."""
         try:
-            if not self.predicate():
+            holds = self.predicate()
+            if not holds:
                 return False
+            if type(holds) is CoroutineType:  # here, for inspect.iscoroutinefunction() costs more than parking
+                holds.close()
+                raise InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
         except Exception as error:  # noqa: BLE001  # it is raised where it can be handled: in wait_for
             self.error = error
         return self.force_complete()

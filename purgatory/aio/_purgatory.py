@@ -24,7 +24,6 @@ a task that was just cancelled): a check looks at everyone who waits, and whoeve
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -250,7 +249,7 @@ class AsyncPurgatory(Generic[OperationT]):
             Exception: whatever the predicate raises; that ends the wait.
             PurgatoryError: as :meth:`park`.
         """
-        if not callable(predicate) or inspect.iscoroutinefunction(predicate):
+        if not callable(predicate):
             raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
         operation = Until(predicate, timeout_ms)
         outcome = await self.park(operation, keys)  # type: ignore[arg-type]  # one of our own among the user's
@@ -275,12 +274,12 @@ class AsyncPurgatory(Generic[OperationT]):
         mailboxes = self._waiters.mailboxes
         loop = asyncio._get_running_loop()  # None if there is none, where get_running_loop() would raise
         mailbox = None if loop is None else mailboxes.get(loop)
+        if mailbox is not None:
+            return self._sweeps.check(key, mailbox)
         try:
             hash(key)
         except TypeError:
             return self._purgatory.check_and_complete(key)  # which knows what to say to that
-        if mailbox is not None:
-            return self._sweeps.check(key, mailbox)
         if self._owned:
             for home in list(mailboxes.values()):
                 if home.thread != get_ident() and not home.loop.is_closed():

@@ -37,7 +37,10 @@ class Sweeps:
         """Check a key on the mailbox's loop; how many operations were completed before this returned."""
         # Is the key watched by so many? The length of a dict: read at once, and exact enough.
         purgatory = self._purgatory
-        watchers = purgatory._shards[hash(key) % purgatory._shard_count].by_key.get(key)
+        try:
+            watchers = purgatory._shards[hash(key) % purgatory._shard_count].by_key.get(key)
+        except TypeError:
+            watchers = None  # a key without a hash: the core knows what to say to that
         if watchers is None or len(watchers) <= self._size:
             return purgatory.check_and_complete(key)
         place = mailbox.loop, key
