@@ -60,13 +60,14 @@ class Until(DelayedOperation):
         """Ask the predicate."""
         try:
             holds = self.predicate()
-            if not holds:
-                return False
-            if type(holds) is CoroutineType:  # here, for inspect.iscoroutinefunction() costs more than parking
-                holds.close()
-                raise InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
         except Exception as error:  # noqa: BLE001  # it is raised where it can be handled: in wait_for
             self.error = error
+            return self.force_complete()
+        if not holds:
+            return False
+        if type(holds) is CoroutineType:  # asked here, for inspect.iscoroutinefunction() costs more than parking
+            holds.close()
+            self.error = InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
         return self.force_complete()
 
 

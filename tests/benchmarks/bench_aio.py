@@ -158,7 +158,7 @@ CASES: dict[str, Start] = {
 
 
 def _task(awaitable: Awaitable[object]) -> asyncio.Task[object]:
-    return asyncio.ensure_future(awaitable)  # type: ignore[return-value]
+    return asyncio.ensure_future(awaitable)
 
 
 @contextlib.contextmanager
