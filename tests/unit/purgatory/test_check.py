@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
-from tests.support import Waiting, in_thread, run_threads
+from tests.support import Waiting, eventually, in_thread, run_threads
 
 
 def park(purgatory, *keys, **settings):
@@ -89,6 +89,21 @@ def test_operation_that_raises_does_not_stop_the_others(purgatory):
     assert [1, 1] == [purgatory.check_and_complete(key) for key in "ab"]
     assert broken.outcome is None
     assert {"try_complete": 2} == purgatory.snapshot().callback_errors
+
+
+def test_interrupted_check_is_made_up_for_the_others(purgatory):
+    """Those under the key that an interrupted check had not come to yet get their check all the same."""
+
+    def look(operation):
+        if operation.checks == 3:
+            raise KeyboardInterrupt
+
+    operations = [park(purgatory, "k", look=look), park(purgatory, "k")]
+    operations[1].ready = True
+    with pytest.raises(KeyboardInterrupt):
+        purgatory.check_and_complete("k")
+
+    assert eventually(lambda: operations[1].is_completed)
 
 
 def test_one_shard_serves_all_keys(mock_timer):
