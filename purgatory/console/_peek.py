@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open", "now_tick"]
 
-#: Keys walked in one look; about 2 ms.
-KEYS_A_LOOK: Final = 5_000
+#: Keys walked in one look: some 7 ms, twice a second, and only while somebody watches.
+KEYS_A_LOOK: Final = 2_500
 #: How many leaders are shown, and how many candidates are kept for it.
 LEADERS: Final = 12
 CANDIDATES: Final = 4 * LEADERS
