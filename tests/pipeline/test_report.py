@@ -14,7 +14,7 @@ from purgatory.pipeline import advice, gen, occupancy, tables
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.report import EmptyJournal, report
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 COUNT = 3_000
 

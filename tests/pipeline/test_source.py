@@ -12,7 +12,7 @@ from purgatory.pipeline.load import load
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.whatif import Grid, waits_of_trace, whatif, wheels
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 
 class Operation:

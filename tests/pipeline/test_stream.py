@@ -19,7 +19,7 @@ from purgatory.pipeline.load import load
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.verify import place_trace, verify
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,6 @@ def test_the_batch_twin_answers_as_the_plainest_reading_does(spark, tmp_path, br
     assert len(rows) == len({row["operation"] for row in rows})
 
 
-@pytest.mark.timeout(240)
 def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
     """Disorder, bursts, hot keys, late, doubled and malformed rows: not one operation differs between the three."""
     found = verify(spark, "adversarial", tmp_path / "run", operations=150, files=3)
@@ -45,7 +44,6 @@ def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
     assert 0 < found.malformed
 
 
-@pytest.mark.timeout(300)
 def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, trace_rows):
     """Driver and JVM killed in the middle and started again: every operation once, as if nothing had happened."""
     shape = attrs.evolve(gen.WORKLOADS["kafka"], operations=300, events=600)
