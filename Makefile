@@ -15,12 +15,16 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format cov bench bench-plots bench-spark docs soak explore mutants programs clean broker bench-broker
+.PHONY: help run quickstart test check format cov bench bench-plots bench-spark docs soak explore mutants programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: $(READY) ## Watch it work: a small replicated log under load, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
+run: $(READY) ## Watch it work: a broker with three replicas, real clients, a follower that stops, a report (KEEP=1 stays up)
+	@.ci/setup.sh java
+	$(PY) -m examples.tour $(if $(KEEP),--keep) $(ARGS)
+
+quickstart: $(READY) ## The same in small, in one process, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
 	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
 
 test: $(READY) programs ## Run every test (ARGS="-k wheel" for some of them)

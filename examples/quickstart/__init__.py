@@ -12,5 +12,5 @@ appends expire; some partitions are quiet, so some fetches do.
     report      what came of it, in figures
     screen      the same for the eye: a progress line, and a table at the end
 
-Run it with ``python -m examples.quickstart``, or ``make run``.
+Run it with ``python -m examples.quickstart``, or ``make quickstart``.
 """

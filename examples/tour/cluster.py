@@ -9,6 +9,7 @@ stopped processes SIGHUP and SIGCONT.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import select
 import signal
@@ -102,8 +103,10 @@ class Cluster:
                 raise ClusterError(f"node {node} ended with {process.returncode}; its log is {self._log(node)}")
 
     def stop(self, node: int) -> None:
-        """Have a node hang: its connections stay open, and nothing comes out of them."""
-        self._nodes[node].send_signal(signal.SIGSTOP)
+        """Have a node hang: its connections stay open, and nothing comes out of them. It hangs when this returns."""
+        process = self._nodes[node]
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self, node: int) -> None:
         """Let it go on."""
