@@ -142,6 +142,13 @@ MUTANTS = (
         "                raise",
         T_OPERATION + "test_missed_check_of_an_interrupted_checker_is_made_up",
     ),
+    Mutant(
+        "an interrupted check is made up for the others under its key",
+        PURGATORY,
+        "                    self._check_later(operations)\n",
+        "",
+        T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
+    ),
     # -- expiry and checks
     Mutant(
         "expiry and `try_complete` never overlap",

@@ -189,5 +189,5 @@ class PurgatoryModel(RuleBasedStateMachine):
 
 TestPurgatoryModel = PurgatoryModel.TestCase
 TestPurgatoryModel.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
