@@ -71,7 +71,7 @@ def tour(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tour_tells_its_story(tour, tmp_path):
-    """A follower stops: writes time out and go on; nothing acknowledged is lost; Spark's page is there; all has ended."""
+    """A follower stops: writes time out, then go on; nothing acknowledged is lost; Spark's page is there; all ended."""
     if (missing := what_is_missing()) and os.environ.get("CI") != "true":
         pytest.skip(missing)
     process = tour()
