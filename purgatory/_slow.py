@@ -67,10 +67,13 @@ class Watchdog:
             self._purgatories.add(purgatory)
             if self._thread is None:
                 self._rest = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # no more threads to be had: a purgatory works without being looked after
+                    log.error("watchdog_not_started", error=repr(error))
+                    return
+                self._thread = thread
 
     def unwatch(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
         """Look after it no more; with the last, the thread ends. Harmless twice."""

@@ -10,11 +10,10 @@ checks again keeps an empty cell, never the operation and what hangs on it. Cell
 key or by a purge. The token is an object that belongs to the operation alone; as long as a cell refers to it, no other
 can have the same identity, so clearing away a tombstone can never hit a newcomer.
 
-**The shard's lock** guards three things: removing a key's ``Watchers``, the step of an operation at home
-here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that
-exists doesn't take it, nor does making a key's ``Watchers``, by the atomic ``setdefault``: insert, then look at
-``closed``; whoever removes a key sets ``closed`` first and then looks inside, so one of the two sees the other. What
-this prevents, and what Kafka had to be cured of:
+**The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home here
+from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that exists
+doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks inside, so
+one of the two sees the other. What this prevents, and what Kafka had to be cured of:
 
     1. thread A finds the watchers of key K, and is about to add its operation
     2. thread B drops the last operation under K, sees the watchers empty, removes K from the shard
@@ -91,7 +90,9 @@ class WatcherList:
         """Put an operation under a key."""
         watchers = self.by_key.get(key)
         if watchers is None:
-            watchers = self.by_key.setdefault(key, Watchers(key, self))
+            # Behind the lock: setdefault is one step only for keys that compare in C.
+            with self.lock:
+                watchers = self.by_key.setdefault(key, Watchers(key, self))
         watchers[token] = operation
         if watchers.closed:
             # The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it.
@@ -111,10 +112,13 @@ class WatcherList:
                 return
             watchers.closed = True
             # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
-            if watchers.copy():
-                watchers.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
-            else:
+            if not watchers.copy():
                 del self.by_key[watchers.key]
+                return
+            watchers.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
+        except BaseException:
+            watchers.closed = False  # its __eq__ raised: the key stays
+            raise
         finally:
             lock.release()
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -272,6 +272,9 @@ class SystemTimer(Timer):
         while bucket is not None:
             if bucket.level == 0:
                 batch.append(bucket)
+            elif bucket.first <= now and len(bucket) <= SLICE:
+                # The driver was away. Few as they are, they go with the others, for the order of deadlines.
+                batch.append(self._move(bucket, bucket.copy()))
             else:
                 self._cascading.append((bucket, iter(list(bucket.copy()))))
                 self._cascading.sort(key=_by_first)  # the most urgent first
@@ -288,13 +291,27 @@ class SystemTimer(Timer):
         Called with the lock held, and lets go of it in between. Whether anything was handed over, being due already.
         """
         bucket, tasks = self._cascading[0]
+        some = list(islice(tasks, SLICE))
+        due = self._move(bucket, some)
+        if len(some) < SLICE:
+            self._cascading.remove((bucket, tasks))
+            if self._sleepers:
+                self._changed.notify_all()  # another driver sleeps by what it saw before
+        if due:
+            return self._hand_over([due])
+        if self._cascading and bucket.first > self._wheel.hand:
+            self._lock.release()
+            time.sleep(self._rest_s)
+            self._lock.acquire()
+        return False
+
+    def _move(self, bucket: TimerTaskList, tasks: Iterable[TimerTask]) -> TimerTaskList:
+        """Put tasks of a closed coarse bucket in again; those due come back in a closed bucket. The lock is held."""
         wheel, origin_ns, tick_ns = self._wheel, self._origin_ns, self._tick_ns
         below = wheel.levels[bucket.level - 1]
         slots, span, count = below.slots, below.span, len(below.slots)
         due = TimerTaskList(bucket.first, bucket.end, 0, self._lock, closed=True)
-        moved = 0
-        for task in islice(tasks, SLICE):
-            moved += 1  # counted for the end, not for the loop
+        for task in tasks:
             # Under the lock: a canceller that misses the task here waits for the lock, and then finds it where it is.
             if bucket.pop(task, MISSING) is not MISSING:
                 tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
@@ -303,17 +320,7 @@ class SystemTimer(Timer):
                     target = wheel.place(tick)[0] if tick > wheel.hand else due
                 task._bucket = target
                 target[task] = None
-        if moved < SLICE:
-            self._cascading.remove((bucket, tasks))
-            if self._sleepers:
-                self._changed.notify_all()  # another driver sleeps by what it saw before
-        if due:
-            return self._hand_over([due])
-        if self._cascading and bucket.first > wheel.hand:
-            self._lock.release()
-            time.sleep(self._rest_s)
-            self._lock.acquire()
-        return False
+        return due
 
     def _hand_over(self, batch: list[TimerTaskList]) -> bool:
         """Give what is due to the executor, without the lock, which is held before and after."""
