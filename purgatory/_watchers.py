@@ -10,8 +10,8 @@ checks again keeps an empty cell, never the operation and what hangs on it. Cell
 key or by a purge. The token is an object that belongs to the operation alone; as long as a cell refers to it, no other
 can have the same identity, so clearing away a tombstone can never hit a newcomer.
 
-**The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home here
-from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that exists
+**The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home
+here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that exists
 doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks inside, so
 one of the two sees the other. What this prevents, and what Kafka had to be cured of:
 
