@@ -18,7 +18,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from purgatory import Outcome
-from timer import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -81,6 +80,29 @@ class PowerHistogram:
             return tuple(self._counts), self._sum_ns
 
 
+def _measure_parked(
+    histograms: dict[Outcome, PowerHistogram], now_ns: Callable[[], int]
+) -> Callable[[DelayedOperation, Outcome, BaseException | None], None]:
+    # A closure and not a method, and the operation's attributes, not its properties: it runs for every operation.
+    when_satisfied = histograms[_SATISFIED].waiting
+    satisfied, immediate, most = _SATISFIED, _IMMEDIATE, FOLD_AT
+
+    def finished(operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG001
+        if outcome is satisfied:
+            waiting = when_satisfied
+        elif outcome is immediate:
+            return
+        else:
+            waiting = histograms[outcome].waiting
+        due_ns = operation._deadline_ns  # noqa: SLF001
+        # No deadline: completed between the watch and the timer's add, so it has waited for no time at all.
+        waiting.append(now_ns() - due_ns + operation._delay_ms * 1_000_000 if due_ns else 0)  # noqa: SLF001
+        if len(waiting) > most:
+            histograms[outcome].fold()
+
+    return finished
+
+
 class ParkedTime:
     """An observer of one purgatory: how long operations were parked, by outcome, callbacks included.
 
@@ -91,32 +113,21 @@ class ParkedTime:
         now_ns: the clock of the purgatory's timer.
     """
 
-    __slots__ = ("_histograms", "_now_ns", "_satisfied")
+    __slots__ = ("_histograms", "finished")
+
+    #: Takes in how long an operation was parked.
+    finished: Callable[[DelayedOperation, Outcome, BaseException | None], None]
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        self._now_ns = now_ns
-        self._histograms = {outcome: PowerHistogram() for outcome in Outcome if outcome is not _IMMEDIATE}
-        self._satisfied = self._histograms[_SATISFIED].waiting
+        self._histograms: dict[Outcome, PowerHistogram] = {
+            outcome: PowerHistogram() for outcome in Outcome if outcome is not _IMMEDIATE
+        }
+        self.finished = _measure_parked(self._histograms, now_ns)
 
     if TYPE_CHECKING:  # an observer may lack a method, and then isn't called for it; a protocol can't say so
 
         def parked(self, operation: DelayedOperation, /) -> None:
             """Nothing is to be known yet."""
-
-    def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG002
-        """Take in how long the operation was parked."""
-        if outcome is _SATISFIED:
-            waiting = self._satisfied
-        elif outcome is _IMMEDIATE:
-            return
-        else:
-            waiting = self._histograms[outcome].waiting
-        # The attributes and not the properties, for the sake of 60 ns.
-        due_ns = operation._deadline_ns  # noqa: SLF001
-        # No deadline: completed between the watch and the timer's add, so it has waited for no time at all.
-        waiting.append(self._now_ns() - due_ns + operation._delay_ms * NS_PER_MS if due_ns else 0)  # noqa: SLF001
-        if len(waiting) > FOLD_AT:
-            self._histograms[outcome].fold()
 
     def read(self) -> dict[str, Observed]:
         """Nanoseconds parked, by outcome."""

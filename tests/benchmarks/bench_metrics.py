@@ -69,21 +69,25 @@ def _cycle(*observers: Observer, scraped: bool = True) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _scrape(parked: int, keys: int) -> Iterator[Run]:
-    """Render the page while so many operations are parked under so many keys."""
-    registry = CollectorRegistry()
-    register(registry)
-    with DelayedOperationPurgatory("bench") as purgatory:
-        for number in range(parked):
-            purgatory.try_complete_else_watch(Ready(), [number % keys])
+    """Render the page while so many operations are parked under so many keys, and no other case's are."""
 
-        def run(n: int) -> None:
+    def run(n: int) -> float:
+        registry = CollectorRegistry()
+        register(registry)
+        with DelayedOperationPurgatory("bench") as purgatory:
+            for number in range(parked):
+                purgatory.try_complete_else_watch(Ready(), [number % keys])
+            generate_latest(registry)
+            start = time.thread_time()
             for _ in range(n):
                 generate_latest(registry)
+            seconds = time.thread_time() - start
+            for operation in purgatory.operations():
+                operation.cancel()
+        unregister(registry)
+        return seconds
 
-        yield run
-        for operation in purgatory.operations():
-            operation.cancel()
-    unregister(registry)
+    yield run
 
 
 def main(*, quick: bool = False) -> Iterator[Table]:
