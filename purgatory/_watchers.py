@@ -11,9 +11,9 @@ key or by a purge. The token is an object that belongs to the operation alone; a
 can have the same identity, so clearing away a tombstone can never hit a newcomer.
 
 **The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home
-here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that exists
-doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks inside, so
-one of the two sees the other. What this prevents, and what Kafka had to be cured of:
+here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that
+exists doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks
+inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
 
     1. thread A finds the watchers of key K, and is about to add its operation
     2. thread B drops the last operation under K, sees the watchers empty, removes K from the shard
