@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _MAX_LABEL: Final = 200
-_JOURNAL_WIDTH: Final = 11
+_JOURNAL_WIDTH: Final = 9
 _TRACE_WIDTH: Final = 7
 
 
@@ -136,6 +136,9 @@ class Journal(_Folder):
 
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
         self._instance = instance
+        self._words: dict[int, str] = {}
+        self._kept: list[Any] = []
+        self._shifted = False
         super().__init__(FolderWriter(Path(folder), JOURNAL, _JOURNAL_WIDTH, self._batch, Options(**options)))
 
     def observer(
@@ -155,38 +158,36 @@ class Journal(_Folder):
             identify: an operation's own name, where records must be told apart (it costs a dictionary entry
             a record).
         """
-        return _JournalObserver(self._writer, purgatory, now_ns, self._shift(now_ns, epoch_ns), identify)
+        shift = self._shift(now_ns, epoch_ns)
+        self._shifted = self._shifted or shift != 0
+        return _JournalObserver(self._writer, _Source(purgatory, shift), now_ns, identify)
 
     def _batch(self, values: list[Any], first: int) -> Batch:
-        source, kinds, watches, outcomes, errors, deadlines, delays, left, checks, names, shifts = _columns(
-            values, _JOURNAL_WIDTH
-        )
+        sources, kinds, watches, outcomes, errors, deadlines, delays, left, checks = _columns(values, _JOURNAL_WIDTH)
         groups = _Groups()
         keys = [each[0].key if len(each) == 1 else tuple([watcher.key for watcher in each]) for each in watches]
         # Outcomes are singletons, and Enum's own hash is a Python call: their identity groups them at C speed. The
         # number of keys tells one key that is a tuple from several keys.
-        parts = zip(source, kinds, names, keys, map(len, watches), map(id, outcomes), errors, strict=True)
+        parts = zip(sources, kinds, keys, map(len, watches), map(id, outcomes), errors, strict=True)
         index = array("I", map(groups.__getitem__, parts))
-        words = {
-            id(outcome): _word(outcome) for outcome in dict(zip(map(id, outcomes), outcomes, strict=True)).values()
-        }
         texts = [
             [
-                src,
+                source.purgatory,
                 kind.__name__,
-                name,
+                source.name,
                 [label(key)] if count == 1 else _labels(key),
                 self._instance,
-                words[outcome],
+                self._word(outcome, outcomes),
                 _describe(error),
             ]
-            for src, kind, name, key, count, outcome, error in groups
+            for source, kind, key, count, outcome, error in groups
         ]
         # When it was parked is its deadline less its delay; one that never was (immediate) has none.
         created = list(map(sub, deadlines, map(mul, delays, repeat(NS_PER_MS))))
         if 0 in deadlines:
             created = [at if due else now for at, due, now in zip(created, deadlines, left, strict=True)]
-        if any(shifts):
+        if self._shifted:
+            shifts = [source.shift for source in sources]
             created = list(map(add, created, shifts))
             left = list(map(add, left, shifts))
         numbers = {
@@ -196,6 +197,23 @@ class Journal(_Folder):
             "checks": packed(checks),
         }
         return Batch(JOURNAL, first, self._epoch_ns, texts, index, numbers)
+
+    def _word(self, identity: int, outcomes: list[Any]) -> str:
+        word = self._words.get(identity)
+        if word is None:
+            outcome = next(outcome for outcome in outcomes if id(outcome) == identity)
+            self._kept.append(outcome)  # so that no other object ever gets its identity
+            word = self._words[identity] = _word(outcome)
+        return word
+
+
+@attrs.frozen(eq=False)
+class _Source:
+    """What all rows of one observer have in common; compared by identity, which is what makes it cheap."""
+
+    purgatory: str
+    shift: int
+    name: str | None = None
 
 
 @attrs.frozen
@@ -230,9 +248,8 @@ class _JournalObserver:
     def __init__(
         self,
         writer: FolderWriter,
-        purgatory: str,
+        source: _Source,
         now_ns: Callable[[], int] | None,
-        shift: int,
         identify: Callable[[Any], str | None] | None,
     ) -> None:
         buffer, full, refuse = writer.buffer, writer.full, writer.refuse
@@ -240,25 +257,22 @@ class _JournalObserver:
         clock = time.monotonic_ns if now_ns is None else now_ns
 
         def finished(operation: Any, outcome: Any, error: BaseException | None) -> None:
-            left = clock()
+            origin = source if identify is None else attrs.evolve(source, name=identify(operation))
             try:
                 # The core's own slots: its properties say the same and cost 1.3 us more a cycle of 5.
                 row = (
-                    purgatory,
+                    origin,
                     operation.__class__,
                     operation._watches,  # noqa: SLF001
                     outcome,
                     error,
                     operation._deadline_ns,  # noqa: SLF001
                     operation._delay_ms,  # noqa: SLF001
-                    left,
+                    clock(),
                     operation._checks,  # noqa: SLF001
-                    None if identify is None else identify(operation),
-                    shift,
                 )
             except AttributeError:
-                name = None if identify is None else identify(operation)
-                row = (purgatory, *_described(operation, outcome, error, left), name, shift)
+                row = (origin, *_described(operation, outcome, error, clock()))
             if len(buffer) < full:
                 extend(row)
             else:
