@@ -40,7 +40,7 @@ class StreamSettings:
     """How to run the query. Buckets and partitions are fixed by the checkpoint once it exists."""
 
     delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
-    buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_((1, 2, 4, 8, 16, 32, 64, 128)))
+    buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_([2**n for n in range(17)]))
     files_per_batch: int = 1_000
     once: bool = False
 

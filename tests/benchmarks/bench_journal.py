@@ -1,11 +1,11 @@
-"""What a journal costs the park and satisfy cycle: the process's CPU time, the writer's thread included."""
+"""What a journal costs the park and satisfy cycle: CPU time of the service's thread, and of all threads."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
@@ -47,7 +47,7 @@ class Idle:
 
 
 @contextlib.contextmanager
-def _cycle(observer: str) -> Iterator[Run]:
+def _cycle(observer: str, clock: Callable[[], float] = time.process_time) -> Iterator[Run]:
     with contextlib.ExitStack() as stack:
         journal = None
         observers = []
@@ -61,15 +61,15 @@ def _cycle(observer: str) -> Iterator[Run]:
         def run(n: int) -> float:
             park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
             keys = ["topic-0"]
-            start = time.process_time()
+            start = clock()
             for _ in range(n):
                 operation = Ready()
                 park(operation, keys)
                 operation.ready = True
                 check("topic-0")
-            if journal is not None:
+            if journal is not None and clock is time.process_time:
                 journal.flush()
-            return time.process_time() - start
+            return clock() - start
 
         yield run
 
@@ -81,9 +81,10 @@ def main(*, quick: bool = False) -> Iterator[Table]:
         [
             Case("no journal", lambda: _cycle(""), 10_000),
             Case("an observer that does nothing", lambda: _cycle("idle"), 10_000),
-            Case("a journal, all threads' CPU, flushed", lambda: _cycle("journal"), 10_000),
+            Case("a journal: the service's own thread", lambda: _cycle("journal", time.thread_time), 10_000),
+            Case("a journal: all threads, flushed", lambda: _cycle("journal"), 10_000),
         ],
         rounds=5 if quick else 21,
         scale=0.5 if quick else 1.0,
-        note="a journal should cost at most 1.20",
+        note="the cycle with a journal should take at most 1.20 times the one without",
     )
