@@ -386,17 +386,16 @@ MUTANTS = (
     Mutant(
         "a purge starts by itself",
         GRAVEYARD,
-        "                noted.append((watchers, token))\n"
-        "        if len(noted) > self._interval:\n            self._work()",
-        "                noted.append((watchers, token))",
+        "        if self._slice() and self._unattended:",
+        "        if False:",
         T_PURGE + "test_purge_starts_by_itself",
     ),
     Mutant(
         "a large purge is done in slices",
         GRAVEYARD,
-        "        if self._slice() and self._unattended:\n            self.keeper.purge()",
-        "        self._slice()",
-        "tests/unit/purgatory/test_keeper.py::test_keeper_works_off_a_large_purge",
+        "SLICE: Final = 1024",
+        "SLICE: Final = 1 << 30",
+        T_PURGE + "test_purge_that_starts_by_itself_drops_a_slice",
     ),
     # -- shutdown
     Mutant(

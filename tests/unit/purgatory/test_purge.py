@@ -110,6 +110,15 @@ def test_large_purge_is_done_in_slices(threaded):
     assert 0 == threaded.watched
 
 
+def test_purge_that_starts_by_itself_drops_a_slice(mock_timer):
+    """Whoever finds that too much is left behind drops a bounded part of it, and goes on with their own work."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=4_000, reaper_enabled=False) as purgatory:
+        for number in range(2_001):
+            park(purgatory, number, "quiet").cancel()
+
+        assert 2_000 < purgatory.watched < 4_000
+
+
 def test_purge_leaves_who_waits(purgatory):
     """A purge of a list with many living entries drops the dead ones only."""
     operations = [park(purgatory, "k", number) for number in range(200)]
