@@ -88,10 +88,11 @@ def attempt(mutant: Mutant, trees: SimpleQueue[Path]) -> str:
         trees.put(tree)
 
 
-def shown(text: str) -> str:
-    """Code on one line of a table."""
-    first, *rest = [line.strip() for line in text.strip().splitlines()] or [""]
-    return f"`{first}{' …' if rest else ''}`".replace("|", "\\|") if first else "(removed)"
+def shown(text: str, other: str) -> str:
+    """What one text has and the other hasn't, on one line of a table."""
+    rest = [line.strip() for line in other.splitlines()]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and line.strip() not in rest]
+    return " ".join(f"`{line}`" for line in lines).replace("|", "\\|") or "(nothing)"
 
 
 def write_page(mutants: list[Mutant]) -> None:
@@ -103,7 +104,7 @@ def write_page(mutants: list[Mutant]) -> None:
     for mutant in mutants:
         file, _, test = mutant.test.partition("::")
         rows.append(
-            f"| {mutant.guarantee} | `{mutant.file}` | {shown(mutant.line)} | {shown(mutant.instead)} "
+            f"| {mutant.guarantee} | `{mutant.file}` | {shown(mutant.line, mutant.instead)} | {shown(mutant.instead, mutant.line)} "
             f"| `{test}` in `{file.removeprefix('tests/')}` |"
         )
     page = PAGE.read_text(encoding="utf-8")
@@ -137,7 +138,10 @@ def main() -> int:
         fates = []
         for mutant, fate in zip(chosen, executor.map(lambda mutant: attempt(mutant, trees), chosen), strict=True):
             fates.append(fate)
-            print(f"{fate:9}  {mutant.guarantee:55.55}  {mutant.file}  {shown(mutant.line)[:70]}", flush=True)
+            print(
+                f"{fate:9}  {mutant.guarantee:55.55}  {mutant.file}  {shown(mutant.line, mutant.instead)[:70]}",
+                flush=True,
+            )
     killed = fates.count("killed")
     print(f"{killed} of {len(chosen)} mutants killed in {time.monotonic() - began:.0f} s")
     if options.docs and killed == len(MUTANTS):
