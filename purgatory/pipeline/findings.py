@@ -23,6 +23,7 @@ Tone: TypeAlias = Literal["good", "note", "bad"]
 _MANY: Final = 0.5
 _NEARLY_ALL: Final = 0.85
 _EXPIRING: Final = 0.001
+_FEW: Final = 20
 
 
 @attrs.frozen
@@ -123,6 +124,8 @@ def _expiry(
         text += (
             f" A timeout of {duration_text(longer['wait_ms'])} would have let {share_text(longer['survival'])} expire."
         )
+    if operations < _FEW:
+        return [Finding(8, "note", kind[1], text)]
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
     return [Finding((30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5), tone, kind[1], text)]
 
@@ -178,7 +181,7 @@ def _timeout(kind: tuple[str, str], rows: list[Row], advice: list[Row], curve: l
 
 def _waste(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
     checks, wasted, operations = (total(rows, name) for name in ("checks", "wasted_checks", "operations"))
-    if not checks or wasted / operations < 2:
+    if operations < _FEW or wasted / operations < 2:
         return []
     text = (
         f"{share_text(wasted / checks)} of its {count_text(checks)} checks found nothing to do, "

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 _PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
 _MOST: Final = 6
+_FEW: Final = 20  # what happened less often than this is in the table, and in no plot
 
 
 def page(tables: Tables, title: str, source: str) -> str:
@@ -100,7 +101,8 @@ def _windows(tables: Tables, rows: Sequence[Row]) -> list[int]:
 
 
 def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tuple[tuple[str, str], list[Row]]]:
-    return sorted(groups.items(), key=lambda item: -total(item[1], column))[:_MOST]
+    ranked = sorted(groups.items(), key=lambda item: -total(item[1], column))[:_MOST]
+    return [item for item in ranked if total(item[1], column) >= _FEW] or ranked
 
 
 def _name(kind: tuple[str, str]) -> str:
@@ -128,7 +130,7 @@ def _outcomes(tables: Tables) -> str:
 def _latency(tables: Tables) -> str:
     if not tables.latency:
         return ""
-    at = _windows(tables, tables.latency)
+    at = _windows(tables, tables.outcomes)
     figures = []
     for kind, rows in _biggest(by_type(tables.latency), "answered"):
         by_window = {row["window_us"]: row for row in rows}
@@ -149,7 +151,7 @@ def _latency(tables: Tables) -> str:
 
 
 def _survival(tables: Tables) -> str:
-    groups = [(k, rows) for k, rows in by_type(tables.survival).items() if len(rows) > 1][:_MOST]
+    groups = [(k, rows) for k, rows in _biggest(by_type(tables.survival), "left") if len(rows) > 1]
     if not groups:
         return ""
     delays: dict[tuple[str, str], int] = {}
