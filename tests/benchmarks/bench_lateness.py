@@ -116,7 +116,13 @@ def expire(
     late_ns = array("q")
     timer = SystemTimer("lateness", executor=InlineExecutor() if inline else None)
     waiting = [_Stamped(0, late_ns) for _ in range(tasks)]
-    lead_ms = 200 + tasks // 250  # adding them takes a while
+    # Adding them takes a while, which depends on the machine: try it with some, and allow four times as long.
+    with SystemTimer("trial") as trial:
+        start_ns = time.monotonic_ns()
+        for _ in waiting[:10_000]:
+            trial.add(_Stamped(60_000, late_ns))
+        each_ns = (time.monotonic_ns() - start_ns) / min(tasks, 10_000)
+    lead_ms = 200 + int(4 * each_ns * tasks / 1e6)
     start_ns = time.monotonic_ns()
     for number, task in enumerate(waiting):
         passed_ms = (time.monotonic_ns() - start_ns) // 1_000_000

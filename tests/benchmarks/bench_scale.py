@@ -148,9 +148,7 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
     say("scale: by operations parked")
     sizes = (0, 1_000, 10_000) if quick else (0, 1_000, 10_000, 100_000, 1_000_000)
-    most = sizes if quick else (*sizes, 3_000_000, 10_000_000)  # some 7 GB
-    yield grown(most, rounds=rounds, scale=scale)
-    yield grown(sizes, per_key=1_000, slug="scale-keys", rounds=rounds, scale=scale)
-    yield grown(sizes, per_key=None, slug="scale-one-key", rounds=rounds, scale=scale)
+    for per_key, slug in ((1, "scale-parked"), (1_000, "scale-keys"), (None, "scale-one-key")):
+        yield grown(sizes, per_key=per_key, slug=slug, rounds=rounds, scale=scale)
     say("scale: a hot key")
     yield from hot_key(sizes=(1, 100, 1_000) if quick else (1, 100, 10_000, 100_000), rounds=rounds, scale=scale)
