@@ -103,8 +103,9 @@ def write_page(mutants: list[Mutant]) -> None:
     ]
     for mutant in mutants:
         file, _, test = mutant.test.partition("::")
+        before, after = shown(mutant.line, mutant.instead), shown(mutant.instead, mutant.line)
         rows.append(
-            f"| {mutant.guarantee} | `{mutant.file}` | {shown(mutant.line, mutant.instead)} | {shown(mutant.instead, mutant.line)} "
+            f"| {mutant.guarantee} | `{mutant.file}` | {before} | {after} "
             f"| `{test}` in `{file.removeprefix('tests/')}` |"
         )
     page = PAGE.read_text(encoding="utf-8")
