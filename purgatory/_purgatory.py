@@ -285,10 +285,12 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         # Count it as parked, and look what happened since the last check.
         lock = home.lock
         lock.acquire()
-        home.parked += 1
-        outcome = operation._outcome
-        closed = self._closed
-        lock.release()
+        try:
+            home.parked += 1
+            outcome = operation._outcome
+            closed = self._closed
+        finally:
+            lock.release()
         if outcome != OPEN or closed:
             self._put_right(operation, outcome)
         if self._audience.parkers:
