@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from purgatory._log import log_callback_error
 from purgatory._outcome import Outcome
-from purgatory._watchers import CANCELLED, EXPIRED, FORCED, OPEN, SATISFIED, WatcherList, Watchers
+from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
 from timer import MISSING, TimerTask, checked_delay_ms
 
 if TYPE_CHECKING:
@@ -301,6 +301,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         try:
             if self._outcome != OPEN:
                 return False
+            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
+                outcome = FORCED  # from outside, begun while it was being parked; it counts as parked by now
             self._outcome = outcome
             home.left[outcome] += 1
             home.checks += self._checks

@@ -286,8 +286,9 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         lock = home.lock
         lock.acquire()
         try:
-            home.parked += 1
             outcome = operation._outcome
+            if outcome != IMMEDIATE:
+                home.parked += 1
             closed = self._closed
         finally:
             lock.release()
