@@ -212,16 +212,14 @@ OURS = (
         try:
             if self._outcome != OPEN:
                 return False
-            self._outcome = outcome
-            home.left[outcome] += 1
+            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
         """,
         """
         if self._outcome != OPEN:
             return False
         lock.acquire()
         try:
-            self._outcome = outcome
-            home.left[outcome] += 1
+            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
         """,
         "complete_vs_cancel",
         1,
