@@ -56,9 +56,8 @@ MUTANTS = (
     Mutant(
         "`on_complete` runs once, `force_complete` is True once",
         OPERATION,
-        "            if self._outcome != OPEN:\n                return False\n"
-        "            self._outcome = outcome\n            home.left",
-        "            self._outcome = outcome\n            home.left",
+        "            if self._outcome != OPEN:\n                return False\n            if outcome == IMMEDIATE",
+        "            if outcome == IMMEDIATE",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
     ),
     Mutant(
