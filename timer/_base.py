@@ -53,7 +53,7 @@ class TimerStatistics:
         handed_over: tasks whose time came, given to the executor in batches that are not finished.
         running_since_ns: when the batch that runs now was begun, on the timer's clock; None if none runs.
         tick_ms: how finely the timer tells time apart.
-        wheel_size: buckets a level.
+        wheel_size: how many buckets of one level a bucket of the next spans.
         hand: the tick up to which the wheel is empty.
         buckets: of each level, the tasks in each of its buckets, in order of place.
     """

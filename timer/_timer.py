@@ -62,7 +62,7 @@ class SystemTimer(Timer):
     Args:
         name: names its threads and its errors.
         tick_ms: how finely time is told apart. A task runs up to this much late, never early.
-        wheel_size: buckets a level.
+        wheel_size: how many buckets of one level a bucket of the next spans.
         clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
         executor: where due tasks run, as one call a batch; a thread of the timer's own if not given. One that is
             given is not shut down with the timer.

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+from purgatory._watchers import IMMEDIATE
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import TimerTask
 
@@ -44,6 +45,16 @@ def test_force_complete_gives_true_once():
     assert ["complete"] == operation.history
     assert Outcome.FORCED is operation.outcome
     assert operation.is_completed
+
+
+def test_forcing_begun_while_parking_is_counted_once(purgatory):
+    """Who set out to force an operation while it was being parked, and comes when it is, has forced a parked one."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["a"])
+
+    assert operation._finish(IMMEDIATE)  # the outcome as it looked when that thread set out
+    assert Outcome.FORCED is operation.outcome
+    assert (0, 1, 0) == (purgatory.parked, purgatory.totals().forced, purgatory.totals().immediate)
 
 
 def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
