@@ -2,6 +2,6 @@
 
 from tests.support.operations import Waiting
 from tests.support.tasks import Ping
-from tests.support.threads import eventually, in_thread, run_threads
+from tests.support.threads import PATIENCE_S, eventually, in_thread, run_threads
 
-__all__ = ["Ping", "Waiting", "eventually", "in_thread", "run_threads"]
+__all__ = ["PATIENCE_S", "Ping", "Waiting", "eventually", "in_thread", "run_threads"]

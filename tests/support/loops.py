@@ -54,6 +54,6 @@ async def purgatory_on(driver, **settings):
 
 async def until(condition):
     """Let the loop run until the condition holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S / 2):
         while not condition():  # noqa: ASYNC110  # what is waited for has no event
             await asyncio.sleep(0.001)

@@ -770,7 +770,7 @@ def test_shutdown_by_wait_lets_operations_complete(run, opened):
         async with opened() as purgatory:
             first, second = Waiting(), Waiting()
             tasks = await parked(purgatory, first, second)
-            ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=100))
+            ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=500))
             await asyncio.sleep(0.005)
             first.ready = True
             purgatory.check_and_complete("k")

@@ -90,6 +90,7 @@ def test_payload_is_never_shown(fetch, console, get):
 
 def test_rates_are_per_second(fetch, hub):
     """Outcomes a second are what happened between two looks."""
+    began = time.monotonic()
     hub.latest()
     for _ in range(40):
         fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
@@ -97,7 +98,7 @@ def test_rates_are_per_second(fetch, hub):
     with hub._sampling:
         state = hub._sampler.look()
 
-    assert 20 < state["purgatories"][0]["rates"]["immediate"] <= 140
+    assert 40 / (time.monotonic() - began) <= state["purgatories"][0]["rates"]["immediate"] <= 40 / 0.3
 
 
 def test_history_is_kept(fetch, hub, get):

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
-from tests.support import Waiting, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread
 
 
 @pytest.fixture
@@ -94,14 +94,14 @@ def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
 
     def block(operation):
         begun.set()
-        go.wait(10)
+        go.wait(2 * PATIENCE_S)
 
     slow = parked(purgatory, ["slow"], complete=block)
     slow.ready = True
     thread = threading.Thread(target=lambda: purgatory.check_and_complete("slow"))
     thread.start()
     try:
-        assert begun.wait(5)
+        assert begun.wait(PATIENCE_S)
         quick = parked(purgatory, ["quick"])
         quick.ready = True
         assert 1 == in_thread(lambda: purgatory.check_and_complete("quick"))
@@ -111,7 +111,7 @@ def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
         assert 1 == in_thread(lambda: purgatory.check_and_complete("slow"))
     finally:
         go.set()
-        thread.join(5)
+        thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert ["complete"] == slow.history
 
@@ -162,13 +162,13 @@ def test_shutting_down_from_a_hook_ends(no_threads_left):
 
     def end(operation):
         inside.set()
-        go.wait(5)
+        go.wait(PATIENCE_S)
         purgatory.shutdown(timeout_ms=50)
 
     operation = parked(purgatory, delay_ms=1, complete=end)
-    assert inside.wait(5)
+    assert inside.wait(PATIENCE_S)
     threading.Timer(0.05, go.set).start()
-    report = in_thread(lambda: purgatory.shutdown(timeout_ms=200), seconds=10)
+    report = in_thread(lambda: purgatory.shutdown(timeout_ms=200))
     assert report.name == "faults"
     assert eventually(lambda: operation.outcome is Outcome.EXPIRED)
     assert purgatory.shutdown() == report

@@ -95,7 +95,7 @@ def test_a_forked_child_may_make_its_own_and_end():
             with DelayedOperationPurgatory("child") as child:
                 op = Op(20)
                 child.try_complete_else_watch(op, ["k"])
-                give_up = time.monotonic() + 10
+                give_up = time.monotonic() + 30
                 while not op.is_completed and time.monotonic() < give_up:
                     time.sleep(0.005)
             print("child ends", flush=True)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
-from tests.support import Ping, Waiting, eventually
+from tests.support import PATIENCE_S, Ping, Waiting, eventually
 from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, SystemTimerReaper, check_invariants
 
 
@@ -69,12 +69,12 @@ def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
             with lock:
                 checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"))
                 checker.start()
-                checker.join(5)
+                checker.join(PATIENCE_S)
         assert not operation.is_completed
         with lock:
             checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"))
             checker.start()
-            checker.join(5)
+            checker.join(PATIENCE_S)
         assert eventually(lambda: operation.is_completed)
 
 

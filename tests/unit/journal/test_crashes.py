@@ -148,14 +148,14 @@ def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, operation,
         started = time.monotonic()
         for _ in range(5_000):
             observer.finished(operation(), outcome.SATISFIED, None)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert not journal.flush(0.05)
         stats = journal.stats()
         assert 0 < stats.write_errors
         assert 0 < stats.dropped
         assert stats.buffered <= 110
         FullDisk.room = 10**9
-        assert journal.flush(10)
+        assert journal.flush(30)
     stats = journal.stats()
     assert 5_000 == stats.written + stats.dropped
     assert list(range(stats.written)) == [row.seq for row in read(tmp_path)]
@@ -179,9 +179,9 @@ def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, 
         started = time.monotonic()
         for _ in range(3):
             observer.finished(operation(), outcome.SATISFIED, None)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         FullDisk.room = 10**9
-        assert journal.flush(10)
+        assert journal.flush(30)
     assert 3 == journal.stats().written + journal.stats().dropped
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import ActionQueue
-from tests.support import run_threads
+from tests.support import PATIENCE_S, run_threads
 
 
 def test_actions_run_in_order_when_the_queue_is_run():
@@ -97,7 +97,7 @@ def test_every_action_runs_once():
     run_threads(*[lambda first=first: add(first) for first in (0, 500, 1000)])
     done.set()
     for runner in runners:
-        runner.join(5)
+        runner.join(PATIENCE_S)
     queue.try_complete_actions()
 
     assert list(range(1500)) == sorted(made)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 
-from tests.support import Ping, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, eventually, in_thread
 from timer import InlineExecutor, ManualClock, SystemTimer, Timer, TimerConfigError, TimerTaskList, check_invariants
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -75,7 +75,7 @@ def test_early_wakeup_runs_nothing(clock):
 
     clock.advance(5)
     timer.wake()
-    driver.join(5)
+    driver.join(PATIENCE_S)
     assert [task] == task.log
 
 
@@ -109,7 +109,7 @@ def test_advance_ends_with_the_timer():
     waiter = threading.Thread(target=lambda: answers.append(timer.advance_clock(60_000)), daemon=True)
     waiter.start()
     timer.shutdown()
-    waiter.join(5)
+    waiter.join(PATIENCE_S)
 
     assert [False] == answers
 
@@ -222,8 +222,8 @@ def test_exit_in_a_task_stops_nobody(clock):
         clock.advance(6)
         timer.advance_clock(0)
 
-        assert tasks[1].ran.wait(5)
-        assert tasks[2].ran.wait(5)
+        assert tasks[1].ran.wait(PATIENCE_S)
+        assert tasks[2].ran.wait(PATIENCE_S)
     assert [SystemExit] == [type(error) for error in reported]
 
 
@@ -300,7 +300,7 @@ def test_cascade_lets_others_in(clock):
     for task in tasks[500:700]:
         timer.add(task)
         sizes.append(timer.size)
-    mover.join(5)
+    mover.join(PATIENCE_S)
 
     assert 500 == len(cancelled)
     assert {1_500} == set(sizes)
@@ -329,7 +329,7 @@ def test_task_cancelled_and_added_again_while_a_cascade_moves_it(clock, monkeypa
     monkeypatch.setattr(TimerTaskList, "pop", pop, raising=False)
     clock.advance(8)
     timer.advance_clock(0)
-    helper[0].join(5)
+    helper[0].join(PATIENCE_S)
     monkeypatch.undo()
 
     assert 2 == timer.size
@@ -346,7 +346,7 @@ def test_shutdown_in_the_middle_of_a_cascade(clock, monkeypatch):
     mover = threading.Thread(target=timer.advance_clock, args=(0,), daemon=True)
     mover.start()
     left = timer.shutdown()
-    mover.join(5)
+    mover.join(PATIENCE_S)
 
     assert 3_000 == len({*left, *[task for task in tasks if task.log]})
     assert not any(task.is_pending for task in tasks)
