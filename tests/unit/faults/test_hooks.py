@@ -57,9 +57,8 @@ def test_a_stop_of_the_callers_thread_reaches_the_caller_and_loses_no_check(purg
     with pytest.raises(error):
         purgatory.check_and_complete("k")
     assert ["complete"] == first.history
-    assert eventually(lambda: all(operation.is_completed for operation in rest))
-    assert eventually(lambda: not purgatory.operations())
-    assert [["complete"]] * 4 == [operation.history for operation in [first, *rest]]
+    assert eventually(lambda: [operation.history for operation in [first, *rest]] == [["complete"]] * 4)
+    assert [] == purgatory.operations()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
