@@ -1,14 +1,16 @@
 """Keys with a mind of their own, and keys with a crowd."""
 
+import gc
+import sys
 import threading
 import time
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, Outcome, UnhashableKey
-from tests.support import Waiting, in_thread
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, UnhashableKey
+from tests.support import PATIENCE_S, Waiting, in_thread
 
-CROWD = 200_000
+CROWD = 1_000_000
 
 
 class Hostile:
@@ -117,40 +119,184 @@ def test_a_hash_that_calls_the_purgatory_is_served(purgatory):
     assert 0 == purgatory.watched
 
 
-def test_a_crowd_under_one_key_is_left_by_one_without_asking_the_others(purgatory, mock_timer):
-    """With 200,000 operations under a key, completing one takes no longer than with ten."""
+class Alike:
+    """Equal to whatever has the same hash."""
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return True
+
+
+class Unlike(Alike):
+    """Equal to nothing, not even to itself."""
+
+    __hash__ = Alike.__hash__
+
+    def __eq__(self, other):
+        return False
+
+
+class Undecided(Alike):
+    """Equality gives something that is neither true nor false, as an array's does."""
+
+    __hash__ = Alike.__hash__
+
+    def __eq__(self, other):
+        return self
+
+    def __bool__(self):
+        raise ValueError("ambiguous")
+
+
+def test_keys_that_equal_everything_are_one_key(purgatory):
+    """Whatever has their hash finds what waits under any of them; several of them count once."""
+    operations = [Waiting() for _ in range(3)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, [Alike(), 7, Alike()])
+        operation.ready = True
+    assert 3 == purgatory.watched
+    assert 3 == purgatory.check_and_complete(7)
+    purgatory.purge()
+    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+
+
+@pytest.mark.parametrize("keys", [(Unlike(), Unlike()), (float("nan"), float("nan"))])
+def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
+    """Each is found by the very object that was parked under, and cleared away when nobody waits any more."""
+    first, second = Waiting(ready=False), Waiting(ready=False)
+    purgatory.try_complete_else_watch(first, [keys[0]])
+    purgatory.try_complete_else_watch(second, [keys[1]])
+    first.ready = second.ready = True
+    assert 1 == purgatory.check_and_complete(keys[0])
+    assert [["complete"], []] == [first.history, second.history]
+    assert [second] == purgatory.cancel_for_key(keys[1])
+    purgatory.purge()
+    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+
+
+def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, mock_timer):
+    """The comparison with a key that is there raises: whoever parks is told, and whoever waits goes on waiting."""
+    key = Undecided()
+    first, second = Waiting(), Waiting()
+    purgatory.try_complete_else_watch(first, [key])
+    with pytest.raises(ValueError, match="ambiguous"):
+        purgatory.try_complete_else_watch(second, ["k", Undecided()])
+    assert Outcome.CANCELLED is second.outcome
+    first.ready = True
+    assert 1 == purgatory.check_and_complete(key)
+    purgatory.purge()
+    assert (0, 0, 0) == (purgatory.watched, purgatory.snapshot().keys, mock_timer.size)
+
+
+def test_an_equality_that_takes_its_time_holds_up_no_other_shard(mock_timer):
+    """While two keys are being compared, for as long as it takes, those of other shards are parked on and expire."""
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(Alike):
+        __hash__ = Alike.__hash__
+
+        def __eq__(self, other):
+            begun.set()
+            return go.wait(2 * PATIENCE_S)
+
+    with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False, shards=8) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), [Slow()])
+        late = Waiting()
+        parker = threading.Thread(target=purgatory.try_complete_else_watch, args=(late, [Slow()]), daemon=True)
+        parker.start()
+        assert begun.wait(PATIENCE_S)
+        try:
+            satisfied, expiring = Waiting(), Waiting(5)
+            for operation in (satisfied, expiring):
+                assert not in_thread(purgatory.try_complete_else_watch, operation, [6])
+            satisfied.ready = True
+            assert 1 == in_thread(purgatory.check_and_complete, 6)
+            in_thread(mock_timer.advance_clock, 5)
+            assert ["complete", "expire"] == expiring.history
+        finally:
+            go.set()
+            parker.join(PATIENCE_S)
+        assert 2 == len(purgatory.cancel_for_key(7)) == len({late, *purgatory.operations()}) + 1
+
+
+class Bare(DelayedOperation):
+    """As small as an operation can be: there will be many."""
+
+    __slots__ = ()
+    left = [0]
+    ready = False
+
+    def try_complete(self):
+        return self.ready and self.force_complete()
+
+    def on_complete(self):
+        self.left[0] += 1
+
+
+@pytest.mark.slow
+def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
+    """One of a million leaves without asking the others; one check completes all; nothing is left of them.
+
+    In processor time, which is what it takes however busy the machine is.
+    """
+    monkeypatch.setattr(Bare, "left", [0])
+    purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+    gc.collect()
+    blocks = sys.getallocatedblocks()
     for _ in range(CROWD):
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        purgatory.try_complete_else_watch(Bare(60_000), ["k"])
     one = Waiting()
     purgatory.try_complete_else_watch(one, ["k", "l"])
     one.ready = True
-    started = time.perf_counter()
-    assert 1 == purgatory.check_and_complete("l")
-    assert time.perf_counter() - started < 0.05
-    assert CROWD == purgatory.parked == mock_timer.size == len(purgatory.operations_for_key("k"))
+    gc.disable()  # its own walk over a million objects is not what is measured
+    try:
+        started = time.thread_time()
+        assert 1 == purgatory.check_and_complete("l")
+        assert time.thread_time() - started < 0.05
+    finally:
+        gc.enable()
+    assert CROWD == purgatory.parked == mock_timer.size
 
-    started = time.perf_counter()
-    assert CROWD == len(purgatory.cancel_for_key("k"))
-    assert time.perf_counter() - started < 20
-    assert 0 == purgatory.parked == mock_timer.size
+    monkeypatch.setattr(Bare, "ready", True)
+    started = time.thread_time()
+    assert CROWD == purgatory.check_and_complete("k")
+    assert time.thread_time() - started < 30
+    assert [CROWD] == Bare.left
+    assert (0, 0) == (purgatory.parked, mock_timer.size)
+    purgatory.purge()
+    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < CROWD / 1000
+
+
+def test_a_crowd_is_taken_out_at_once(purgatory, mock_timer):
+    """A hundred thousand under a key come back from one call, and leave nothing in the timer."""
+    operations = [Bare(60_000) for _ in range(100_000)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k", "l"])
+    assert set(operations) == set(purgatory.cancel_for_key("k"))
+    assert (0, 0) == (purgatory.parked, mock_timer.size)
+    purgatory.purge()
+    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
 
 
 def test_a_crowd_expires_while_others_are_served(no_threads_left):
-    """Fifty thousand operations under one key fall due at once: each expires once, and another key is not held up."""
+    """Fifty thousand operations under one key fall due at once: each expires once, and another key is served beside."""
     count = 50_000
     with DelayedOperationPurgatory("faults") as purgatory:
         operations = [Waiting(2_000) for _ in range(count)]
         for operation in operations:
             purgatory.try_complete_else_watch(operation, ["k"])
-        slowest = 0.0
-        give_up = time.monotonic() + 60
-        while purgatory.parked and time.monotonic() < give_up:
+        served = 0
+        give_up = time.monotonic() + 2 * PATIENCE_S
+        while (parked := purgatory.parked) and time.monotonic() < give_up:
             one = Waiting()
-            started = time.perf_counter()
             purgatory.try_complete_else_watch(one, ["other"])
             one.ready = True
             assert 1 == purgatory.check_and_complete("other")
-            slowest = max(slowest, time.perf_counter() - started)
-            threading.Event().wait(0.005)
+            served += parked < count  # between the first and the last of them
+            threading.Event().wait(0.001)
     assert [["complete", "expire"]] * count == [operation.history for operation in operations]
-    assert slowest < 5
+    assert served > 0
