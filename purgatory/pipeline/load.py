@@ -106,7 +106,7 @@ def trace_problem() -> Column:
         .when((F.col("kind") == EVENT) & (F.size(keys) != 1), F.lit("an event is of one key"))
         .when((F.col("kind") == OPERATION) & F.col("operation").isNull(), F.lit("an operation without a name"))
         .when((F.col("kind") == OPERATION) & F.col("delay_ms").isNull(), F.lit("no delay"))
-        .when((F.col("kind") == OPERATION) & (F.size(keys) != F.size(F.array_distinct(keys))), F.lit("a key twice"))
+        .when((F.size(keys) > 1) & (F.size(keys) != F.size(F.array_distinct(keys))), F.lit("a key twice"))
         .when((F.col("kind") == OPERATION) & (F.size(keys) > _MAX_KEYS), F.lit(f"more than {_MAX_KEYS} keys"))
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import EVENT, OPERATION
+from purgatory.journal.records import FLUSH, OPERATION
 from purgatory.pipeline.load import LONGEST_MS, trace_problem
 
 if TYPE_CHECKING:
@@ -28,48 +28,30 @@ if TYPE_CHECKING:
 
 def needs(trace: DataFrame) -> DataFrame:
     """Each operation, and the instant at which all its needs were there (null: never)."""
-    good = trace.where(trace_problem().isNull())
-    events = good.where(F.col("kind") == EVENT).select(
-        F.col("keys")[0].alias("key"),
-        F.col("levels")[0].alias("level"),
-        F.lit(0).alias("rank"),
+    good = trace.where((F.col("kind") != FLUSH) & trace_problem().isNull())
+    parked = F.col("kind") == OPERATION
+    # Both kinds from one scan, as one narrow row for each key: an event is what counts no keys.
+    rows = good.select(
+        F.when(parked, F.size("keys")).otherwise(0).alias("count"),
         F.unix_micros("ts").alias("at"),
-        F.lit(None).cast("string").alias("operation"),
-        F.lit(None).cast("int").alias("count"),
-        F.lit(None).cast("long").alias("arrival"),
-        F.lit(None).cast("long").alias("delay_ms"),
+        F.when(parked, F.col("operation")).alias("operation"),
+        F.when(parked, F.col("delay_ms")).alias("delay_ms"),
+        F.explode(F.arrays_zip("keys", "levels")).alias("pair"),
+    ).select(
+        F.col("pair.keys").alias("key"), F.col("pair.levels").alias("level"), "count", "at", "operation", "delay_ms"
     )
-    # A row delivered twice is one operation: the first in sequence stands for all, which are alike.
-    watches = (
-        good.where(F.col("kind") == OPERATION)
-        .select(
-            "operation",
-            F.size("keys").alias("count"),
-            F.unix_micros("ts").alias("arrival"),
-            "delay_ms",
-            F.explode(F.arrays_zip("keys", "levels")).alias("watch"),
-        )
-        .select(
-            F.col("watch.keys").alias("key"),
-            F.col("watch.levels").alias("level"),
-            F.lit(1).alias("rank"),
-            F.lit(None).cast("long").alias("at"),
-            "operation",
-            "count",
-            "arrival",
-            "delay_ms",
-        )
-    )
-    downward = Window.partitionBy("key").orderBy(F.desc("level"), "rank")
-    reached = events.unionByName(watches).withColumn(
-        "first", F.min("at").over(downward.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    downward = Window.partitionBy("key").orderBy(F.desc("level"), "count")
+    event_at = F.when(F.col("count") == 0, F.col("at"))
+    reached = rows.withColumn(
+        "first", F.min(event_at).over(downward.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     )
     missing = F.count_if(F.col("first").isNull())
     return (
-        reached.where(F.col("rank") == 1)
+        reached.where(F.col("count") > 0)
+        # A row delivered twice is one operation: its doubles are alike.
         .groupBy("operation")
         .agg(
-            F.min("arrival").alias("arrival"),
+            F.min("at").alias("arrival"),
             F.min("delay_ms").alias("delay_ms"),
             F.max("count").alias("keys"),
             F.max("first").alias("latest"),
