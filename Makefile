@@ -15,7 +15,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test check format cov bench bench-plots bench-spark docs soak explore mutants programs clean broker bench-broker
+.PHONY: help run quickstart test check format cov bench bench-plots bench-spark docs soak races explore mutants programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -76,9 +76,14 @@ soak: $(READY) ## Load, simulation and race tests, new seeds every round, a thir
 	  $(PY) -m pytest -q --hypothesis-seed=$$seed tests/property tests/concurrency $(ARGS) || exit 1; \
 	done; echo "soak: $$round rounds passed"
 
-BOUND ?= 2
-explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 preemptions; some minutes
-	$(PY) -m tests.explore --bound $(BOUND) $(ARGS)
+RUNS ?= 20
+races: $(READY) ## Run the race tests RUNS=20 times and count failures; what a failing run printed is kept in var/races
+	$(PY) -m tests.concurrency --runs $(RUNS) $(ARGS)
+
+BOUND  ?= 2
+BUDGET ?=
+explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 preemptions (BUDGET=60: seconds for each place)
+	$(PY) -m tests.explore --bound $(BOUND) $(if $(BUDGET),--seconds $(BUDGET)) $(ARGS)
 
 mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test fail: some minutes (ARGS="shutdown" for some)
 	$(PY) -m tests.mutants $(ARGS)

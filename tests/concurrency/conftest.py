@@ -1,6 +1,17 @@
+import os
 import sys
 
 import pytest
+
+#: How often each test is done; `python -m tests.concurrency` asks for more.
+ROUNDS = int(os.environ.get("RACES_ROUNDS", "1"))
+
+
+def pytest_generate_tests(metafunc):
+    """Do every test so many times, each under a name of its own."""
+    if ROUNDS > 1:
+        metafunc.fixturenames.append("again")
+        metafunc.parametrize("again", range(ROUNDS), ids=[f"round{number}" for number in range(ROUNDS)])
 
 
 @pytest.fixture(autouse=True)

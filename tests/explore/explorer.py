@@ -63,7 +63,8 @@ class Explorer:
         """Run every schedule with up to ``bound`` preemptions, or ``limit`` of them, or for so many seconds.
 
         Returns:
-            How many ran, how many preemptions were exhausted, how many steps the longest had.
+            How many ran, how many preemptions were exhausted (-1: not even none), how many schedules were known to be
+            left when it stopped, how many steps the longest had.
 
         Raises:
             Failure: with the first schedule that goes wrong; it has the fewest preemptions of all that do.
@@ -74,7 +75,8 @@ class Explorer:
         for used, queue in enumerate(queues):
             while queue:
                 if (limit is not None and number >= limit) or (give_up is not None and time.monotonic() > give_up):
-                    return SimpleNamespace(schedules=number, bound=used - 1, longest=longest)
+                    left = sum(map(len, queues))
+                    return SimpleNamespace(schedules=number, bound=used - 1, left=left, longest=longest)
                 plan = queue.popleft()
                 number += 1
                 run = self.run_once(scenario, plan)
@@ -82,7 +84,7 @@ class Explorer:
                     raise Failure(scenario, plan, run.problem, number)
                 longest = max(longest, len(run.history))
                 self._branch(plan, used, run.history, queues)
-        return SimpleNamespace(schedules=number, bound=bound, longest=longest)
+        return SimpleNamespace(schedules=number, bound=bound, left=0, longest=longest)
 
     @staticmethod
     def _branch(plan, used, history, queues):
