@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from purgatory._operation import DelayedOperation
     from purgatory._outcome import Observer, Outcome
+    from purgatory._room import Room
 
     _Told = Callable[[DelayedOperation], object]
     _ToldTheEnd = Callable[[DelayedOperation, Outcome, BaseException | None], object]
@@ -28,6 +29,11 @@ __all__ = ["Audience"]
 class Audience:
     """The observers of one purgatory, and what its callbacks raised.
 
+    Args:
+        name: the purgatory's name.
+        observers: those attached from the start.
+        room: is told of all who leave, before any observer.
+
     Attributes:
         parkers: the ``parked`` methods of those attached. Each tuple is replaced as a whole, so that it may be read
             without a lock, and holds bound methods, which spares a look-up an operation.
@@ -35,15 +41,16 @@ class Audience:
         finishers: the ``finished`` methods.
     """
 
-    __slots__ = ("_errors", "_lock", "_name", "_observers", "finishers", "leavers", "parkers")
+    __slots__ = ("_errors", "_lock", "_observers", "_room", "finishers", "leavers", "name", "parkers")
 
-    def __init__(self, name: str, observers: Iterable[Observer]) -> None:
-        self._name = name
+    def __init__(self, name: str, observers: Iterable[Observer], room: Room | None = None) -> None:
+        self.name = name
+        self._room: tuple[_Told, ...] = () if room is None else (room.leaving,)
         self._lock = threading.Lock()
         self._errors: Counter[str] = Counter()
         self._observers: tuple[Observer, ...] = ()
         self.parkers: tuple[_Told, ...] = ()
-        self.leavers: tuple[_Told, ...] = ()
+        self.leavers: tuple[_Told, ...] = self._room
         self.finishers: tuple[_ToldTheEnd, ...] = ()
         for observer in observers:
             self.attach(observer)
@@ -68,7 +75,7 @@ class Audience:
         """Count and log what a hook raised."""
         with self._lock:
             self._errors[hook] += 1
-        log_callback_error(self._name, operation, hook, error)
+        log_callback_error(self.name, operation, hook, error)
 
     def parked(self, operation: DelayedOperation) -> None:
         """An operation was parked."""
@@ -97,7 +104,8 @@ class Audience:
     def _replace(self, observers: tuple[Observer, ...]) -> None:
         self._observers = observers
         self.parkers = tuple(filter(None, (getattr(observer, "parked", None) for observer in observers)))
-        self.leavers = tuple(filter(None, (getattr(observer, "leaving", None) for observer in observers)))
+        leavers = tuple(filter(None, (getattr(observer, "leaving", None) for observer in observers)))
+        self.leavers = self._room + leavers
         self.finishers = tuple(filter(None, (getattr(observer, "finished", None) for observer in observers)))
 
     def _contain_observer(
@@ -106,11 +114,11 @@ class Audience:
         with self._lock:
             self._errors["observer"] += 1
         kind = type(getattr(method, "__self__", method)).__qualname__
-        suppressed = throttle.admit("observer_failed", self._name, kind, type(error).__qualname__)
+        suppressed = throttle.admit("observer_failed", self.name, kind, type(error).__qualname__)
         if suppressed is not None:
             log.error(
                 "observer_failed",
-                purgatory=self._name,
+                purgatory=self.name,
                 operation=type(operation).__qualname__,
                 observer=kind,
                 error=repr(error),

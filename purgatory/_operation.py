@@ -13,9 +13,9 @@ runs ``on_complete``.
 
 If A looked before releasing, B's flag could come between look and release, and both would leave. If B didn't try
 again after setting the flag, A could release and look between B's failed try and the flag. As it is: B's second try
-failed, so A had not released when the flag was already set, so A's look, which comes later, sees it. (Free-threaded
-build: storing an attribute takes and releases the object's own mutex, and releasing a lock is a sequentially
-consistent atomic too, so neither of the two stores can be passed by the load that follows it.)
+failed, so A had not released when the flag was already set, so A's look, which comes later, sees it. (The lock is the
+one cell of a list, see ``purgatory._hold``: a ``pop`` that fails and the ``append`` that gives the cell back go through
+the list's own lock in the free-threaded build, one after the other.)
 
 **A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A
 try missed on such a lock is handed to the purgatory's keeper, a background thread that tries again until it succeeds.
@@ -35,8 +35,9 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from purgatory._hold import Hold, LockLike, SharedHold
 from purgatory._log import log_callback_error
 from purgatory._outcome import Outcome
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
@@ -71,16 +72,6 @@ homeless = _Homeless()
 NEVER_HOME: list[Watchers] = []
 
 
-class LockLike(Protocol):
-    """What an operation asks of a lock: ``threading.Lock`` and ``threading.RLock`` have it."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock, or say that it can't be had."""
-
-    def release(self) -> None:
-        """Let go."""
-
-
 class DelayedOperation(TimerTask, abc.ABC):
     """Something that cannot be done yet, and must be answered within a delay.
 
@@ -107,8 +98,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     __slots__ = (
         "_checks",
+        "_hold",
         "_home",
-        "_lock",
         "_outcome",
         "_overdue",
         "_pending",
@@ -118,8 +109,8 @@ class DelayedOperation(TimerTask, abc.ABC):
     )
 
     _home: WatcherList | None
-    _lock: LockLike
-    _token: object
+    _hold: Hold
+    _token: object  # once it is watched
     _outcome: int
     _phase: int
     _watches: Sequence[Watchers]
@@ -129,13 +120,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
         self._deadline_ns = 0
         self._bucket = None
-        if lock is None:
-            # The lock of an operation's own serves as its token too; see _watchers.
-            self._lock = threading.Lock()
-            self._token = self._lock
-        else:
-            self._lock = lock
-            self._token = object()
+        self._hold = [None] if lock is None else SharedHold(lock)
         self._home = None
         self._outcome = self._phase = OPEN
         self._pending = self._overdue = False
@@ -179,7 +164,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._tell(raised)
             raise
         home = self._home
-        if home is not None and home.purgatory._audience.finishers:
+        if home is not None and home.audience.finishers:
             self._tell(error)
         return True
 
@@ -191,24 +176,28 @@ class DelayedOperation(TimerTask, abc.ABC):
         """
         completed = self._check()
         if self._outcome != OPEN and self._home is not None:
-            self._home.purgatory._graveyard.bury(self)
+            self._home.graveyard.bury(self)
         return completed
 
     def _check(self) -> bool:
         """:meth:`maybe_try_complete`, leaving it to the caller to bury an operation that is complete."""
-        lock = self._lock
+        hold = self._hold
         completed = False
         while self._outcome == OPEN:
-            if not lock.acquire(False):
+            try:
+                hold.pop()
+            except IndexError:
                 self._pending = True
-                if not lock.acquire(False):
-                    if self._token is not lock and self._home is not None:
-                        self._home.purgatory._graveyard.keeper.retry(self)
+                try:
+                    hold.pop()
+                except IndexError:
+                    if type(hold) is not list and self._home is not None:
+                        self._home.graveyard.keeper.retry(self)
                     return False
             if self._phase != OPEN:
                 # A re-entrant lock, and this thread is inside try_complete of this very operation, further up.
                 self._pending = True
-                lock.release()
+                hold.append(None)
                 return False
             expired = False
             error = None
@@ -229,11 +218,11 @@ class DelayedOperation(TimerTask, abc.ABC):
             except BaseException:
                 # This thread is being stopped and won't look at the flag: somebody else must.
                 if self._home is not None:
-                    self._home.purgatory._graveyard.keeper.retry(self)
+                    self._home.graveyard.keeper.retry(self)
                 raise
             finally:
                 self._phase = OPEN
-                lock.release()
+                hold.append(None)
             if expired:
                 self._expire(error)
             if not self._pending:
@@ -301,9 +290,15 @@ class DelayedOperation(TimerTask, abc.ABC):
         try:
             if self._outcome != OPEN:
                 return False
-            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
-                outcome = FORCED  # from outside, begun while it was being parked; it counts as parked by now
             self._outcome = outcome
+            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
+                # From outside, begun while it was being parked. In this order: the parker ends the phase, then looks.
+                self._outcome = outcome = FORCED
+            if outcome != IMMEDIATE:
+                try:
+                    home.waiting.pop()
+                except IndexError:
+                    home.ahead += 1
             home.left[outcome] += 1
             home.checks += self._checks
         finally:
@@ -312,13 +307,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         # TimerTask.cancel, its first look written out. One that expires is in no bucket: it was claimed there.
         if bucket is not None and bucket.pop(self, MISSING) is MISSING and outcome != EXPIRED:
             TimerTask.cancel(self)
-        purgatory = home.purgatory
         if self._phase == OPEN and self._watches:
-            purgatory._graveyard.bury(self)
-        if purgatory._max_parked is not None:
-            purgatory._give_room()
-        if purgatory._audience.leavers:
-            purgatory._audience.leaving(self)
+            home.graveyard.bury(self)
+        if home.audience.leavers:
+            home.audience.leaving(self)
         return True
 
     def _finish_homeless(self, outcome: int) -> bool:
@@ -368,13 +360,13 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _tell(self, error: BaseException | None) -> None:
         home = self._home
-        if home is not None and home.purgatory._audience.finishers:
+        if home is not None and home.audience.finishers:
             outcome = _OUTCOMES[self._outcome]
             assert outcome is not None
-            home.purgatory._audience.finished(self, outcome, error)
+            home.audience.finished(self, outcome, error)
 
     def _contain(self, hook: str, error: BaseException) -> None:
         if self._home is not None:
-            self._home.purgatory._audience.contain(self, hook, error)
+            self._home.audience.contain(self, hook, error)
         else:
             log_callback_error(None, self, hook, error)

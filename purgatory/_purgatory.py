@@ -24,9 +24,17 @@ completed by a check before there is anything to cancel there:
     2. B checks, completes the operation, and finds no timer entry to cancel
     3. A adds the operation to the timer, where it would stay until its time is up
 
-So A, after adding, takes the home shard's lock, under which the operation's outcome is decided, and looks: if it has
-one, A cancels the entry. If it gets one later, whoever decides it sees the entry. The same hold of the lock counts the
-operation as parked and sees whether a shutdown has come between.
+So A, after adding, looks at the outcome: if there is one, A cancels the entry. If it comes later, whoever decides it
+looks for the entry afterwards, and sees it. (Free-threaded build: "which bucket" and "which outcome" are two slots of
+one object, whose stores go through its own mutex; so one comes first, and the other's thread sees it.)
+
+**Shut down meanwhile.** The parker looks at ``_closed`` after watching; ``shutdown`` sets it before it collects what is
+watched. Both go through the dict of the key's watchers, so either the operation is collected or its parker sees the
+flag and takes it out again.
+
+**Completed from outside while it is parked.** What ends in the first two checks counts as immediate and never as
+parked. Who decides that writes the outcome first and then looks whether the parker is still at it; the parker leaves
+first and then looks at the outcome. If both were late, they meet: the outcome is "forced", and it was parked.
 """
 
 from __future__ import annotations
@@ -43,15 +51,16 @@ from purgatory._errors import (
     InvalidSetting,
     NoKeys,
     PurgatoryClosed,
-    PurgatoryFull,
     UnhashableKey,
     WatchKeysType,
     whole,
 )
 from purgatory._graveyard import Graveyard
+from purgatory._hold import wait_for
 from purgatory._live import enroll
-from purgatory._log import log, throttle
+from purgatory._log import log
 from purgatory._operation import NEVER_HOME, DelayedOperation, homeless
+from purgatory._room import Room
 from purgatory._shutdown import Drain, let_go, settle
 from purgatory._slow import watch
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals, take_snapshot
@@ -116,13 +125,10 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         "_closing",
         "_driver",
         "_graveyard",
-        "_max_parked",
         "_name",
         "_own_timer",
-        "_rejected",
         "_report",
         "_room",
-        "_room_lock",
         "_shard_count",
         "_shards",
         "_timer",
@@ -148,14 +154,11 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         self._name = name
         self._broker_id = broker_id
         self._shard_count = whole("shards", shards, 1)
-        self._max_parked = None if max_parked is None else whole("max_parked", max_parked, 1)
-        self._room = max_parked or 0
-        self._room_lock = threading.Lock()
-        self._rejected = 0
+        self._room = None if max_parked is None else Room(name, whole("max_parked", max_parked, 1))
         self._admitted: set[type] = set()
-        self._audience = Audience(name, observers)
-        self._shards: list[WatcherList] = [WatcherList(self) for _ in range(shards)]
+        self._audience = Audience(name, observers, self._room)
         self._graveyard = Graveyard(whole("purge_interval", purge_interval, 0), name, unattended=reaper_enabled)
+        self._shards = [WatcherList(self._audience, self._graveyard) for _ in range(shards)]
         self._closed = False
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport | None = None
@@ -196,29 +199,27 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         if operation._home is not None:
             raise AlreadyParked(operation)
         keys = watch_keys if type(watch_keys) is list or type(watch_keys) is tuple else _checked_keys(watch_keys)
-        shards, count = self._shards, self._shard_count
         try:
-            homes: tuple[WatcherList, ...]
-            if len(keys) == 1:
-                homes = (shards[hash(keys[0]) % count],)
-            else:
-                keys = tuple(dict.fromkeys(keys))
-                homes = tuple([shards[hash(key) % count] for key in keys])
+            if len(keys) != 1:
+                keys = list(dict.fromkeys(keys))
+                if not keys:
+                    raise NoKeys
+            key = keys[0]
+            home = self._shards[hash(key) % self._shard_count]
         except TypeError:
             raise _unhashable(keys) from None
-        if not homes:
-            raise NoKeys
         if self._closed:
             raise PurgatoryClosed(self._name)
-        if self._max_parked is not None:
-            self._take_room(self._max_parked)
+        if self._room is not None:
+            self._room.take()
 
-        home = homes[0]
-        lock = operation._lock
-        lock.acquire()
+        hold = operation._hold
+        try:
+            hold.pop()
+        except IndexError:
+            wait_for(hold)
         if operation._home is not None:  # another thread was quicker
-            lock.release()
-            self._give_room()
+            self._stay_out(operation)
             if operation._pending:
                 operation.maybe_try_complete()
             raise AlreadyParked(operation)
@@ -228,8 +229,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 pass
         if operation._watches is NEVER_HOME:  # forced, or cancelled, before it had a home
             operation._home = None
-            lock.release()
-            self._give_room()
+            self._stay_out(operation)
             return False
         try:
             operation._phase = IMMEDIATE
@@ -241,13 +241,21 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 completed = False
             if operation._outcome != OPEN:
                 # Completed by this very check, or meanwhile from outside.
-                if operation._outcome != IMMEDIATE:
-                    self._count_parked(home)
-                return completed and operation._outcome == IMMEDIATE
-            if len(homes) == 1:
-                operation._watches = (home.watch(keys[0], operation._token, operation),)
+                return self._at_once(operation, home) and completed
+            operation._token = token = object()
+            if len(keys) == 1:
+                # WatcherList.watch, its usual way written out.
+                watchers = home.by_key.get(key)
+                if watchers is None:
+                    operation._watches = home.watch(key, token, operation).alone
+                else:
+                    operation._watches = watchers.alone
+                    watchers[token] = operation
+                    if watchers.closed:
+                        watchers.pop(token, None)
+                        operation._watches = home.watch(key, token, operation).alone
             else:
-                self._watch(operation, keys, homes)
+                self._watch(operation, keys, token)
             if operation._outcome == OPEN:
                 operation._checks = 2
                 try:
@@ -256,15 +264,15 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                     self._audience.contain(operation, "try_complete", error)
             if operation._outcome == IMMEDIATE:
                 self._graveyard.bury(operation)
-                return completed
+                return self._at_once(operation, home) and completed
         except BaseException:
             operation._phase = OPEN
             if operation.cancel():
-                self._count_parked(home)
+                home.waiting.append(None)
             raise
         finally:
             operation._phase = OPEN
-            lock.release()
+            hold.append(None)
 
         timer = self._timer
         if operation._outcome == OPEN:
@@ -275,55 +283,61 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                     timer.add(operation)
                 except BaseException as error:
                     ours = operation.cancel()
-                    self._count_parked(home)
+                    home.waiting.append(None)
                     if not isinstance(error, TimerClosed) or not self._closed:
                         raise
                     # A shutdown came between: it has settled the operation, or that is for the caller to do.
                     if ours:
                         raise PurgatoryClosed(self._name) from None
                     return False
-        # Count it as parked, and look what happened since the last check.
-        lock = home.lock
-        lock.acquire()
-        try:
-            outcome = operation._outcome
-            if outcome != IMMEDIATE:
-                home.parked += 1
-            closed = self._closed
-        finally:
-            lock.release()
-        if outcome != OPEN or closed:
-            self._put_right(operation, outcome)
+        # What happened since the last check?
+        if operation._outcome == OPEN and not self._closed:
+            home.waiting.append(None)
+        else:
+            self._put_right(operation, home)
         if self._audience.parkers:
             self._audience.parked(operation)
         if operation._pending:
             operation.maybe_try_complete()
         return False
 
-    def _watch(self, operation: OperationT, keys: Sequence[Hashable], homes: Sequence[WatcherList]) -> None:
+    def _watch(self, operation: OperationT, keys: Iterable[Hashable], token: object) -> None:
         """Put the operation under several keys, until it is complete."""
-        token = operation._token
+        shards, count = self._shards, self._shard_count
         watches: list[Watchers] = []
         operation._watches = watches
-        for shard, key in zip(homes, keys, strict=True):
+        for key in keys:
             if operation._outcome != OPEN:
                 break
-            watches.append(shard.watch(key, token, operation))
+            watches.append(shards[hash(key) % count].watch(key, token, operation))
 
     @staticmethod
-    def _count_parked(home: WatcherList) -> None:
-        """Count an operation as parked that is out again already, so that what came and what left add up."""
-        with home.lock:
-            home.parked += 1
+    def _at_once(operation: OperationT, home: WatcherList) -> bool:
+        """Whether an operation that is complete counts as immediate; if not, it is counted as parked."""
+        operation._phase = OPEN
+        lock = home.lock
+        lock.acquire()  # behind it, whoever decided has made up his mind
+        lock.release()
+        if operation._outcome == IMMEDIATE:
+            return True
+        home.waiting.append(None)
+        return False
 
-    def _put_right(self, operation: OperationT, outcome: int) -> None:
+    def _put_right(self, operation: OperationT, home: WatcherList) -> None:
         """An operation was completed, or the purgatory shut down, while it was being parked."""
-        if outcome != OPEN:
+        self._at_once(operation, home)
+        if operation._outcome != OPEN:
             # Whoever completed it may have come before its last watch, or before the timer.
             self._graveyard.bury(operation)
             TimerTask.cancel(operation)
         elif operation.cancel():
             raise PurgatoryClosed(self._name)
+
+    def _stay_out(self, operation: OperationT) -> None:
+        """Give back what an operation took that is not parked after all."""
+        operation._hold.append(None)
+        if self._room is not None:
+            self._room.give()
 
     # -- satisfy
 
@@ -348,7 +362,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         completed = 0
         graves = 0
         # A list, made in one step that is atomic in both builds: operations come and go while hooks run.
-        operations = list(watchers.values())
+        operations = [*watchers.values()]
         for operation in operations:
             if operation is None:
                 graves += 1
@@ -364,7 +378,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                     # This thread is being stopped: the others under the key have not had their check.
                     self._check_later(operations)
                     raise
-                if len(operation._watches) > 1:
+                if operation._watches is not watchers.alone:
                     self._graveyard.bury(operation, watchers)
                 watchers.pop(operation._token, None)
         if graves:
@@ -442,7 +456,12 @@ class DelayedOperationPurgatory(Generic[OperationT]):
     @property
     def capacity(self) -> int | None:
         """``max_parked``."""
-        return self._max_parked
+        return None if self._room is None else self._room.limit
+
+    @property
+    def rejected(self) -> int:
+        """How many operations were refused because ``max_parked`` waited."""
+        return 0 if self._room is None else self._room.rejected
 
     @property
     def parked(self) -> int:
@@ -464,7 +483,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         parked, checks, left = 0, 0, [0] * 6
         for shard in self._shards:
             with shard.lock:
-                parked += shard.parked
+                parked += len(shard.waiting) - shard.ahead + sum(shard.left[SATISFIED:])
                 checks += shard.checks
                 for outcome, number in enumerate(shard.left):
                     left[outcome] += number
@@ -583,22 +602,6 @@ class DelayedOperationPurgatory(Generic[OperationT]):
                 operation, "operations are told apart by identity; say eq=False to attrs or dataclass"
             )
         self._admitted.add(kind)
-
-    def _take_room(self, limit: int) -> None:
-        with self._room_lock:
-            if self._room > 0:
-                self._room -= 1
-                return
-            self._rejected += 1
-        suppressed = throttle.admit("purgatory_full", self._name)
-        if suppressed is not None:
-            log.warning("purgatory_full", purgatory=self._name, limit=limit, suppressed=suppressed)
-        raise PurgatoryFull(self._name, limit)
-
-    def _give_room(self) -> None:
-        if self._max_parked is not None:
-            with self._room_lock:
-                self._room += 1
 
 
 def _checked_keys(watch_keys: object) -> Sequence[Hashable]:

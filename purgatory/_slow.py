@@ -120,7 +120,7 @@ class Watchdog:
     def _report(self, frame: FrameType, elapsed_s: float, ident: int) -> None:
         task = frame.f_locals[frame.f_code.co_varnames[0]]
         home = getattr(task, "_home", None)
-        purgatory = None if home is None else home.purgatory.name
+        purgatory = None if home is None else home.audience.name
         hook = frame.f_code.co_name
         with self._lock:
             self._counts[purgatory, hook] += 1

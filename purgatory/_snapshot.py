@@ -150,7 +150,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
         watched=watched,
         keys=keys,
         delayed=totals.waiting if timer is not None else 0,
-        capacity=purgatory._max_parked,
+        capacity=purgatory.capacity,
         purged=purgatory._graveyard.purged,
         purge_debt=purgatory._graveyard.debt,
         oldest_age_ms=None if oldest_ns is None else max(0.0, (now_ns - oldest_ns) / NS_PER_MS),
@@ -158,7 +158,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
         wheel_occupancy=timer.statistics().occupancy if isinstance(timer, SystemTimer) else (),
         totals=totals,
         callback_errors=purgatory._audience.errors(),
-        rejected=purgatory._rejected,
+        rejected=purgatory.rejected,
         closed=purgatory._closed,
     )
 

@@ -137,7 +137,7 @@ class Peek:
         if purgatory is None:
             return {}
         return {
-            "rejected": purgatory._rejected,
+            "rejected": purgatory.rejected,
             "errors": sum(purgatory._audience.errors().values()),
             "purge_debt": purgatory._graveyard.debt,
         }

@@ -205,7 +205,7 @@ class World:
             left = totals.satisfied + totals.expired + totals.cancelled + totals.forced
             assert totals.parked - left == len(still), f"{totals} while {len(still)} wait"
             if purgatory.capacity is not None:
-                assert purgatory._room == purgatory.capacity - len(still), f"room for {purgatory._room} more"
+                assert purgatory._room.left == purgatory.capacity - len(still), f"room for {purgatory._room.left} more"
             for operation in still:
                 for key in operation.wants:
                     found = purgatory.operations_for_key(key)

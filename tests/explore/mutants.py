@@ -60,11 +60,13 @@ KAFKAS = (
         "a check that misses the lock goes without leaving word",
         OPERATION,
         """
-        self._pending = True
-        if not lock.acquire(False):
+        except IndexError:
+            self._pending = True
+            try:
         """,
         """
-        if not lock.acquire(False):
+        except IndexError:
+            try:
         """,
         "check_vs_check",
         1,
@@ -75,7 +77,7 @@ KAFKAS = (
         OPERATION,
         """
             self._phase = OPEN
-            lock.release()
+            hold.append(None)
         if expired:
             self._expire(error)
         if not self._pending:
@@ -84,7 +86,7 @@ KAFKAS = (
         """
             self._phase = OPEN
             pending = self._pending
-            lock.release()
+            hold.append(None)
         if expired:
             self._expire(error)
         if not pending:
@@ -149,16 +151,16 @@ OURS = (
         "a check that has set the flag doesn't try the lock again",
         OPERATION,
         """
-        self._pending = True
-        if not lock.acquire(False):
-            if self._token is not lock and self._home is not None:
-                self._home.purgatory._graveyard.keeper.retry(self)
+        try:
+            hold.pop()
+        except IndexError:
+            if type(hold) is not list and self._home is not None:
+                self._home.graveyard.keeper.retry(self)
             return False
         """,
         """
-        self._pending = True
-        if self._token is not lock and self._home is not None:
-            self._home.purgatory._graveyard.keeper.retry(self)
+        if type(hold) is not list and self._home is not None:
+            self._home.graveyard.keeper.retry(self)
         return False
         """,
         "check_vs_check",
@@ -168,8 +170,8 @@ OURS = (
         "a check that misses a lock held by the user relies on the flag",
         OPERATION,
         """
-        if self._token is not lock and self._home is not None:
-            self._home.purgatory._graveyard.keeper.retry(self)
+        if type(hold) is not list and self._home is not None:
+            self._home.graveyard.keeper.retry(self)
         """,
         "pass",
         "check_vs_user_lock",
@@ -212,14 +214,14 @@ OURS = (
         try:
             if self._outcome != OPEN:
                 return False
-            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
+            self._outcome = outcome
         """,
         """
         if self._outcome != OPEN:
             return False
         lock.acquire()
         try:
-            if outcome == IMMEDIATE and self._phase != IMMEDIATE:
+            self._outcome = outcome
         """,
         "complete_vs_cancel",
         1,
@@ -303,6 +305,34 @@ OURS = (
         "elif False:",
         "park_vs_shutdown",
         1,
+    ),
+    Mutant(
+        "phase-before-outcome",
+        "who forces an operation that is being parked looks at the phase before writing the outcome",
+        OPERATION,
+        """
+        self._outcome = outcome
+        if outcome == IMMEDIATE and self._phase != IMMEDIATE:
+        """,
+        """
+        still = self._phase
+        self._outcome = outcome
+        if outcome == IMMEDIATE and still != IMMEDIATE:
+        """,
+        "park_unready_vs_force",
+        2,
+    ),
+    Mutant(
+        "made-up-mind",
+        "who parks takes the outcome as it is while another still decides between two",
+        PURGATORY,
+        """
+        lock.acquire()  # behind it, whoever decided has made up his mind
+        lock.release()
+        """,
+        "pass",
+        "park_unready_vs_force",
+        3,
     ),
     Mutant(
         "no-wake",

@@ -8,7 +8,9 @@ an operation is split no less finely than the interpreter splits it.
 
 from __future__ import annotations
 
+import builtins
 import dis
+from collections import deque
 from functools import cache
 from types import CodeType
 
@@ -20,7 +22,7 @@ def _words(text: str) -> frozenset[str]:
 #: Fields that are written while another thread may look.
 FIELDS = _words(
     "_outcome _pending _phase _overdue _home _watches _bucket _deadline_ns _closed _recent closed idle limit hand "
-    "_sleepers _cascading _stopped _thread _driver _purging _missed _room _report busy value _value "
+    "_sleepers _cascading _stopped _thread _driver _purging _missed _report busy value _value "
     "ready observers leavers"
 )
 #: Methods that are one atomic step on something shared.
@@ -58,3 +60,78 @@ def points_of(code: CodeType) -> dict[int, str]:
             points[step.offset] = f"truth of {before.argval}"
         before = step
     return points
+
+
+# -- what each instruction touches, for the sake of telling steps that commute
+
+READ, WRITE = 0, 1
+
+#: Methods of containers, by what they are methods of. Those that change it, unless named among the readers.
+_KINDS = {"dict": dict, "list": list, "deque": deque, "set": set}
+_READERS = _words("get copy values items keys index count union intersection difference issubset issuperset isdisjoint")
+_BUILTINS = frozenset(vars(builtins))
+_ALL_READ = frozenset((kind, READ) for kind in _KINDS)
+_TRUTH = ("POP_JUMP", "UNARY_NOT", "TO_BOOL", "JUMP_IF")
+_WHOLE = {"GET_ITER", "FOR_ITER", "UNPACK_SEQUENCE", "UNPACK_EX", "LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE"}
+_WHOLE |= {"DICT_MERGE", "CALL_FUNCTION_EX", "BINARY_SUBSCR", "BINARY_SLICE", "CONTAINS_OP", "COMPARE_OP"}
+
+
+def _of_method(name: str, arguments: int | None = None) -> frozenset[tuple[str, int]]:
+    """What a method of that name touches, if it is a container's: whichever it may be one of."""
+    mode = READ if name in _READERS else WRITE
+    kinds = {kind for kind, type_ in _KINDS.items() if hasattr(type_, name)}
+    if name == "pop" and arguments == 2:  # noqa: PLR2004
+        kinds = {"dict"}
+    return frozenset((kind, mode) for kind in kinds)
+
+
+@cache
+def touches_of(code: CodeType) -> dict[int, frozenset[tuple[str, int]]]:
+    """The offsets in ``code`` that touch something which threads may share: its label, and whether it is changed.
+
+    A label is a field's name, or a kind of container. So it says too much, never too little: two steps with no label in
+    common, or that only read those they have, may change places. What locks, threads and the clock do is noted by the
+    scheduler, object by object.
+    """
+    touches: dict[int, frozenset[tuple[str, int]]] = {}
+    loaded: dict[tuple[int | None, int | None], list[str]] = {}
+    before = None
+    for step in dis.get_instructions(code):
+        name, operation = step.argval, step.opname
+        place = (step.positions.lineno, step.positions.col_offset) if step.positions else (None, None)
+        found: set[tuple[str, int]] = set()
+        if operation in ("LOAD_ATTR", "LOAD_METHOD"):
+            found.add((name, READ))
+            loaded.setdefault(place, []).append(name)
+        elif operation in ("STORE_ATTR", "DELETE_ATTR"):
+            found.add((name, WRITE))
+        elif operation in ("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"):
+            found.add((f"cell {name}", READ))
+        elif operation in ("STORE_DEREF", "DELETE_DEREF"):
+            found.add((f"cell {name}", WRITE))
+        elif operation in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            found.add((f"global {name}", WRITE))
+        elif operation in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.add((f"global {name}", READ))
+            loaded.setdefault(place, []).append(name)
+        elif operation in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
+            found |= {(kind, WRITE) for kind in _KINDS}
+        elif operation in _WHOLE or (
+            operation.startswith(_TRUTH) and before is not None and before.opname.startswith(("LOAD_", "COPY"))
+        ):
+            found |= _ALL_READ
+        elif operation.startswith("CALL"):
+            # The call begins where what is called was loaded.
+            for called in loaded.get(place, ()):
+                found |= _of_method(called, step.arg)
+                if called in _BUILTINS:
+                    found |= _ALL_READ
+        if found:
+            touches[step.offset] = frozenset(found)
+        before = step
+    return touches
+
+
+def commute(some: set[tuple[str, int]], others: set[tuple[str, int]]) -> bool:
+    """Whether steps that touch these could change places without anybody being able to tell."""
+    return not any((label, WRITE) in others or (mode == WRITE and (label, READ) in others) for label, mode in some)

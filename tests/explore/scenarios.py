@@ -178,6 +178,19 @@ def park_vs_force(world):
     return done
 
 
+def park_unready_vs_force(world):
+    """An operation that only force can complete, just when it is parked, is counted once."""
+    purgatory = world.purgatory(max_parked=5)
+    op = operation(world)
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("forcer", lambda: force(world, op))
+
+    def done():
+        assert op.is_completed
+
+    return done
+
+
 def park_vs_cancel(world):
     """An operation that is cancelled while it is parked is out, and nothing is left of it."""
     purgatory = world.purgatory(max_parked=5)
@@ -677,6 +690,7 @@ SCENARIOS = {
         park_vs_expire,
         park_due_vs_check,
         park_vs_force,
+        park_unready_vs_force,
         park_vs_cancel,
         park_twice_vs_check,
         park_vs_shutdown,

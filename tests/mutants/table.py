@@ -28,6 +28,7 @@ GRAVEYARD = "purgatory/_graveyard.py"
 WATCHERS = "purgatory/_watchers.py"
 SHUTDOWN = "purgatory/_shutdown.py"
 AUDIENCE = "purgatory/_audience.py"
+ROOM = "purgatory/_room.py"
 THRESHOLD = "purgatory/_threshold.py"
 TIMER = "timer/_timer.py"
 TASK = "timer/_task.py"
@@ -56,8 +57,8 @@ MUTANTS = (
     Mutant(
         "`on_complete` runs once, `force_complete` is True once",
         OPERATION,
-        "            if self._outcome != OPEN:\n                return False\n            if outcome == IMMEDIATE",
-        "            if outcome == IMMEDIATE",
+        "            if self._outcome != OPEN:\n                return False\n            self._outcome = outcome\n",
+        "            self._outcome = outcome\n",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
     ),
     Mutant(
@@ -92,8 +93,8 @@ MUTANTS = (
     Mutant(
         "a thread that can't get the lock leaves a flag",
         OPERATION,
-        "            if not lock.acquire(False):\n                self._pending = True",
-        "            if not lock.acquire(False):\n                pass",
+        "            except IndexError:\n                self._pending = True\n",
+        "            except IndexError:\n",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
@@ -106,30 +107,33 @@ MUTANTS = (
     Mutant(
         "the holder looks at the flag *after* it let go",
         OPERATION,
-        "                self._phase = OPEN\n                lock.release()\n            if expired:",
-        "                self._phase = OPEN\n                flag = self._pending\n                lock.release()\n"
+        "                self._phase = OPEN\n                hold.append(None)\n            if expired:",
+        "                self._phase = OPEN\n                flag = self._pending\n                hold.append(None)\n"
         "            self._pending = flag\n            if expired:",
         T_OPERATION + "test_flag_set_after_the_release_is_seen",
     ),
     Mutant(
         "whoever sets the flag tries the lock again",
         OPERATION,
-        "                if not lock.acquire(False):\n                    if self._token",
-        "                if True:\n                    if self._token",
+        "                try:\n                    hold.pop()\n"
+        "                except IndexError:\n                    if type",
+        "                if True:\n                    if type",
         T_OPERATION + "test_thread_that_sets_the_flag_tries_again",
     ),
     Mutant(
         "a check never blocks its caller",
         OPERATION,
-        "            if not lock.acquire(False):\n                self._pending = True",
-        "            if not lock.acquire():\n                self._pending = True",
+        "            try:\n                hold.pop()\n"
+        "            except IndexError:\n                self._pending = True\n",
+        "            try:\n                hold.pop() if type(hold) is list else hold.lock.acquire()\n"
+        "            except IndexError:\n                self._pending = True\n",
         T_OPERATION + "test_expiry_missed_on_a_shared_lock_is_made_up",
     ),
     Mutant(
         "a try missed on a shared lock is handed to the keeper",
         OPERATION,
-        "                    if self._token is not lock and self._home is not None:\n"
-        "                        self._home.purgatory._graveyard.keeper.retry(self)\n",
+        "                    if type(hold) is not list and self._home is not None:\n"
+        "                        self._home.graveyard.keeper.retry(self)\n",
         "",
         T_OPERATION + "test_check_missed_on_a_shared_lock_is_made_up",
     ),
@@ -137,7 +141,7 @@ MUTANTS = (
         "a check missed by a thread that is interrupted is made up",
         OPERATION,
         "                if self._home is not None:\n"
-        "                    self._home.purgatory._graveyard.keeper.retry(self)\n                raise",
+        "                    self._home.graveyard.keeper.retry(self)\n                raise",
         "                raise",
         T_OPERATION + "test_missed_check_of_an_interrupted_checker_is_made_up",
     ),
@@ -167,8 +171,8 @@ MUTANTS = (
     Mutant(
         "the lock is held over check, watch, check",
         PURGATORY,
-        "        lock = operation._lock\n        lock.acquire()",
-        "        lock = threading.Lock()\n        lock.acquire()",
+        "        hold = operation._hold\n        try:",
+        "        hold = [None]\n        try:",
         T_PARK + "test_lock_is_held_in_both_checks",
     ),
     Mutant(
@@ -181,8 +185,9 @@ MUTANTS = (
     Mutant(
         "True only if this call completed it",
         PURGATORY,
-        "                self._graveyard.bury(operation)\n                return completed",
-        "                self._graveyard.bury(operation)\n                return True",
+        "                self._graveyard.bury(operation)\n"
+        "                return self._at_once(operation, home) and completed",
+        "                self._graveyard.bury(operation)\n                return self._at_once(operation, home)",
         T_PARK + "test_true_only_if_this_call_completed_it",
     ),
     Mutant(
@@ -371,7 +376,7 @@ MUTANTS = (
     Mutant(
         "a finished operation leaves every key",
         OPERATION,
-        "        if self._phase == OPEN and self._watches:\n            purgatory._graveyard.bury(self)\n",
+        "        if self._phase == OPEN and self._watches:\n            home.graveyard.bury(self)\n",
         "",
         T_PURGE + "test_finished_operation_is_not_kept_alive_by_a_quiet_key",
     ),
@@ -400,15 +405,15 @@ MUTANTS = (
     Mutant(
         "a closed purgatory refuses",
         PURGATORY,
-        "        if self._closed:\n            raise PurgatoryClosed(self._name)\n        if self._max_parked",
-        "        if self._max_parked",
+        "        if self._closed:\n            raise PurgatoryClosed(self._name)\n        if self._room",
+        "        if self._room",
         T_SHUTDOWN + "test_closed_purgatory_refuses",
     ),
     Mutant(
         "an operation that comes in during a shutdown is settled",
         PURGATORY,
-        "        if outcome != OPEN or closed:\n",
-        "        if outcome != OPEN:\n",
+        "        if operation._outcome == OPEN and not self._closed:\n",
+        "        if operation._outcome == OPEN:\n",
         "tests/concurrency/test_purgatory_races.py::test_shutdown_against_everything",
     ),
     Mutant(
@@ -442,23 +447,23 @@ MUTANTS = (
     # -- capacity, input, counters
     Mutant(
         "a full purgatory refuses",
-        PURGATORY,
-        "            if self._room > 0:",
+        ROOM,
+        "            if self.left > 0:",
         "            if True:",
         T_PARK + "test_full_purgatory_refuses",
     ),
     Mutant(
         "whoever leaves makes room",
-        OPERATION,
-        "            purgatory._give_room()",
-        "            pass",
+        AUDIENCE,
+        "        self.leavers = self._room + leavers",
+        "        self.leavers = leavers",
         T_PARK + "test_every_way_out_makes_room",
     ),
     Mutant(
         "no keys is an error",
         PURGATORY,
-        "        if not homes:\n            raise NoKeys\n",
-        "        if not homes:\n            return False\n",
+        "                if not keys:\n                    raise NoKeys\n",
+        "                if not keys:\n                    return False\n",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(

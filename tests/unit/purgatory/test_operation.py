@@ -141,22 +141,24 @@ def test_check_does_not_wait_for_another(purgatory):
     assert ["complete"] == operation.history
 
 
-class Scripted:
-    """A lock whose ``release`` and failing tries can be followed by something."""
+class Scripted(list):
+    """A hold whose giving back and failing tries can be followed by something."""
 
     def __init__(self, after_release=None, after_miss=None):
-        self.lock = threading.Lock()
+        super().__init__([None])
         self.after_release = after_release
         self.after_miss = after_miss
 
-    def acquire(self, blocking=True, timeout=-1):
-        got = self.lock.acquire(blocking, timeout)
-        if not got and self.after_miss is not None:
-            self.after_miss()
-        return got
+    def pop(self):
+        try:
+            super().pop()
+        except IndexError:
+            if self.after_miss is not None:
+                self.after_miss()
+            raise
 
-    def release(self):
-        self.lock.release()
+    def append(self, nothing):
+        super().append(nothing)
         if self.after_release is not None:
             self.after_release()
 
@@ -165,7 +167,7 @@ def test_flag_set_after_the_release_is_seen():
     """A thread that missed the lock just before its release finds the holder looking at the flag after it."""
     operation = Waiting()
     # As if another thread had missed the lock, and set the flag before the holder let go of it.
-    operation._lock = Scripted(after_release=lambda: release(operation))
+    operation._hold = Scripted(after_release=lambda: release(operation))
 
     def release(operation):
         if operation.checks == 1:
@@ -179,10 +181,10 @@ def test_flag_set_after_the_release_is_seen():
 def test_thread_that_sets_the_flag_tries_again():
     """A lock that is released between the failed try and the flag is got by the second try."""
     operation = Waiting(ready=True)
-    lock = Scripted()
-    lock.lock.acquire()
-    lock.after_miss = lambda: lock.lock.release() if operation.checks == 0 and lock.lock.locked() else None
-    operation._lock = lock
+    hold = Scripted()
+    hold.pop()
+    hold.after_miss = lambda: hold.append(None) if operation.checks == 0 and not hold else None
+    operation._hold = hold
 
     assert operation.maybe_try_complete()
 
