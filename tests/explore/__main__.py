@@ -22,6 +22,7 @@ def main():
     parser.add_argument("--bound", type=int, default=2, help="preemptions, at most")
     parser.add_argument("--limit", type=int, help="schedules a scenario, at most")
     parser.add_argument("--seconds", type=float, help="seconds a scenario, at most")
+    parser.add_argument("--everything", action="store_true", help="also schedules to the same effect as others")
     parser.add_argument("--replay", help="tell this one schedule step by step")
     parser.add_argument("--seed", type=int, help="draw schedules instead of enumerating them")
     parser.add_argument("--runs", type=int, default=1000, help="how many to draw")
@@ -46,7 +47,13 @@ def main():
                 found = explorer.sample(scenario, arguments.seed, arguments.runs)
                 end = f"what seed {arguments.seed} draws"
             else:
-                found = explorer.explore(scenario, arguments.bound, limit=arguments.limit, seconds=arguments.seconds)
+                found = explorer.explore(
+                    scenario,
+                    arguments.bound,
+                    limit=arguments.limit,
+                    seconds=arguments.seconds,
+                    everything=arguments.everything,
+                )
                 end = f"bound {found.bound}" if found.bound >= 0 else "nothing"
                 if found.left:
                     end += f"; stopped in bound {found.bound + 1}, with {found.left:,} or more to go"

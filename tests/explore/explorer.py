@@ -3,6 +3,21 @@
 A *preemption* takes the turn from a thread that could have gone on. Races need few of them: almost all known ones show
 with one or two (Musuvathi and Qadeer, CHESS). Where a thread blocks or ends, every other one is tried, at no charge.
 
+**Fewer, and as good as all.** Two steps of two threads that have nothing in common may change places, and nobody could
+tell (:func:`~tests.explore.points.commute`). So of a schedule that puts thread A aside before a step of A's which has
+nothing in common with anything that others do until A goes on, there is another to the same effect that puts A aside
+one step later, or not at all, and has no more preemptions. Hence two rules, which leave at least one of each such
+family:
+
+- a schedule whose last word is such an idle preemption has no successors, but those that keep A aside for longer;
+- a preemption is not tried before a step that has nothing in common with anything that any other thread was ever seen
+  to do, in any schedule. What was seen grows, and so what was left out for this reason is looked at again in the end.
+  (If such a preemption mattered after all, then for the sake of a step of another thread's that was never seen. The
+  first such step is reached, too, if A goes on to where it blocks or ends. That schedule runs: so it was seen.)
+
+Both are checked against the enumeration of everything, and by the mistakes planted (``test_explorer``,
+``test_mutants``). ``everything=True``, or ``--everything``, does without.
+
 A schedule is written ``12>1 40>0``: before step 12 thread 1 takes over, before step 40 thread 0. That text is all it
 takes to run it again: ``python -m tests.explore SCENARIO --replay "12>1 40>0"``.
 """
@@ -17,10 +32,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tests.explore.edition import ROOT, Edition
+from tests.explore.points import READ, WRITE, commute
 from tests.explore.scheduler import Scheduler
 
-#: Modules that hold locks made at import, or nothing that threads share.
+#: Modules that hold locks made at import, or nothing that threads share and change.
 UNTRACED = ("_log.py", "_live.py", "_errors.py", "_check.py", "_snapshot.py", "_cli.py", "_slow.py")
+
+#: Those of them that look at nothing that threads share, either.
+HARMLESS = ("_log.py", "_errors.py", "_check.py")
 
 
 class Failure(AssertionError):
@@ -41,10 +60,11 @@ class Explorer:
         self.edition = edition or Edition()
         files = {name for name in self.edition.files if not name.endswith(UNTRACED)}
         self.traced = frozenset(files | {str(Path(__file__).with_name("scenarios.py"))})
+        self.opaque = frozenset(name for name in self.edition.files - files if not name.endswith(HARMLESS))
 
     def run_once(self, scenario, plan=(), *, record=False, scheduler=None):
         """Run one schedule; gives the scheduler, with ``problem`` set if something was wrong."""
-        scheduler = scheduler or Scheduler(plan, self.traced, record=record)
+        scheduler = scheduler or Scheduler(plan, self.traced, opaque=self.opaque, record=record)
         core = self.edition.attach(scheduler)
         world = World(scheduler, core)
         check = scenario(world)
@@ -59,7 +79,7 @@ class Explorer:
                 scheduler.problem = f"the check raised {error!r}"
         return scheduler
 
-    def explore(self, scenario, bound=2, *, limit=None, seconds=None):
+    def explore(self, scenario, bound=2, *, limit=None, seconds=None, everything=False):
         """Run every schedule with up to ``bound`` preemptions, or ``limit`` of them, or for so many seconds.
 
         Returns:
@@ -70,27 +90,57 @@ class Explorer:
             Failure: with the first schedule that goes wrong; it has the fewest preemptions of all that do.
         """
         queues = [deque([()])] + [deque() for _ in range(bound)]
+        seen = Seen()
+        put_off = []  # (preemptions, plan, thread, what its step touches)
         number = longest = 0
         give_up = None if seconds is None else time.monotonic() + seconds
-        for used, queue in enumerate(queues):
-            while queue:
-                if (limit is not None and number >= limit) or (give_up is not None and time.monotonic() > give_up):
-                    left = sum(map(len, queues))
-                    return SimpleNamespace(schedules=number, bound=used - 1, left=left, longest=longest)
-                plan = queue.popleft()
-                number += 1
-                run = self.run_once(scenario, plan)
-                if run.problem is not None:
-                    raise Failure(scenario, plan, run.problem, number)
-                longest = max(longest, len(run.history))
-                self._branch(plan, used, run.history, queues)
+        while any(queues):
+            used = next(used for used, queue in enumerate(queues) if queue)
+            if (limit is not None and number >= limit) or (give_up is not None and time.monotonic() > give_up):
+                # An earlier level may have been taken up once more, for what was put off.
+                return SimpleNamespace(
+                    schedules=number, bound=used - 1, left=sum(map(len, queues)) + len(put_off), longest=longest
+                )
+            plan = queues[used].popleft()
+            number += 1
+            run = self.run_once(scenario, plan)
+            if run.problem is not None:
+                raise Failure(scenario, plan, run.problem, number)
+            longest = max(longest, len(run.history))
+            if not everything:
+                seen.take(run.slices)
+            self._branch(plan, used, run, queues, None if everything else put_off)
+            if put_off and not queues[used]:
+                put_off = self._look_again(put_off, seen, queues)
         return SimpleNamespace(schedules=number, bound=bound, left=0, longest=longest)
 
     @staticmethod
-    def _branch(plan, used, history, queues):
+    def _look_again(put_off, seen, queues):
+        """Queue what was put off for a reason that no longer holds."""
+        still = []
+        for cost, plan, who, touched in put_off:
+            if seen.commutes(who, touched):
+                still.append((cost, plan, who, touched))
+            else:
+                queues[cost].append(plan)
+        return still
+
+    @staticmethod
+    def _branch(plan, used, run, queues, put_off):
         """Queue the schedules that differ from this one in one more decision, later than all of its own."""
-        chosen = dict(plan)
-        for step in range(plan[-1][0] + 1 if plan else 0, len(history)):
+        history = run.history
+        first, last = plan[-1][0] + 1 if plan else 0, len(history)
+        aside = set()
+        steps = {}
+        if put_off is not None:
+            steps = {step: (worker, touched) for worker, step, touched in run.slices if step is not None}
+            for step, (who, before, back, after) in run.preempted.items():
+                if back is not None and step in steps:
+                    meanwhile = set().union(*(touched for _, _, touched in run.slices[before:after]))
+                    if commute(steps[step][1], meanwhile):
+                        aside.add(who.index)
+                        last = min(last, back)
+        for step in range(first, last):
             current, could_go_on, runnable = history[step]
             if len(runnable) == 1:
                 continue
@@ -98,10 +148,14 @@ class Explorer:
             if cost >= len(queues):
                 continue
             default = current if could_go_on else runnable[0]
-            assert step not in chosen
             for other in runnable:
-                if other != default:
-                    queues[cost].append((*plan, (step, other)))
+                if other == default or other in aside:
+                    continue
+                longer = (*plan, (step, other))
+                if could_go_on and step in steps and not steps[step][0].background:
+                    put_off.append((cost, longer, *steps[step]))
+                else:
+                    queues[cost].append(longer)
 
     def sample(self, scenario, seed, runs, preemptions=4):
         """``runs`` schedules drawn by a seed, each with up to so many preemptions anywhere."""
@@ -143,6 +197,31 @@ class Explorer:
                 lines.append(f"       {step:>4}  {where}:{line} {function}: {what}    {source}")
         lines.append(f"  => {run.problem or 'all is well'}")
         return "\n".join(lines)
+
+
+class Seen:
+    """What each thread was ever seen to touch."""
+
+    def __init__(self):
+        self._by = {}
+
+    def take(self, slices):
+        for worker, _, touched in slices:
+            who = None if worker.background else worker.name
+            for touch in touched:
+                self._by.setdefault(touch, set()).add(who)
+
+    def commutes(self, worker, touched):
+        """Whether no other thread was seen to touch anything that this step of one does, in a way that matters."""
+        if ("*", WRITE) in touched or self._by.get(("*", WRITE), set()) - {worker.name}:
+            return False
+        for label, mode in touched:
+            others = self._by.get((label, WRITE), set())
+            if mode == WRITE:
+                others = others | self._by.get((label, READ), set())
+            if others - {worker.name}:
+                return False
+        return True
 
 
 class World:

@@ -80,8 +80,8 @@ def _of_method(name: str, arguments: int | None = None) -> frozenset[tuple[str, 
     """What a method of that name touches, if it is a container's: whichever it may be one of."""
     mode = READ if name in _READERS else WRITE
     kinds = {kind for kind, type_ in _KINDS.items() if hasattr(type_, name)}
-    if name == "pop" and arguments == 2:  # noqa: PLR2004
-        kinds = {"dict"}
+    if name == "pop" and arguments is not None:
+        kinds = {"dict"} if arguments > 1 else kinds - {"dict"} if arguments == 0 else kinds
     return frozenset((kind, mode) for kind in kinds)
 
 
@@ -134,4 +134,6 @@ def touches_of(code: CodeType) -> dict[int, frozenset[tuple[str, int]]]:
 
 def commute(some: set[tuple[str, int]], others: set[tuple[str, int]]) -> bool:
     """Whether steps that touch these could change places without anybody being able to tell."""
+    if ("*", WRITE) in some or ("*", WRITE) in others:
+        return False
     return not any((label, WRITE) in others or (mode == WRITE and (label, READ) in others) for label, mode in some)

@@ -6,6 +6,9 @@ sleep and the clock are replaced, in a private copy of the core, by cooperative 
 that would block hands the baton on; time passes only when nobody can run.
 
 So a run is a function of its plan: the same plan gives the same run, instruction by instruction.
+
+What each step touches is noted in *slices*, in the order in which they were executed: a slice is what one thread does
+from one such instruction to its next.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import sys
 import threading
 from types import SimpleNamespace
 
-from tests.explore.points import points_of
+from tests.explore.points import READ, WRITE, points_of, touches_of
 
 MAX_STEPS = 20_000
 #: How far time goes on by itself once the scenario's own threads are done, for the benefit of background threads.
@@ -40,14 +43,16 @@ class Worker:
         self.waits_for = None
         self.done = False
         self.error = None
+        self.touched = set()  # by its present slice
 
 
 class Scheduler:
     """Runs threads by a plan: ``{step: index of the worker who goes on there}``; without an entry the same goes on."""
 
-    def __init__(self, plan=(), traced=(), *, record=False):
+    def __init__(self, plan=(), traced=(), *, opaque=(), record=False):
         self.plan = dict(plan)
         self.traced = traced
+        self.opaque = opaque  # files that are not looked into: what they touch may be anything
         self.record = record
         self.workers = []
         self.current = None
@@ -56,6 +61,9 @@ class Scheduler:
         self.runnable = ()
         self.history = []  # for each step: (who ran, whether it could go on, who else could)
         self.story = []
+        self.slices = []  # (worker, step or None, what it touched)
+        self.preempted = {}  # by step: [who, how many slices there were, at what step he went on, his next slice]
+        self.made = {}  # by worker: how many locks
         self.problem = None
         self.over = False
         self._finished = _thread.allocate_lock()
@@ -99,6 +107,7 @@ class Scheduler:
         if self.over:
             worker.done = True
             return
+        self._slice(worker, None)
         sys.settrace(self._on_call)
         try:
             worker.function()
@@ -108,6 +117,7 @@ class Scheduler:
             worker.error = error
         finally:
             sys.settrace(None)
+            worker.touched.add(("threads", WRITE))
             worker.done = True
             if not self.over:
                 self.runnable = tuple(i for i in self.runnable if i != worker.index)
@@ -119,16 +129,22 @@ class Scheduler:
     def _on_call(self, frame, event, arg):
         code = frame.f_code
         if code.co_filename not in self.traced:
+            if code.co_filename in self.opaque:
+                self.touch("*", WRITE)
             return None
-        points = points_of(code)
-        if not points:
+        points, touches = points_of(code), touches_of(code)
+        if not points and not touches:
             return None
         local = self._local.get(code)
         if local is None:
 
             def local(frame, event, arg):
-                if event == "opcode" and frame.f_lasti in points:
-                    self.point(frame, points)
+                if event == "opcode":
+                    place = frame.f_lasti
+                    if place in points:
+                        self.point(frame, points)
+                    if place in touches and self.current is not None:
+                        self.current.touched |= touches[place]
                 return local
 
             self._local[code] = local
@@ -153,7 +169,25 @@ class Scheduler:
             code = frame.f_code
             self.story.append((me.name, code.co_filename, frame.f_lineno, code.co_name, points[frame.f_lasti]))
         if to is not None and to != me.index and to in self.runnable:
+            cut = self.preempted[step] = [me, len(self.slices), None, None]
             self._hand(me, self.workers[to])
+            cut[2:] = self.step, len(self.slices)
+        self._slice(me, step)
+
+    def _slice(self, worker, step):
+        worker.touched = set()
+        self.slices.append((worker, step, worker.touched))
+
+    def touch(self, label, mode):
+        """The running thread touches something that no instruction names."""
+        if self.current is not None:
+            self.current.touched.add((label, mode))
+
+    def label(self):
+        """A name for something new, the same in every run."""
+        maker = self.current.name if self.current else "set-up"
+        self.made[maker] = self.made.get(maker, 0) + 1
+        return f"lock {self.made[maker]} of {maker}"
 
     def fail(self, problem):
         self.problem = self.problem or problem
@@ -222,6 +256,7 @@ class Scheduler:
             raise Abandoned
         if to is not me:
             self._hand(me, to)
+        self._slice(me, None)
 
     def wake(self, worker):
         worker.waits_for = None
@@ -232,9 +267,11 @@ class Scheduler:
     # -- what the core's modules see as ``threading`` and ``time``
 
     def clock(self):
+        self.touch("clock", READ)
         return self.now_ns
 
     def advance(self, ms):
+        self.touch("clock", WRITE)
         self.now_ns += int(ms * 1_000_000)
 
     def sleep(self, seconds):
@@ -260,10 +297,10 @@ class Scheduler:
 
     def time_module(self):
         return SimpleNamespace(
-            monotonic=lambda: self.now_ns / 1e9,
+            monotonic=lambda: self.clock() / 1e9,
             monotonic_ns=self.clock,
             sleep=self.sleep,
-            time=lambda: self.now_ns / 1e9,
+            time=lambda: self.clock() / 1e9,
         )
 
 
@@ -275,9 +312,11 @@ class CoopLock:
         self._reentrant = reentrant
         self._owner = None
         self._depth = 0
+        self._label = scheduler.label()
 
     def acquire(self, blocking=True, timeout=-1):
         scheduler = self._scheduler
+        scheduler.touch(self._label, WRITE)
         me = scheduler.me() or scheduler
         while self._depth and not (self._reentrant and self._owner is me):
             if not blocking:
@@ -287,11 +326,13 @@ class CoopLock:
             if me is scheduler:
                 raise AssertionError(f"a lock is still held by {getattr(self._owner, 'name', 'the set-up')}")
             scheduler.block(self)
+            scheduler.touch(self._label, WRITE)
         self._owner = me
         self._depth += 1
         return True
 
     def release(self):
+        self._scheduler.touch(self._label, WRITE)
         if not self._depth:
             if self._scheduler.over:
                 return
@@ -304,6 +345,7 @@ class CoopLock:
                     self._scheduler.wake(worker)
 
     def locked(self):
+        self._scheduler.touch(self._label, READ)
         return bool(self._depth)
 
     def __enter__(self):
@@ -326,6 +368,7 @@ class CoopCondition:
         self.acquire = self._lock.acquire
         self.release = self._lock.release
         self._waiting = []
+        self._label = scheduler.label()
 
     def __enter__(self):
         return self._lock.__enter__()
@@ -338,6 +381,8 @@ class CoopCondition:
         me = scheduler.me()
         if me is None:
             raise Abandoned
+        scheduler.touch(self._label, WRITE)
+        scheduler.touch("clock", READ)
         until = None if timeout is None else scheduler.now_ns + max(0, int(-(-timeout * 1e9 // 1)))
         self._waiting.append(me)
         self._lock.release()
@@ -345,6 +390,7 @@ class CoopCondition:
             scheduler.block(self, until)
         finally:
             notified = me not in self._waiting
+            scheduler.touch(self._label, WRITE)
             if not notified:
                 self._waiting.remove(me)
             if not scheduler.over:
@@ -352,11 +398,13 @@ class CoopCondition:
         return notified
 
     def notify_all(self):
+        self._scheduler.touch(self._label, WRITE)
         waiting, self._waiting = self._waiting, []
         for worker in waiting:
             self._scheduler.wake(worker)
 
     def notify(self, n=1):
+        self._scheduler.touch(self._label, WRITE)
         for _ in range(min(n, len(self._waiting))):
             self._scheduler.wake(self._waiting.pop(0))
 
@@ -378,14 +426,18 @@ class CoopThread:
         scheduler = self._scheduler
         if scheduler.over:
             raise Abandoned
+        scheduler.touch("threads", WRITE)
         self._worker = scheduler.spawn(self.name, lambda: self._target(*self._args), background=True)
 
     def join(self, timeout=None):
         worker = self._worker
+        self._scheduler.touch("threads", READ)
         if worker is not None and not worker.done:
             self._scheduler.block(worker)
+            self._scheduler.touch("threads", READ)
 
     def is_alive(self):
+        self._scheduler.touch("threads", READ)
         return self._worker is not None and not self._worker.done
 
     def __eq__(self, other):
