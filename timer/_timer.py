@@ -42,6 +42,12 @@ __all__ = ["SLICE", "SystemTimer"]
 #: How many tasks a cascade moves before it lets go of the timer's lock for a moment.
 SLICE: Final = 256
 
+#: A stretch is so many powers of two of nanoseconds: 1.07 s.
+STRETCH: Final = 30
+
+#: For how many stretches a bucket is kept in mind: 18 minutes' worth.
+MOST_KNOWN: Final = 1024
+
 #: How long it rests in between, unless the bucket is overdue.
 REST_S: Final = 0.0001
 
@@ -91,6 +97,7 @@ class SystemTimer(Timer):
         "_clock",
         "_closed",
         "_dispatcher",
+        "_known",
         "_lock",
         "_max_pending",
         "_name",
@@ -127,6 +134,8 @@ class SystemTimer(Timer):
         self._changed = threading.Condition(self._lock)
         self._wheel = TimingWheel(wheel_size, self._lock)
         self._origin_ns = self._clock()
+        # Buckets that were found lately, by stretch of time. One that is out of date doesn't fit, or is closed.
+        self._known: dict[int, TimerTaskList] = {}
         # The bucket added to last, usually right for the next task too. It starts as one that fits no tick.
         self._recent = TimerTaskList(0, 0, 0, self._lock, closed=True)
         self._cascading: list[tuple[TimerTaskList, Iterator[TimerTask]]] = []
@@ -157,14 +166,16 @@ class SystemTimer(Timer):
         deadline_ns = self._clock() + delay_ms * 1_000_000
         bucket = self._recent
         if delay_ms <= 0 or not bucket.after_ns < deadline_ns <= bucket.until_ns:
-            tick = (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1
-            found = self._wheel.find(tick) if delay_ms > 0 else None
-            if found is None:
-                task._deadline_ns = deadline_ns
-                self._add_slowly(task, tick)
-                return
+            found = self._known.get(deadline_ns >> STRETCH)
+            if found is None or found.closed or delay_ms <= 0 or not found.after_ns < deadline_ns <= found.until_ns:
+                tick = (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1
+                found = self._wheel.find(tick) if delay_ms > 0 else None
+                if found is None:
+                    task._deadline_ns = deadline_ns
+                    self._add_slowly(task, tick)
+                    return
+                self._remember(found, deadline_ns)
             bucket = found
-            self._remember(bucket)
         task._deadline_ns = deadline_ns
         # Without the lock, in the order that TimingWheel's header gives under "One task, one bucket".
         task._bucket = bucket
@@ -172,14 +183,20 @@ class SystemTimer(Timer):
         if bucket.closed and bucket.pop(task, MISSING) is not MISSING:
             self._add_slowly(task, (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1)
 
-    def _remember(self, bucket: TimerTaskList) -> None:
+    def _remember(self, bucket: TimerTaskList, deadline_ns: int) -> None:
         """Look at this bucket first for the next task: with one timeout for all, it is the right one for a long while.
 
-        Its bounds are noted in nanoseconds, which spares the task the arithmetic of ticks.
+        With several timeouts, or ever different ones, a wide bucket is found again by the second or so of the deadline.
+        Its bounds are noted in nanoseconds, which spares the task the arithmetic of ticks and the walk over levels.
         """
-        bucket.after_ns = self._origin_ns + (bucket.first - 1) * self._tick_ns
-        bucket.until_ns = self._origin_ns + (bucket.end - 1) * self._tick_ns
+        tick_ns = self._tick_ns
+        bucket.after_ns = self._origin_ns + (bucket.first - 1) * tick_ns
+        bucket.until_ns = self._origin_ns + (bucket.end - 1) * tick_ns
         self._recent = bucket
+        if (bucket.end - bucket.first) * tick_ns >> STRETCH - 2:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[deadline_ns >> STRETCH] = bucket
 
     def _add_slowly(self, task: TimerTask, tick: int) -> None:
         """Add where a bucket has to be made, or the task is due already."""
@@ -212,7 +229,7 @@ class SystemTimer(Timer):
         bucket, new = wheel.place(tick)
         task._bucket = bucket
         bucket[task] = None
-        self._remember(bucket)
+        self._remember(bucket, task._deadline_ns)
         if new and self._sleepers and wheel.is_next(bucket):
             self._changed.notify_all()
         return None

@@ -222,12 +222,19 @@ MUTANTS = (
         "        if False:\n",
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
     ),
+    Mutant(
+        "so does one that comes to no other key",
+        PURGATORY,
+        "                    if watchers.closed:\n",
+        "                    if False:\n",
+        T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
+    ),
     # -- never early
     Mutant(
         "a due tick is the deadline rounded up",
         TIMER,
-        "            tick = (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1\n            found",
-        "            tick = (deadline_ns - self._origin_ns) // self._tick_ns\n            found",
+        "                tick = (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1\n",
+        "                tick = (deadline_ns - self._origin_ns) // self._tick_ns\n",
         T_TIMER + "test_not_a_nanosecond_early",
     ),
     Mutant(

@@ -1,6 +1,7 @@
 """Parking: check, watch, check again, under the operation's lock; then the timer."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -454,9 +455,10 @@ def test_full_purgatory_refuses(mock_timer):
         assert purgatory.try_complete_else_watch(refused, ["k"])
 
 
-def test_every_way_out_makes_room(mock_timer):
+@pytest.mark.parametrize("observers", [[], [SimpleNamespace(leaving=lambda operation: 1 / 0)]])
+def test_every_way_out_makes_room(mock_timer, observers):
     """Room is given back once by each operation, however it leaves, and by each that was never parked."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1, observers=observers) as purgatory:
 
         def park(operation):
             purgatory.try_complete_else_watch(operation, ["k"])

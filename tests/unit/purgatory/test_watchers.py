@@ -1,5 +1,7 @@
 """The lists of who waits under which key."""
 
+import pytest
+
 from purgatory import DelayedOperationPurgatory
 from tests.support import Waiting, run_threads
 
@@ -16,7 +18,8 @@ def test_key_is_forgotten_when_nobody_waits(purgatory):
     assert 0 == sum(len(shard.by_key) for shard in purgatory._shards)
 
 
-def test_newcomer_to_a_removed_key_is_found(purgatory, monkeypatch):
+@pytest.mark.parametrize("keys", [["k"], ["k", "another"]])
+def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     """Someone who found the list of a key just before it was removed puts itself into the new one."""
     first = Waiting()
     purgatory.try_complete_else_watch(first, ["k"])
@@ -36,7 +39,7 @@ def test_newcomer_to_a_removed_key_is_found(purgatory, monkeypatch):
 
     shard.by_key = Stale(shard.by_key)
     newcomer = Waiting()
-    purgatory.try_complete_else_watch(newcomer, ["k"])
+    purgatory.try_complete_else_watch(newcomer, keys)
     newcomer.ready = True
 
     assert [] == list(stale)

@@ -68,3 +68,21 @@ def test_walk_tolerates_cancelling():
         timer.advance_clock(0)
 
     assert [tasks[0], tasks[1], tasks[3]] == log
+
+
+def test_bucket_kept_in_mind_is_left_when_it_closes():
+    """Tasks of ever different delays find their buckets again, and none goes into one that has been taken out."""
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    tasks = []
+    for step in range(600):  # 30 s, through which coarse buckets are taken out a span before they are due
+        for delay_ms in (7_000, 9_500, 7_003) if step < 400 else ():
+            tasks.append(Ping(delay_ms, clock=clock))
+            timer.add(tasks[-1])
+        check_invariants(timer)
+        clock.advance(50)
+        timer.advance_clock(0)
+
+    late_ns = [task.ran_ns[0] - task.deadline_ns for task in tasks]
+    assert 0 <= min(late_ns)
+    assert max(late_ns) <= 50_000_000
