@@ -98,9 +98,8 @@ class Explorer:
             used = next(used for used, queue in enumerate(queues) if queue)
             if (limit is not None and number >= limit) or (give_up is not None and time.monotonic() > give_up):
                 # An earlier level may have been taken up once more, for what was put off.
-                return SimpleNamespace(
-                    schedules=number, bound=used - 1, left=sum(map(len, queues)) + len(put_off), longest=longest
-                )
+                left = sum(map(len, queues)) + sum(not seen.commutes(*step) for _, _, *step in put_off)
+                return SimpleNamespace(schedules=number, bound=used - 1, left=left, longest=longest)
             plan = queues[used].popleft()
             number += 1
             run = self.run_once(scenario, plan)
