@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "AlreadyParked",
     "InvalidOperation",
@@ -12,6 +17,7 @@ __all__ = [
     "PurgatoryFull",
     "UnhashableKey",
     "WatchKeysType",
+    "unhashable",
     "whole",
 ]
 
@@ -126,3 +132,13 @@ def whole(setting: str, value: object, least: int) -> int:
     if type(value) is not int or value < least:
         raise InvalidSetting(setting, value, f"a whole number, {least} or more")
     return value
+
+
+def unhashable(keys: Iterable[object]) -> UnhashableKey:
+    """The error for the first key that has no hash."""
+    for key in keys:
+        try:
+            hash(key)
+        except TypeError:
+            return UnhashableKey(key)
+    raise AssertionError("every key has a hash after all")

@@ -42,7 +42,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from purgatory._audience import Audience
 from purgatory._errors import (
@@ -51,20 +51,20 @@ from purgatory._errors import (
     InvalidSetting,
     NoKeys,
     PurgatoryClosed,
-    UnhashableKey,
     WatchKeysType,
+    unhashable,
     whole,
 )
 from purgatory._graveyard import Graveyard
 from purgatory._hold import wait_for
 from purgatory._live import enroll
 from purgatory._log import log
+from purgatory._looking import Looking, OperationT
 from purgatory._operation import NEVER_HOME, DelayedOperation, homeless
 from purgatory._room import Room
 from purgatory._shutdown import Drain, let_go, settle
 from purgatory._slow import watch
-from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals, take_snapshot
-from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
+from purgatory._watchers import IMMEDIATE, OPEN, WatcherList, Watchers
 from timer import NS_PER_MS, Driver, SystemTimer, Timer, TimerClosed, TimerTask
 
 if TYPE_CHECKING:
@@ -72,13 +72,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from purgatory._outcome import Observer
+    from purgatory._snapshot import ShutdownReport
 
 __all__ = ["DelayedOperationPurgatory"]
 
-OperationT = TypeVar("OperationT", bound=DelayedOperation)
 
-
-class DelayedOperationPurgatory(Generic[OperationT]):
+class DelayedOperationPurgatory(Looking[OperationT]):
     """Where operations wait. All methods may be called from any thread, hooks included.
 
     A context manager that shuts down, by ``drain="expire"``, on leaving.
@@ -207,7 +206,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             key = keys[0]
             home = self._shards[hash(key) % self._shard_count]
         except TypeError:
-            raise _unhashable(keys) from None
+            raise unhashable(keys) from None
         if self._closed:
             raise PurgatoryClosed(self._name)
         if self._room is not None:
@@ -355,7 +354,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
         try:
             shard = self._shards[hash(key) % self._shard_count]
         except TypeError:
-            raise _unhashable([key]) from None
+            raise unhashable([key]) from None
         watchers = shard.by_key.get(key)
         if watchers is None:
             return 0
@@ -426,104 +425,7 @@ class DelayedOperationPurgatory(Generic[OperationT]):
             self._graveyard.note_idle(watchers)
         return cancelled  # type: ignore[return-value]  # what was parked here is of the purgatory's type
 
-    # -- looking in
-
-    @property
-    def name(self) -> str:
-        """The purgatory's name."""
-        return self._name
-
-    @property
-    def broker_id(self) -> int:
-        """As it was given."""
-        return self._broker_id
-
-    @property
-    def timer(self) -> Timer | None:
-        """The timer; None if operations don't expire."""
-        return self._timer
-
-    @property
-    def driver(self) -> Driver | None:
-        """The thread that drives the timer, if it is this purgatory's."""
-        return self._driver
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was shut down."""
-        return self._closed
-
-    @property
-    def capacity(self) -> int | None:
-        """``max_parked``."""
-        return None if self._room is None else self._room.limit
-
-    @property
-    def rejected(self) -> int:
-        """How many operations were refused because ``max_parked`` waited."""
-        return 0 if self._room is None else self._room.rejected
-
-    @property
-    def parked(self) -> int:
-        """How many operations wait."""
-        return self.totals().waiting
-
-    @property
-    def watched(self) -> int:
-        """How many entries the watch lists have: one an operation and key, finished ones not yet cleared included."""
-        return sum(len(watchers) for shard in self._shards for watchers in list(shard.by_key.values()))
-
-    @property
-    def num_delayed(self) -> int:
-        """How many operations wait for their expiry."""
-        return self.parked if self._timer is not None else 0
-
-    def totals(self) -> Totals:
-        """Operations since the start, by outcome. Costs the same whatever is parked."""
-        parked, checks, left = 0, 0, [0] * 6
-        for shard in self._shards:
-            with shard.lock:
-                parked += len(shard.waiting) - shard.ahead + sum(shard.left[SATISFIED:])
-                checks += shard.checks
-                for outcome, number in enumerate(shard.left):
-                    left[outcome] += number
-        return Totals(
-            parked=parked,
-            immediate=left[IMMEDIATE],
-            satisfied=left[SATISFIED],
-            expired=left[EXPIRED],
-            cancelled=left[CANCELLED],
-            forced=left[FORCED],
-            checks=checks,
-        )
-
-    def operations(self) -> list[OperationT]:
-        """The operations that wait: a copy, in no particular order."""
-        found: dict[DelayedOperation, None] = {}
-        for shard in self._shards:
-            found.update(dict.fromkeys(shard.operations()))
-        return [operation for operation in found if operation._outcome == OPEN]  # type: ignore[misc]
-
-    def operations_for_key(self, key: Hashable) -> list[OperationT]:
-        """The operations that wait under a key, in order of arrival: a copy."""
-        watchers = self._find(key)
-        if watchers is None:
-            return []
-        found = [operation for operation in watchers.copy().values() if operation is not None]
-        return [operation for operation in found if operation._outcome == OPEN]  # type: ignore[misc]
-
-    def watching(self, key: Hashable) -> int:
-        """How many entries there are under a key: what a check of it may have to look at."""
-        watchers = self._find(key)
-        return 0 if watchers is None else len(watchers)
-
-    def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
-        """The purgatory as it is now, as a frozen value. Walks every key, a shard at a time, and no operation.
-
-        Args:
-            largest: how many of the largest keys to name.
-        """
-        return take_snapshot(self, whole("largest", largest, 0))
+    # -- observers, and a clock moved by hand
 
     def attach(self, observer: Observer) -> None:
         """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once."""
@@ -583,12 +485,6 @@ class DelayedOperationPurgatory(Generic[OperationT]):
 
     # -- small things
 
-    def _find(self, key: Hashable) -> Watchers | None:
-        try:
-            return self._shards[hash(key) % self._shard_count].by_key.get(key)
-        except TypeError:
-            raise _unhashable([key]) from None
-
     def _reaper_restarted(self, error: BaseException, restarts: int) -> None:
         log.error("reaper_restarted", purgatory=self._name, restarts=restarts, error=repr(error), exc_info=error)
 
@@ -608,13 +504,3 @@ def _checked_keys(watch_keys: object) -> Sequence[Hashable]:
     if isinstance(watch_keys, (str, bytes, bytearray)) or not isinstance(watch_keys, Sequence):
         raise WatchKeysType(watch_keys)
     return watch_keys
-
-
-def _unhashable(keys: Iterable[object]) -> UnhashableKey:
-    """The error for the first key that has no hash."""
-    for key in keys:
-        try:
-            hash(key)
-        except TypeError:
-            return UnhashableKey(key)
-    raise AssertionError("every key has a hash after all")

@@ -12,8 +12,8 @@ from purgatory._watchers import OPEN
 from timer import NS_PER_MS, SystemTimer, SystemTimerReaper
 
 if TYPE_CHECKING:
+    from purgatory._looking import Looking
     from purgatory._operation import DelayedOperation
-    from purgatory._purgatory import DelayedOperationPurgatory
 
 __all__ = ["PurgatorySnapshot", "ShutdownReport", "Totals", "take_snapshot"]
 
@@ -117,7 +117,7 @@ class ShutdownReport:
     elapsed_ms: float
 
 
-def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> PurgatorySnapshot:
+def take_snapshot(purgatory: Looking[Any], largest: int) -> PurgatorySnapshot:
     """The purgatory as it is now, naming the ``largest`` keys. Walks every key, a shard at a time."""
     watched = keys = 0
     sizes: list[tuple[int, Hashable]] = []
