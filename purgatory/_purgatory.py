@@ -198,10 +198,11 @@ class DelayedOperationPurgatory(Looking[OperationT]):
         if operation._home is not None:
             raise AlreadyParked(operation)
         keys = watch_keys if type(watch_keys) is list or type(watch_keys) is tuple else _checked_keys(watch_keys)
+        several = None
         try:
             if len(keys) != 1:
-                keys = list(dict.fromkeys(keys))
-                if not keys:
+                several = dict.fromkeys(keys)  # each once
+                if not several:
                     raise NoKeys
             key = keys[0]
             home = self._shards[hash(key) % self._shard_count]
@@ -242,7 +243,7 @@ class DelayedOperationPurgatory(Looking[OperationT]):
                 # Completed by this very check, or meanwhile from outside.
                 return self._at_once(operation, home) and completed
             operation._token = token = object()
-            if len(keys) == 1:
+            if several is None:
                 # WatcherList.watch, its usual way written out.
                 watchers = home.by_key.get(key)
                 if watchers is None:
@@ -254,7 +255,7 @@ class DelayedOperationPurgatory(Looking[OperationT]):
                         watchers.pop(token, None)
                         operation._watches = home.watch(key, token, operation).alone
             else:
-                self._watch(operation, keys, token)
+                self._watch(operation, several, token)
             if operation._outcome == OPEN:
                 operation._checks = 2
                 try:

@@ -469,8 +469,8 @@ MUTANTS = (
     Mutant(
         "no keys is an error",
         PURGATORY,
-        "                if not keys:\n                    raise NoKeys\n",
-        "                if not keys:\n                    return False\n",
+        "                if not several:\n                    raise NoKeys\n",
+        "                if not several:\n                    return False\n",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
