@@ -174,7 +174,7 @@ def test_what_is_left_out_is_to_the_same_effect_as_what_is_not(name, bound):
 
 @pytest.mark.parametrize(("name", "bound"), [("check_vs_force", 2), ("expire_vs_user_lock", 2), ("park_vs_force", 2)])
 def test_what_is_left_out_ends_as_what_is_not(monkeypatch, name, bound):
-    """The same, judged by nothing that the rules go by: how each operation ended, after how many checks, and who won."""
+    """The same, judged by nothing the rules go by: how each operation ended, after how many checks, and who won."""
     ends = set()
     settle = World.settle
 
