@@ -5,51 +5,46 @@ be the textbook way, and is ten times slower: every access is a round trip to th
 
 What Spark gives and asks, and what follows from it:
 
-- `handleInputRows` gets all of a bucket's rows of a batch at once, before any of its timers. So what it
-leaves undecided up
-  to the watermark can be decided right there.
+- `handleInputRows` gets all of a bucket's rows of a batch, before any of its timers. So what it leaves
+  undecided up to the watermark can be decided right there.
+- Each row that Spark sees costs more than what is decided about it, so the rows are in a few values (`packed`).
 - Rows and timers see the batch's watermark. Whether a row is late is decided by it alone, alike in all
-buckets, so an operation is
-  late on all its keys or on none.
+  buckets, so an operation is late on all its keys or on none.
 - A timer wakes a bucket that gets no rows. There is one a bucket, for the next instant that matters; it
-must lie after the
-  watermark, and never at the instant that is firing.
-- Rows handed on must not be dated at or before the watermark; their true instants travel in columns of
-their own.
+  must lie after the watermark, and never at the instant that is firing.
+- Rows handed on must not be dated at or before the watermark; their true instants travel inside the values.
 """
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+import pyarrow.compute as pc
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from purgatory.pipeline.cores import KeyCore, OperationCore
+from purgatory.pipeline.packed import hand, handed, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
 _STATE: Final = T.StructType([T.StructField("core", T.BinaryType())])
-_HANDED: Final = ("tag", "operation", "number", "count", "us", "until_us", "reason", "detail")
 
 BETWEEN: Final = T.StructType(
     [
         T.StructField("at", T.TimestampType()),
-        T.StructField("tag", T.StringType()),
-        T.StructField("operation", T.StringType()),
-        T.StructField("number", T.IntegerType()),
-        T.StructField("count", T.IntegerType()),
-        T.StructField("us", T.LongType()),
-        T.StructField("until_us", T.LongType()),
-        T.StructField("reason", T.StringType()),
-        T.StructField("detail", T.StringType()),
+        T.StructField("bucket", T.IntegerType()),
+        T.StructField("rows", T.BinaryType()),
     ]
 )
-"""What stage 1 hands to stage 2: `open`, `hit`, and rows set aside (`late`, `malformed`)."""
+"""What stage 1 hands to stage 2: a value for each bucket there."""
 
 ANSWER: Final = T.StructType(
     [
@@ -97,9 +92,12 @@ class _Bucket(StatefulProcessor):
 
 
 class KeyStage(_Bucket):
-    """Stage 1: rows of the trace in, `open` and `hit` out."""
+    """Stage 1: rows of the trace in; operations to open, keys that were reached and rows set aside out."""
 
     core = KeyCore
+
+    def __init__(self, buckets: int) -> None:
+        self._buckets = buckets  # of stage 2
 
     def handleInputRows(  # noqa: D102
         self,
@@ -109,24 +107,11 @@ class KeyStage(_Bucket):
     ) -> Iterator[pd.DataFrame]:
         core: KeyCore = self._load()
         watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
-        watermark = watermark_ms * 1000
         aside: list[tuple[Any, ...]] = []
         for part in rows:
-            events, watches = [], []
-            columns = (part[name].tolist() for name in _KEY_COLUMNS)
-            for tag, us, operation, number, count, watched, level, until, reason, detail in zip(*columns, strict=True):
-                if tag == "malformed":
-                    aside.append((tag, None, 0, 0, 0, 0, reason, detail))
-                elif us <= watermark:
-                    if number == 0:
-                        aside.append(("late", operation, 0, 0, us, 0, "older than the watermark", detail))
-                elif tag == "event":
-                    events.append((us, watched, level))
-                else:
-                    watches.append((us, operation, number, count, watched, level, until))
-            core.events(events)
-            core.watches(watches)
-        yield self._hand_over(core, watermark_ms, None, aside)
+            for value in part["rows"]:
+                self._take(core, unpack(value), watermark_ms * 1000, aside)
+        yield from self._hand_over(core, watermark_ms, None, aside)
 
     def handleExpiredTimer(  # noqa: D102
         self,
@@ -135,37 +120,54 @@ class KeyStage(_Bucket):
         expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
-        yield self._hand_over(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
+        yield from self._hand_over(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
+
+    @staticmethod
+    def _take(core: KeyCore, rows: pa.Table, watermark: int, aside: list[tuple[Any, ...]]) -> None:
+        """Give the core what is in time, and set aside the rest; whole columns at once."""
+        tag = rows.column("tag")
+        bad = rows.filter(pc.equal(tag, "malformed"))
+        aside += [("malformed", None, 0, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
+        in_time = pc.greater(rows.column("us"), watermark)
+        is_event = pc.equal(tag, "event")
+        core.events(zip(*_columns(rows.filter(pc.and_(in_time, is_event)), *_EVENT), strict=True))
+        is_watch = pc.equal(tag, "watch")
+        core.watches(zip(*_columns(rows.filter(pc.and_(in_time, is_watch)), *_WATCH), strict=True))
+        late = pc.and_(pc.invert(in_time), pc.or_(is_event, is_watch))
+        first = rows.filter(pc.and_(late, pc.equal(rows.column("number"), 0)))  # an operation once, not each key
+        for operation, us, row in zip(*_columns(first, "operation", "us", "row"), strict=True):
+            aside.append(("late", operation, us, "older than the watermark", _detail(operation, us, row)))
 
     def _hand_over(
         self, core: KeyCore, watermark_ms: int, fired: int | None, aside: list[tuple[Any, ...]]
-    ) -> pd.DataFrame:
+    ) -> Iterator[pd.DataFrame]:
         opened, hits = core.advance(watermark_ms * 1000)
         self._save(core, watermark_ms, fired)
-        rows = [("open", name, 0, count, at, until, None, None) for name, count, at, until in opened]
-        rows += [("hit", name, number, 0, at, 0, None, None) for name, number, at in hits]
-        frame = pd.DataFrame(rows + aside, columns=list(_HANDED))
-        stamp = pd.Timestamp(watermark_ms + 1, unit="ms")
-        frame.insert(0, "at", pd.Series([stamp] * len(frame), dtype="datetime64[ns]"))
-        return frame
+        # By an operation's name, or, where it has none, by what there is: all in one bucket would be too much.
+        named = [(row[1] or row[4], *row) for row in aside]
+        values = list(hand(opened, hits, named, self._buckets))
+        if values:
+            frame = pd.DataFrame(values, columns=["bucket", "rows"])
+            frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))
+            yield frame
 
 
-_KEY_COLUMNS: Final = (
-    "tag",
-    "us",
-    "operation",
-    "number",
-    "count",
-    "watched",
-    "level",
-    "until_us",
-    "reason",
-    "detail",
-)
+_EVENT: Final = ("us", "watched", "level")
+_WATCH: Final = ("us", "operation", "number", "count", "watched", "level", "until_us")
+
+
+def _columns(rows: pa.Table, *names: str) -> list[list[Any]]:
+    return [rows.column(name).to_pylist() for name in names]
+
+
+def _detail(operation: str | None, us: int, row: dict[str, Any]) -> str:
+    """A row in full, as JSON."""
+    instant = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
+    return json.dumps({**row, "operation": operation, "ts": instant.isoformat().replace("+00:00", "Z")})
 
 
 class OperationStage(_Bucket):
-    """Stage 2: `open` and `hit` in, operations that are done out; what was set aside passes through."""
+    """Stage 2: what stage 1 handed over in, operations that are done out; what was set aside passes through."""
 
     core = OperationCore
 
@@ -176,24 +178,17 @@ class OperationStage(_Bucket):
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
         core: OperationCore = self._load()
-        watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
         touched: set[str] = set()
         aside: list[tuple[Any, ...]] = []
         for part in rows:
-            opened, hits = [], []
-            columns = (part[name].tolist() for name in _HANDED)
-            for tag, operation, number, count, us, until, reason, detail in zip(*columns, strict=True):
-                if tag == "open":
-                    opened.append((operation, count, us, until))
-                    touched.add(operation)
-                elif tag == "hit":
-                    hits.append((operation, number, us))
-                    touched.add(operation)
-                else:
-                    aside.append((tag, operation, None, us, us, reason, detail))
-            core.opened(opened)
-            core.hit(hits)
-        yield self._answer(core, watermark_ms, None, touched, aside)
+            for value in part["rows"]:
+                opened, hits, named = handed(value)
+                core.opened(opened)
+                core.hit(hits)
+                touched.update(row[0] for row in opened)
+                touched.update(row[0] for row in hits)
+                aside += [row[1:] for row in named]
+        yield from self._answer(core, max(0, timerValues.getCurrentWatermarkInMs()), None, touched, aside)
 
     def handleExpiredTimer(  # noqa: D102
         self,
@@ -202,7 +197,7 @@ class OperationStage(_Bucket):
         expiredTimerInfo: ExpiredTimerInfo,
     ) -> Iterator[pd.DataFrame]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
-        yield self._answer(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, set(), [])
+        yield from self._answer(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, set(), [])
 
     def _answer(
         self,
@@ -211,8 +206,15 @@ class OperationStage(_Bucket):
         fired: int | None,
         touched: set[str],
         aside: list[tuple[Any, ...]],
-    ) -> pd.DataFrame:
+    ) -> Iterator[pd.DataFrame]:
         done = core.settle(watermark_ms * 1000, touched)
         self._save(core, watermark_ms, fired)
-        rows = [("done", name, outcome, created, finished, None, None) for name, outcome, created, finished in done]
-        return pd.DataFrame(rows + aside, columns=ANSWER.fieldNames())
+        if done:
+            # Column by column: a frame of tuples costs several times as much.
+            operation, outcome, created, finished = (list(column) for column in zip(*done, strict=True))
+            nothing = [None] * len(done)
+            columns = (["done"] * len(done), operation, outcome, created, finished, nothing, nothing)
+            yield pd.DataFrame(dict(zip(ANSWER.fieldNames(), columns, strict=True)))
+        if aside:
+            rows = [(part, operation, None, us, us, reason, detail) for part, operation, us, reason, detail in aside]
+            yield pd.DataFrame(rows, columns=ANSWER.fieldNames())

@@ -1,7 +1,7 @@
 """`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
 
-    trace rows -> malformed aside -> a row for each key -> stage 1 by bucket of the key -> stage 2 by bucket
-    of the operation -> Parquet
+    trace rows -> malformed aside -> a row for each key -> packed by bucket -> stage 1 by bucket of the key
+    -> stage 2 by bucket of the operation -> Parquet
 
 Event time, Append, two chained stateful stages. The output is one table, partitioned by `part`: `done`
 (every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through Spark
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 
 from purgatory.journal.records import EVENT, FLUSH, TRACE
 from purgatory.pipeline.load import LONGEST_MS, spark_schema, trace_problem
+from purgatory.pipeline.packed import PACKED, pack
 from purgatory.pipeline.processors import ANSWER, BETWEEN, KeyStage, OperationStage
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
             "until_us"
         ),
         "reason",
-        detail.alias("detail"),
+        F.when(~good, detail).alias("detail"),
+        F.struct("seq", "kind", "purgatory", "keys", "delay_ms", "levels").alias("row"),
         F.posexplode(watches).alias("number", "watch"),
     )
-    first = F.when(F.col("number") == 0, F.col("detail"))  # the row in full travels once
     keyed = spread.select(
         F.pmod(F.xxhash64(F.coalesce("watch.keys", "detail")), F.lit(settings.buckets)).cast("int").alias("bucket"),
         "tag",
@@ -89,19 +90,18 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         F.col("watch.levels").alias("level"),
         "until_us",
         "reason",
-        first.alias("detail"),
+        "detail",
+        F.when(F.col("number") == 0, F.col("row")).alias("row"),  # in full, in case that it is late; once
     )
-    between = keyed.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=KeyStage(),
+    packed = keyed.mapInArrow(pack, PACKED)
+    between = packed.groupBy("bucket").transformWithStateInPandas(
+        statefulProcessor=KeyStage(settings.buckets),
         outputStructType=BETWEEN,
         outputMode="Append",
         timeMode="EventTime",
         eventTimeColumnName="at",
     )
-    placed = between.withColumn(
-        "bucket", F.pmod(F.xxhash64(F.coalesce("operation", "detail")), F.lit(settings.buckets)).cast("int")
-    )
-    answered = placed.groupBy("bucket").transformWithStateInPandas(
+    answered = between.groupBy("bucket").transformWithStateInPandas(
         statefulProcessor=OperationStage(),
         outputStructType=ANSWER,
         outputMode="Append",
