@@ -22,6 +22,7 @@ from purgatory._log import log, throttle
 if TYPE_CHECKING:
     from purgatory._operation import DelayedOperation
     from purgatory._watchers import Watchers
+    from timer import Timer
 
 __all__ = ["Graveyard"]
 
@@ -38,11 +39,12 @@ class Graveyard:
         interval: how many may be noted before they are cleared away.
         name: names the keeper's thread.
         unattended: whether the keeper may work off a large purge.
+        timer: stands in for the keeper's thread.
     """
 
     __slots__ = ("_interval", "_lock", "_noted", "_purged", "_unattended", "keeper")
 
-    def __init__(self, interval: int, name: str, *, unattended: bool) -> None:
+    def __init__(self, interval: int, name: str, *, unattended: bool, timer: Timer | None = None) -> None:
         self._interval = interval
         self._unattended = unattended
         # (watchers, token) of a tombstone, (watchers, None) of an idle key. Appending to a deque and taking from it are
@@ -50,7 +52,7 @@ class Graveyard:
         self._noted: deque[tuple[Watchers, object]] = deque()
         self._lock = threading.Lock()
         self._purged = 0
-        self.keeper = Keeper(f"{name}-keeper", self._slice)
+        self.keeper = Keeper(f"{name}-keeper", self._slice, timer)
 
     @property
     def debt(self) -> int:

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from purgatory._fork import in_child
 from purgatory._log import log
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ __all__ = ["enroll", "live", "on_start"]
 _purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
 _greeters: list[Greet] = []
 _lock = threading.Lock()
+
+
+@in_child
+def _renew() -> None:
+    global _lock  # noqa: PLW0603  # a fork may have copied it while another thread held it
+    _lock = threading.Lock()
 
 
 def live() -> list[DelayedOperationPurgatory[Any]]:

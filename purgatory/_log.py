@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from purgatory._fork import in_child
+
 if TYPE_CHECKING:
     from purgatory._operation import DelayedOperation
 
@@ -48,9 +50,14 @@ class Throttle:
             self._causes[cause] = (now, 0)
             return kept
 
+    def start_over(self) -> None:
+        """In a forked child: another lock."""
+        self._lock = threading.Lock()
+
 
 #: The throttle of this process.
 throttle = Throttle()
+in_child(throttle.start_over)
 
 
 def log_callback_error(purgatory: str | None, operation: DelayedOperation, hook: str, error: BaseException) -> None:

@@ -37,6 +37,7 @@ import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from purgatory._fork import in_child
 from purgatory._hold import Hold, LockLike, SharedHold
 from purgatory._log import log_callback_error
 from purgatory._outcome import Outcome
@@ -62,11 +63,16 @@ class _Homeless:
     __slots__ = ("busy", "lock")
 
     def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Make the lock; once more in a forked child."""
         self.lock = threading.RLock()
         self.busy = False
 
 
 homeless = _Homeless()
+in_child(homeless.start_over)
 
 #: What stands for the watches of an operation that was finished without a home.
 NEVER_HOME: list[Watchers] = []

@@ -156,15 +156,16 @@ class DelayedOperationPurgatory(Looking[OperationT]):
         self._room = None if max_parked is None else Room(name, whole("max_parked", max_parked, 1))
         self._admitted: set[type] = set()
         self._audience = Audience(name, observers, self._room)
-        self._graveyard = Graveyard(whole("purge_interval", purge_interval, 0), name, unattended=reaper_enabled)
-        self._shards = [WatcherList(self._audience, self._graveyard) for _ in range(shards)]
-        self._closed = False
-        self._closing = threading.RLock()  # a hook may call shutdown() while it runs
-        self._report: ShutdownReport | None = None
+        interval = whole("purge_interval", purge_interval, 0)
         self._own_timer = timer is None and timer_enabled
         self._timer: Timer | None = None
         if timer_enabled:
             self._timer = timer if timer is not None else SystemTimer(name)
+        self._graveyard = Graveyard(interval, name, unattended=reaper_enabled, timer=self._timer)
+        self._shards = [WatcherList(self._audience, self._graveyard) for _ in range(shards)]
+        self._closed = False
+        self._closing = threading.RLock()  # a hook may call shutdown() while it runs
+        self._report: ShutdownReport | None = None
         self._driver: Driver | None = None
         if reaper_enabled and self._timer is not None and not self._timer.is_driven:
             self._driver = Driver(f"{name}-reaper", self._timer, on_restart=self._reaper_restarted)

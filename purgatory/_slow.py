@@ -29,6 +29,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._errors import InvalidSetting
+from purgatory._fork import in_child
 from purgatory._log import log
 from timer import TimerTask
 
@@ -65,7 +66,7 @@ class Watchdog:
         """Look after a purgatory's hooks."""
         with self._lock:
             self._purgatories.add(purgatory)
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():  # it may have been left behind by a fork
                 self._rest = threading.Event()
                 thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
                 try:
@@ -74,6 +75,12 @@ class Watchdog:
                     log.error("watchdog_not_started", error=repr(error))
                     return
                 self._thread = thread
+
+    def start_over(self) -> None:
+        """In a forked child: another lock, and no thread yet."""
+        self._lock = threading.Lock()
+        self._thread = None
+        self._seen.clear()
 
     def unwatch(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
         """Look after it no more; with the last, the thread ends. Harmless twice."""
@@ -164,6 +171,7 @@ def _hooks(frame: FrameType | None) -> list[FrameType]:
 
 #: The watchdog of this process.
 _watchdog = Watchdog()
+in_child(_watchdog.start_over)
 
 watch = _watchdog.watch
 unwatch = _watchdog.unwatch

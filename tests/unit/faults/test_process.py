@@ -108,6 +108,76 @@ def test_a_forked_child_may_make_its_own_and_end():
     assert ["complete expired", "child ends", "child's status 0"] == out
 
 
+def test_a_fork_leaves_no_lock_of_the_library_held():
+    """Whatever lock of the library's another thread held at the fork, a child's purgatories work and are watched."""
+    out, _ = run(
+        """
+        import warnings
+        from purgatory import _live, _log, _operation, _slow
+        warnings.simplefilter("ignore")
+        parent = DelayedOperationPurgatory("parent")
+        held, done = threading.Event(), threading.Event()
+        def hold():
+            with _live._lock, _log.throttle._lock, _operation.homeless.lock, _slow._watchdog._lock:
+                held.set()
+                done.wait()
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        pid = os.fork()
+        if pid == 0:
+            never = Op(60_000)
+            never.force_complete()
+            with DelayedOperationPurgatory("child"):
+                _log.throttle.admit("x")
+                print("watched", _slow._watchdog._thread.is_alive(), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        done.set()
+        holder.join()
+        print("child's status", status, flush=True)
+        parent.shutdown(drain="cancel")
+        """
+    )
+    assert ["complete forced", "watched True", "child's status 0"] == out
+
+
+def test_a_forked_childs_copy_makes_up_missed_checks():
+    """The keeper's thread stays behind in a fork; a check that misses a lock in the child gets another."""
+    out, _ = run(
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        lock = threading.RLock()
+        class Shared(DelayedOperation):
+            ready = False
+            def try_complete(self):
+                return self.ready and self.force_complete()
+        parent = DelayedOperationPurgatory("parent")
+        def miss(op):
+            parent.try_complete_else_watch(op, ["k"])
+            op.ready = True
+            with lock:
+                checker = threading.Thread(target=parent.check_and_complete, args=("k",))
+                checker.start()
+                checker.join()
+            give_up = time.monotonic() + 30
+            while not op.is_completed and time.monotonic() < give_up:
+                time.sleep(0.005)
+            print(op.is_completed, flush=True)
+        miss(Shared(60_000, lock=lock))
+        pid = os.fork()
+        if pid == 0:
+            miss(Shared(60_000, lock=lock))
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        print("child's status", status, flush=True)
+        parent.shutdown(drain="cancel")
+        """
+    )
+    assert ["True", "True", "child's status 0"] == out
+
+
 def test_a_forked_childs_copy_can_be_checked_and_shut_down():
     """The copy has no reaper, so nothing expires in it; checks work, and shutting it down comes back."""
     out, _ = run(

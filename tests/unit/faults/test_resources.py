@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
-from tests.support import PATIENCE_S, Ping, Waiting, eventually
+from tests.support import PATIENCE_S, Ping, Waiting, eventually, in_thread
 from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, SystemTimerReaper, check_invariants
 
 
@@ -76,6 +76,33 @@ def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
             checker.start()
             checker.join(PATIENCE_S)
         assert eventually(lambda: operation.is_completed)
+
+
+def test_the_timer_stands_in_for_a_keeper_that_cannot_start(monkeypatch, mock_timer):
+    """A check misses the user's lock while no thread is to be had: the timer makes it up, as often as it takes."""
+    lock = threading.RLock()
+    with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False) as purgatory:
+        operation = Waiting(lock=lock)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.ready = True
+        start = threading.Thread.start
+
+        def fail(thread):
+            if "keeper" in thread.name:
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        with lock:
+            in_thread(purgatory.check_and_complete, "k")
+            in_thread(purgatory.check_and_complete, "k")
+            assert 2 == mock_timer.size  # the operation, and one round for all that is missed
+            in_thread(mock_timer.advance_clock, 20)
+            assert not operation.is_completed
+        mock_timer.advance_clock(20)
+
+        assert operation.is_completed
+        assert 0 == mock_timer.size
 
 
 def test_no_thread_for_the_reaper_is_told_to_the_caller(monkeypatch):
