@@ -147,8 +147,9 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     """Everything in here."""
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
     say("scale: by operations parked")
-    sizes = (0, 1_000, 10_000) if quick else (0, 1_000, 10_000, 100_000, 1_000_000)
-    for per_key, slug in ((1, "scale-parked"), (1_000, "scale-keys"), (None, "scale-one-key")):
-        yield grown(sizes, per_key=per_key, slug=slug, rounds=rounds, scale=scale)
+    sizes = (0, 1_000, 10_000) if quick else (0, 1_000, 10_000, 100_000, 1_000_000, 3_000_000)
+    most = () if quick else (10_000_000,)  # some 6 GB
+    for per_key, slug, more in ((1, "scale-parked", ()), (1_000, "scale-keys", most), (None, "scale-one-key", ())):
+        yield grown(sizes + more, per_key=per_key, slug=slug, rounds=rounds, scale=scale)
     say("scale: a hot key")
     yield from hot_key(sizes=(1, 100, 1_000) if quick else (1, 100, 10_000, 100_000), rounds=rounds, scale=scale)
