@@ -4,23 +4,14 @@ What an operation needed has nothing to do with the settings it ran under. So fr
 timeout's outcome follows exactly; from a journal it does up to the timeout in use, and not beyond (see
 `advice`). Four questions, four ways:
 
-- *timeouts*: operations against a broadcast list of timeouts. Expiry share, mean wait, mean parked (waits
-summed over the span,
-  which is what memory is paid for).
-- *the wheel*: an entry that goes in at level L is put again into a lower level each time its bucket comes
-due, and that happens
-  once for each non-zero digit of its due tick, in base `wheel_size`, below L: closed form, no simulation. A
-  digit whose turn comes after the operation was answered costs nothing. ::
-
-      wheel_size 20, due at tick 8,437 = digits 1|1|1|17: in at level 3, put again at levels 2, 1, 0 if it
-      waits so long
-
+- *timeouts*: expiry share, mean wait, mean parked (waits summed over the span, which is what memory is paid
+  for), from the operations summed up by how many of the timeouts they outlast.
+- *the wheel*: the levels used and the entries put again, in closed form (`wheels`).
 - *purging*: completed entries pile up under keys that see no event, until there are more than
-`purge_interval`. That is sequential, but
-  from one purge to the next it is a search in a running sum. One small task for each setting, on the
-  cluster (`mapInPandas`).
+  `purge_interval`. That is sequential, but from one purge to the next it is a search in a running sum: one
+  task on the cluster (`mapInPandas`), which puts the history in order once, for all intervals.
 - *shards*: the share of the busiest one, against the busiest key's own share, which no number of shards can
-undercut.
+  undercut.
 """
 
 from __future__ import annotations
@@ -42,14 +33,13 @@ from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.plan import plan
 from purgatory.pipeline.replay import needs
 from purgatory.pipeline.tables import prepared
+from purgatory.pipeline.wheels import wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-_LEVELS: Final = 8
-_FAR: Final = 2**53
 _DEFAULTS: Final[Mapping[str, Sequence[int]]] = {
     "timeouts_ms": (100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
     "ticks_ms": (1, 5, 10),
@@ -111,20 +101,32 @@ def waits_of_trace(trace: DataFrame) -> DataFrame:
 
 
 def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
-    """For each timeout, exactly: who would expire, how long they would wait, how many would be parked."""
+    """For each timeout, exactly: who would expire, how long they would wait, how many would be parked.
+
+    All that matters of a wait is which of the timeouts it outlasts. So the operations are summed up by that
+    first, and it is these few sums that meet the timeouts.
+    """
     spark = waits.sparkSession
-    configs = spark.createDataFrame([(t,) for t in grid.timeouts_ms], "timeout_ms long")
-    limit = F.col("timeout_ms") * 1000
-    late = F.col("wait_us").isNull() | ((F.col("wait_us") >= limit) & (F.col("wait_us") > 0))
-    spent = F.least(F.coalesce("wait_us", limit), limit)
+    tried = sorted(set(grid.timeouts_ms))
+    configs = spark.createDataFrame(list(enumerate(tried)), "place int, timeout_ms long")
+    wait, limit = F.col("wait_us"), F.col("timeout_ms") * 1000
+    outlasted = sum((F.when(wait < F.lit(t * 1000), 0).otherwise(1) for t in tried), F.lit(0))
+    sums = waits.groupBy(outlasted.alias("outlasted")).agg(
+        F.count("*").alias("n"),
+        F.sum(F.coalesce(wait, F.lit(0))).alias("waited"),
+        F.min("arrival").alias("first"),
+        F.max("arrival").alias("last"),
+    )
+    late = F.col("outlasted") > F.col("place")
+    spent = F.when(late, F.col("n") * limit).otherwise(F.col("waited"))
     return (
-        waits.crossJoin(F.broadcast(configs))
+        sums.crossJoin(F.broadcast(configs))
         .groupBy("timeout_ms")
         .agg(
-            F.count("*").alias("operations"),
-            F.count_if(late).alias("expired"),
-            (F.avg(spent) / 1000).alias("mean_wait_ms"),
-            (F.sum(spent) / (F.max(F.col("arrival")) - F.min(F.col("arrival")) + 1)).alias("mean_parked"),
+            F.sum("n").alias("operations"),
+            F.sum(F.when(late, F.col("n")).otherwise(0)).alias("expired"),
+            (F.sum(spent) / F.sum("n") / 1000).alias("mean_wait_ms"),
+            (F.sum(spent) / (F.max("last") - F.min("first") + 1)).alias("mean_parked"),
         )
         .withColumn("expiry_share", F.col("expired") / F.col("operations"))
         .orderBy("timeout_ms")
@@ -151,59 +153,12 @@ def timeouts_of_journal(rows: DataFrame, grid: Grid) -> DataFrame:
     )
 
 
-def reinsertions(due: Column, delay: Column, size: Column, wait: Column) -> tuple[Column, Column]:
-    """The level that an entry goes in at, and how often it is put again before it has waited `wait`; all in ticks."""
-    start = due - delay
-    level, again = F.lit(0), F.lit(0)
-    tick = F.lit(1).cast("long")
-    ticks = []
-    for _ in range(_LEVELS):
-        ticks.append(tick)
-        span = F.least(tick * size, F.lit(_FAR))
-        level += F.when(due >= start - F.pmod(start, tick) + span, 1).otherwise(0)
-        tick = span
-    for n, width in enumerate(ticks):
-        span = F.least(width * size, F.lit(_FAR))
-        digit = F.pmod(F.floor(due / width), size)
-        put = F.floor(due / span) * span - start  # when the bucket above comes due
-        again += F.when((level > n) & (digit > 0) & (put <= wait), 1).otherwise(0)
-    return level, again
-
-
-def wheels(waits: DataFrame, grid: Grid) -> DataFrame:
-    """For each tick and wheel size: the levels used and the re-insertions, under the timeouts in use."""
-    spark = waits.sparkSession
-    pairs = [(tick, size) for tick in grid.ticks_ms for size in grid.wheel_sizes]
-    configs = spark.createDataFrame(pairs, "tick_ms long, wheel_size long")
-    tick_us = F.col("tick_ms") * 1000
-    delay = F.ceil(F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(10**12)) * 1000 / tick_us)
-    exp = F.ceil(F.col("arrival") / tick_us) + delay
-    wait = F.least(F.floor(F.coalesce("wait_us", F.lit(10**15)) / tick_us), delay)
-    level, again = reinsertions(exp, delay, F.col("wheel_size"), wait)
-    return (
-        waits.crossJoin(F.broadcast(configs))
-        .select("tick_ms", "wheel_size", level.alias("level"), again.alias("again"))
-        .groupBy("tick_ms", "wheel_size")
-        .agg(
-            F.count("*").alias("operations"),
-            (F.max("level") + 1).alias("levels"),
-            F.sum("again").alias("reinsertions"),
-            F.avg("again").alias("reinsertions_each"),
-        )
-        .withColumn("late_ms_at_most", F.col("tick_ms"))
-        .orderBy("tick_ms", "wheel_size")
-    )
-
-
-def purge_run(
-    left: np.ndarray[Any, Any], debt: np.ndarray[Any, Any], held: np.ndarray[Any, Any], interval: int
-) -> dict[str, int]:
-    """Purges over one purgatory's history.
+def purge_run(debt: np.ndarray[Any, Any], held: np.ndarray[Any, Any], interval: int) -> dict[str, int]:
+    """Purges over one purgatory's history, an item for each operation that left, in that order.
 
     Args:
-        left: when operations left, in order.
         debt: the entries that each leaves behind.
-        held: the entries of those still parked at each of these instants.
+        held: the entries of those still parked then.
         interval: purge once more than this many are left behind.
     """
     total = np.cumsum(debt)
@@ -217,7 +172,7 @@ def purge_run(
         purges, worst, scanned = purges + 1, max(worst, entries), scanned + entries
         cleared = int(total[at])
     end = int(total[-1] - cleared) if len(total) else 0
-    return {"purges": purges, "most_entries": worst, "entries_scanned": scanned, "left_at_end": end, "rows": len(left)}
+    return {"purges": purges, "most_entries": worst, "entries_scanned": scanned, "left_at_end": end}
 
 
 def purges(spark: SparkSession, waits: DataFrame, grid: Grid, folder: Path) -> DataFrame:
@@ -231,28 +186,26 @@ def purges(spark: SparkSession, waits: DataFrame, grid: Grid, folder: Path) -> D
         F.when(waited <= 0, 0).when(waited < limit, F.col("keys") - 1).otherwise(F.col("keys")).alias("debt"),
         F.col("keys").cast("long").alias("keys"),
     )
-    history.coalesce(1).write.mode("overwrite").parquet(str(path))
-    tasks = spark.createDataFrame(
-        [(interval, str(path)) for interval in grid.purge_intervals], "interval long, path string"
-    )
+    history.write.mode("overwrite").parquet(str(path))
+    tasks = spark.createDataFrame([(list(grid.purge_intervals), str(path))], "intervals array<long>, path string")
     columns = "purge_interval long, purges long, most_entries long, entries_scanned long, left_at_end long"
-    return tasks.repartition(len(grid.purge_intervals)).mapInPandas(_purge_task, columns).orderBy("purge_interval")
+    return tasks.coalesce(1).mapInPandas(_purge_task, columns).orderBy("purge_interval")
 
 
 def _purge_task(tasks: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     for part in tasks:
-        for interval, path in zip(part["interval"], part["path"], strict=True):
+        for intervals, path in zip(part["intervals"], part["path"], strict=True):
             table = pq.read_table(path)
-            arrival = table.column("arrival").to_numpy()
-            order = np.argsort(table.column("left_us").to_numpy(), kind="stable")
-            left = table.column("left_us").to_numpy()[order]
-            keys = table.column("keys").to_numpy()
-            arrived = np.argsort(arrival, kind="stable")
+            arrival, left, keys, debt = (
+                table.column(name).to_numpy() for name in ("arrival", "left_us", "keys", "debt")
+            )
+            order, arrived = np.argsort(left, kind="stable"), np.argsort(arrival, kind="stable")
+            left = left[order]
             came = np.concatenate(([0], np.cumsum(keys[arrived])))
             held = came[np.searchsorted(arrival[arrived], left, side="right")] - np.cumsum(keys[order])
-            found = purge_run(left, table.column("debt").to_numpy()[order], held, int(interval))
-            del found["rows"]
-            yield pd.DataFrame([{"purge_interval": interval, **found}])
+            found = [purge_run(debt[order], held, int(interval)) for interval in intervals]
+            rows = [{"purge_interval": interval, **run} for interval, run in zip(intervals, found, strict=True)]
+            yield pd.DataFrame(rows)
 
 
 def shards(keys: DataFrame, grid: Grid) -> DataFrame:
@@ -330,7 +283,7 @@ def whatif(spark: SparkSession, out: str, grid: Grid, *, trace: str | None = Non
         by_timeout, exact = timeouts_of_journal(base, grid), False
     tables = {
         "timeouts": by_timeout,
-        "wheels": wheels(waits, grid),
+        "wheels": wheels(waits, grid.ticks_ms, grid.wheel_sizes),
         "purges": purges(spark, waits, grid, folder),
         "shards": shards(keys, grid),
     }

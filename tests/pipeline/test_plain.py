@@ -43,7 +43,7 @@ def test_purge_run_agrees_with_counting_one_by_one():
         counter += int(left)
         if counter > 37:
             purges, worst, counter = purges + 1, max(worst, counter + int(parked)), 0
-    found = purge_run(np.arange(500), debt, held, 37)
+    found = purge_run(debt, held, 37)
     assert (purges, worst, counter) == (found["purges"], found["most_entries"], found["left_at_end"])
 
 

@@ -3,14 +3,15 @@
 import json
 
 import attrs
+import numpy as np
 import pytest
 
 from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import gen, monitor
-from purgatory.pipeline.load import load
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.whatif import Grid, waits_of_trace, whatif, wheels
+from purgatory.pipeline.whatif import Grid, whatif
+from purgatory.pipeline.wheels import levels_and_reinsertions, wheels
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -126,26 +127,14 @@ def test_whatif_of_a_trace_is_exact(source, tmp_path, brute, trace_rows):
     assert "What it would choose" in page.read_text()
 
 
-def test_reinsertions_are_those_of_a_wheel(source, tmp_path):
-    """The closed form counts what a wheel, followed step by step, does."""
-    delays = (0, 5, 19, 20, 399, 400, 7_999, 123_456)
-    shape = gen.Workload(operations=200, events=1, delays_ms=delays, unreachable=1)
-    gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
-    waits = waits_of_trace(load(source, str(tmp_path / "trace"), TRACE)).where("wait_us is null")
-    ops = [(row["arrival"] // 1000, row["delay_ms"]) for row in waits.collect()]
-
-    def follow(now, delay, size):
-        """How often an entry is put again, in a wheel whose levels are made on demand."""
-        due, again = now + delay, 0
-        while due > now:
-            tick, span = 1, size
-            while due >= now - now % tick + span:
-                tick, span = span, span * size
-            if tick == 1:
-                break
-            now = due - due % tick
-            again += due > now
-        return again
-
-    (row,) = wheels(waits, Grid(ticks_ms=(1,), wheel_sizes=(20,))).collect()
-    assert sum(follow(now, delay, 20) for now, delay in ops) == row["reinsertions"]
+def test_wheels_are_summed_over_all_parts_of_the_data(source):
+    """Each setting's sums are those of all rows, wherever they lie; what never came waits for its timeout."""
+    rows = [(10**9 + 137_000 * n, 40 * n, None if n % 3 else 900 * n) for n in range(1_000)]
+    waits = source.createDataFrame(rows, "arrival long, delay_ms long, wait_us long").repartition(3)
+    found = {(row["tick_ms"], row["wheel_size"]): row for row in wheels(waits, (1, 5), (20, 64)).collect()}
+    assert {(1, 20), (1, 64), (5, 20), (5, 64)} == set(found)
+    due = np.array([at // 1_000 + delay for at, delay, _ in rows])
+    start = np.array([at // 1_000 for at, _, _ in rows])
+    end = start + np.array([min(delay, delay if wait is None else wait // 1_000) for _, delay, wait in rows])
+    levels, again = levels_and_reinsertions(due, start, end, 20)
+    assert (1_000, levels, again) == tuple(found[1, 20][name] for name in ("operations", "levels", "reinsertions"))

@@ -1,0 +1,106 @@
+"""What a timing wheel of another tick and size would have done, in closed form: no simulation.
+
+An entry that goes in at level L is put again, into a lower level, each time its bucket comes due. That
+happens once for each non-zero digit of its due tick, in base `size`, below L; a digit whose turn comes after
+the operation was answered costs nothing::
+
+    size 20, due at tick 8,437 = digits 1|1|1|17: in at level 3, put again at levels 2, 1, 0 if it waits so long
+
+Level by level, with the due tick, the arrival and the answer each divided by `size` once more: the entry
+lies above this level if due is `size` or more ahead of arrival; it is put into this level if its digit here
+isn't zero, and it was still there when its bucket above came due, which is when the answer's digits above
+agree with its own. Each level is a handful of operations on whole columns, and only the few entries that lie
+above it are looked at any further, so that a second and a core see tens of millions of operations under a
+setting each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+LONGEST_MS: Final = 10**12
+_UNANSWERED: Final = 2**60
+_SUMS: Final = "tick_ms long, wheel_size long, operations long, levels int, reinsertions long"
+
+
+def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[int, int]:
+    """The levels that entries need, and how often they are put again.
+
+    Args:
+        due: when each is due, in ticks.
+        start: when each arrived.
+        end: when each was answered, or `due`.
+        size: the buckets of a wheel.
+    """
+    levels, again = 1, 0
+    while True:
+        above = due - start >= size
+        if not above.any():
+            return levels, again
+        if not above.all():
+            due, start, end = due[above], start[above], end[above]
+        up, up_end = due // size, end // size
+        again += int(np.count_nonzero((up == up_end) & (up * size != due)))
+        due, start, end = up, start // size, up_end
+        levels += 1
+
+
+def wheels(waits: DataFrame, ticks_ms: Sequence[int], sizes: Sequence[int]) -> DataFrame:
+    """For each tick and wheel size: the levels used and the re-insertions, under the timeouts in use.
+
+    Args:
+        waits: `arrival` (us), `delay_ms`, and `wait_us`, null where nothing answered.
+        ticks_ms: the ticks to try.
+        sizes: the wheel sizes to try.
+    """
+    columns = waits.select("arrival", "delay_ms", "wait_us")
+    return (
+        columns.mapInArrow(_counting(tuple(ticks_ms), tuple(sizes)), _SUMS)
+        .groupBy("tick_ms", "wheel_size")
+        .agg(
+            F.sum("operations").alias("operations"),
+            F.max("levels").alias("levels"),
+            F.sum("reinsertions").alias("reinsertions"),
+        )
+        .withColumn("reinsertions_each", F.col("reinsertions") / F.col("operations"))
+        .withColumn("late_ms_at_most", F.col("tick_ms"))
+        .orderBy("tick_ms", "wheel_size")
+    )
+
+
+def _counting(
+    ticks_ms: tuple[int, ...], sizes: tuple[int, ...]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}
+        for batch in batches:
+            arrival = batch.column("arrival").to_numpy()
+            delay_us = np.clip(pc.fill_null(batch.column("delay_ms"), 0).to_numpy(), 0, LONGEST_MS) * 1000
+            wait_us = pc.fill_null(batch.column("wait_us"), _UNANSWERED).to_numpy()
+            for tick in ticks_ms:
+                tick_us = tick * 1000
+                start, delay = -(-arrival // tick_us), -(-delay_us // tick_us)
+                end = start + np.minimum(wait_us // tick_us, delay)
+                for size in sizes:
+                    sums = found[tick, size]
+                    levels, again = levels_and_reinsertions(start + delay, start, end, size)
+                    sums[0] += len(arrival)
+                    sums[1] = max(sums[1], levels)
+                    sums[2] += again
+        rows = [(*setting, *sums) for setting, sums in found.items()]
+        names = ("tick_ms", "wheel_size", "operations", "levels", "reinsertions")
+        types = (pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
+        arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, list(names))
+
+    return count

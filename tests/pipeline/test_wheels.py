@@ -1,0 +1,47 @@
+"""The closed form of the timing wheel, against a wheel that is followed step by step."""
+
+import random
+
+import numpy as np
+import pytest
+
+from purgatory.pipeline.wheels import levels_and_reinsertions
+
+
+def follow(now, delay, wait, size):
+    """The levels and how often an entry is put again, in a wheel whose levels are made on demand."""
+    due, answered, again, most = now + delay, now + wait, 0, 1
+    while due > now:
+        tick, span, level = 1, size, 1
+        while due >= now - now % tick + span:
+            tick, span, level = span, span * size, level + 1
+        most = max(most, level)
+        if tick == 1:
+            break
+        now = due - due % tick
+        if now > answered:
+            break
+        again += due > now
+    return most, again
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, 20, 128])
+def test_levels_and_reinsertions_are_those_of_a_wheel(size):
+    """Whatever arrival, delay and answer, the closed form counts what the wheel does."""
+    rng = random.Random(size)
+    for _ in range(400):
+        now, delay = rng.randrange(10**9), rng.choice((0, 1, 5, 19, 20, 399, 400, 7_999, rng.randrange(10**7)))
+        wait = rng.randrange(delay + 1)
+        entry = (np.array([now + delay]), np.array([now]), np.array([now + wait]))
+        assert follow(now, delay, wait, size) == levels_and_reinsertions(*entry, size)
+
+
+def test_sums_are_those_of_the_entries():
+    """Many entries at once need the most levels of any, and are put again as often as all together."""
+    rng = np.random.default_rng(5)
+    start = rng.integers(0, 10**12, 300)
+    delay = rng.integers(0, 10**6, 300)
+    wait = (delay * rng.random(300)).astype(np.int64)
+    each = [follow(*map(int, entry), 20) for entry in zip(start, delay, wait, strict=True)]
+    found = levels_and_reinsertions(start + delay, start, start + wait, 20)
+    assert (max(levels for levels, _ in each), sum(again for _, again in each)) == found
