@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--checkpoint", required=True, metavar="DIR")
     sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
     sub.add_argument("--buckets", type=int, default=16, help="a power of two up to 65536; fixed by the checkpoint")
+    sub.add_argument("--partitions", type=int, help="tasks of a stage (default: the cores); fixed by the checkpoint")
     sub.add_argument("--files-per-batch", type=int, default=1000)
     sub.add_argument("--once", action="store_true", help="stop when the input is used up")
 
@@ -131,6 +132,7 @@ def _stream(options: argparse.Namespace) -> int:
     settings = stream.StreamSettings(
         delay_ms=round(options.delay * 1000),
         buckets=options.buckets,
+        partitions=options.partitions,
         files_per_batch=options.files_per_batch,
         once=options.once,
     )

@@ -18,6 +18,7 @@ machine holds, not for answers within milliseconds: those belong in the embedded
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -29,6 +30,8 @@ from purgatory.pipeline.packed import PACKED, pack
 from purgatory.pipeline.processors import ANSWER, BETWEEN, KeyStage, OperationStage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -42,6 +45,7 @@ class StreamSettings:
 
     delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
     buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_([2**n for n in range(17)]))
+    partitions: int | None = None  # tasks of each stage; None for as many as there are cores
     files_per_batch: int = 1_000
     once: bool = False
 
@@ -119,6 +123,19 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     )
 
 
+@contextmanager
+def _partitioned(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
+    """For a query that is started within: each batch costs a task and a store for each partition of each stage."""
+    name = "spark.sql.shuffle.partitions"
+    before = str(spark.conf.get(name))
+    cores = min(settings.buckets, spark.sparkContext.defaultParallelism)
+    spark.conf.set(name, settings.partitions or max(1, cores))
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
 def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings: StreamSettings) -> StreamingQuery:
     """Start the query over a folder of sealed trace files."""
     rows = (
@@ -137,7 +154,8 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .option("checkpointLocation", checkpoint)
     )
     writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
-    return writer.start()
+    with _partitioned(spark, settings):
+        return writer.start()
 
 
 def answers(spark: SparkSession, out: str) -> DataFrame:
