@@ -83,7 +83,11 @@ def verify(
 
 def place_trace(folder: Path, shape: gen.Workload, seed: int, files: int) -> None:
     """Write a trace and, after it, a row that lets a stream settle whatever is still open."""
-    following = gen.write(folder, gen.trace(shape, seed), TRACE, files=files)
+    flush_after(folder, gen.write(folder, gen.trace(shape, seed), TRACE, files=files))
+
+
+def flush_after(folder: Path, following: int) -> None:
+    """Write the row that ends a trace, to be read last; `following` is its number."""
     last = gen.flush_row(gen.START_MS + _AFTER_ALL_MS)
     gen.write(folder, last, TRACE, files=1, first=following)
     newest = max(folder.glob("trace-*"), key=lambda path: path.name)
