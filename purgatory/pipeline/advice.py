@@ -8,9 +8,9 @@ denominator. ::
 
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
-S(t) is the share that would expire under a timeout of t. Beyond the longest timeout that anybody was given
-the journal knows
-nothing: a target that isn't reached by then gets no number, but the survival at the end of what is known.
+S(t) is the share that would expire under a timeout of t. Beyond the longest timeout that anybody was
+given the journal knows nothing: a target that isn't reached by then gets no number, but the survival at the
+end of what is known.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ _LEAST: Final = 1e-12
 
 def survival(rows: DataFrame) -> DataFrame:
     """S(t) for each purgatory and type at every wait that occurred, in whole milliseconds (rounded up)."""
-    by = ("purgatory", "type")
     wait = F.ceil(F.greatest(F.col("wait_us"), F.lit(0)) / 1000).alias("wait_ms")
-    counted = (
-        rows.select(*by, wait, F.col("outcome").isin("immediate", "satisfied").alias("answered"))
-        .groupBy(*by, "wait_ms")
-        .agg(F.count_if("answered").alias("answered"), F.count("*").alias("left"))
-    )
+    return curve(rows.select("purgatory", "type", wait, "outcome", F.lit(1).alias("operations")))
+
+
+def curve(left: DataFrame) -> DataFrame:
+    """The curve of each purgatory and type from counts of those that left, by wait and outcome."""
+    by = ("purgatory", "type")
+    answered = F.when(F.col("outcome").isin("immediate", "satisfied"), F.col("operations")).otherwise(0)
+    counted = left.groupBy(*by, "wait_ms").agg(F.sum(answered).alias("answered"), F.sum("operations").alias("left"))
     in_order = Window.partitionBy(*by).orderBy("wait_ms")
     onward = in_order.rowsBetween(0, Window.unboundedFollowing)
     upto = in_order.rowsBetween(Window.unboundedPreceding, 0)

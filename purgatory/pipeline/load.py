@@ -11,17 +11,20 @@ reason.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from purgatory.journal.records import EVENT, FLUSH, JOURNAL, OPERATION, OUTCOMES, TRACE, Schema
+from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, Schema
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
-from purgatory.journal.records.folder import batches, list_segments
+from purgatory.journal.records.folder import Segment, batches, list_segments
 from purgatory.journal.records.parquet import arrow_schema, to_arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _TYPES: Final = {
     "text": T.StringType(),
@@ -56,20 +59,14 @@ def load(spark: SparkSession, folder: str, schema: Schema) -> DataFrame:
     segments = list_segments(Path(folder))
     if not segments:
         raise JournalMissing(Path(folder))
+    check_kind(segments, schema, folder)
     sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
-    other = {JOURNAL.name: TRACE, TRACE.name: JOURNAL}[schema.name]
-    if any(segment.path.name.startswith(other.name) for segment in sealed):
-        message = f"{folder} holds a {other.name}, not a {schema.name}"
-        raise JournalFormat(message)
     frame = spark.read.schema(columns).parquet(*(str(segment.path) for segment in sealed)) if sealed else None
     last = max((segment.last for segment in sealed if segment.last is not None), default=-1)
     rest = []
     for segment in segments:
         if segment.path.suffix != ".parquet":
             for batch in batches(segment.path, last):
-                if batch.schema is not schema:
-                    message = f"{folder} holds a {batch.schema.name}, not a {schema.name}"
-                    raise JournalFormat(message)
                 rest.append(to_arrow(batch).slice(max(0, last + 1 - batch.first)))
                 last = max(last, batch.last)
     if frame is None or rest:
@@ -77,6 +74,23 @@ def load(spark: SparkSession, folder: str, schema: Schema) -> DataFrame:
         live = spark.createDataFrame(table, columns)
         frame = live if frame is None else frame.unionByName(live)
     return frame
+
+
+def check_kind(segments: Sequence[Segment], schema: Schema, folder: str) -> None:
+    """Refuse a folder of the other kind.
+
+    Raises:
+        JournalFormat: the folder holds the other kind.
+    """
+    for segment in segments:
+        if segment.is_open:
+            first = next(batches(segment.path), None)
+            found = schema.name if first is None else first.schema.name
+        else:
+            found = segment.path.name.lstrip("_").partition("-")[0]
+        if found != schema.name:
+            message = f"{folder} holds a {found}, not a {schema.name}"
+            raise JournalFormat(message)
 
 
 def journal_problem() -> Column:

@@ -16,10 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import JOURNAL
-from purgatory.pipeline import advice, occupancy, tables
+from purgatory.pipeline import advice, exact, occupancy, tables
 from purgatory.pipeline.findings import Row, Tables
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.page import page
+from purgatory.pipeline.walk import Walk, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,38 +71,51 @@ def report(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     progress = Progress(10, quiet=quiet)
-    with progress.step("reading the journal"):
-        raw = load(spark, journal, JOURNAL).withColumn("reason", journal_problem())
-        first, last, operations, bad = _span(raw)
-    if not operations:
+    walk = Walk(spark, journal)
+    with progress.step("a first look at the journal"):
+        span = walk.span()
+    if not span.operations:
         raise EmptyJournal(journal)
-    span_us = last - first
+    span_us = span.last_us - span.first_us
     if window_s is None:
         window_s = next((w for w in _WIDTHS_S if span_us / (w * 1e6) <= 90), _WIDTHS_S[-1])
+    window_us = window_s * 1_000_000
     slot_us = next((w for w in _SLOTS_US if span_us / w <= 1500), _SLOTS_US[-1])
-    rows = tables.prepared(raw.where("reason is null"), window_s)
+    fine_us = exact.fine_slot(slot_us, span_us, span.operations, span.waited_us)
+    sums = walk.summaries(window_us, slot_us, fine_us)
 
     def table(name: str, text: str, make: Callable[[], DataFrame]) -> list[Row]:
         with progress.step(text):
             return _write(spark, folder / "tables" / name, make())
 
-    outcome_rows = table("outcomes", f"outcomes of {operations:,} operations", lambda: tables.outcomes(rows))
-    latency_rows = table("latency", "exact percentiles of the waits", lambda: tables.latency(rows))
-    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(rows))
-    expiry_rows = table("expiries", "where and when operations expired", lambda: tables.expiries(rows))
-    level_rows = table("occupancy", "occupancy", lambda: occupancy.occupancy(rows, slot_us))
-    levels = spark.read.parquet(str(folder / "tables" / "occupancy"))
-    peak_rows = table("peaks", "exact peaks", lambda: occupancy.peaks(rows, levels, slot_us))
-    curve_rows = table("survival", "survival of the waits", lambda: advice.survival(rows))
+    def latency() -> DataFrame:
+        bins = gathered(sums["bins"], "bins")
+        rows = exact.latency(bins, walk.inside(window_us, exact.wanted_bins(bins)))
+        return _dated(spark, rows, tables.LATENCY, "window")
+
+    def peaks() -> DataFrame:
+        return _dated(spark, exact.peaks(gathered(sums["moves"], "moves"), fine_us, walk.cut), tables.PEAKS, "at")
+
+    outcome_rows = table(
+        "outcomes", f"walking {span.operations:,} operations", lambda: tables.outcomes(sums["outcomes"])
+    )
+    latency_rows = table("latency", "exact percentiles of the waits", latency)
+    curve_rows = table("survival", "survival of the waits", lambda: advice.curve(sums["waits"]))
     curve = spark.read.parquet(str(folder / "tables" / "survival"))
     advice_rows = table("advice", "advice on timeouts", lambda: advice.advice(curve))
-    if bad:
+    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(sums["keys"]))
+    expiry_rows = table("expiries", "where and when operations expired", lambda: tables.expiries(sums["keys"]))
+    level_rows = table("occupancy", "occupancy", lambda: occupancy.occupancy(sums["slots"], slot_us))
+    peak_rows = table("peaks", "exact peaks", peaks)
+    walk.close()
+    if span.malformed:
+        raw = load(spark, journal, JOURNAL).withColumn("reason", journal_problem())
         raw.where("reason is not null").write.mode("overwrite").parquet(str(folder / "tables" / "quarantine"))
     with progress.step("the page"):
         found = Tables(
             window_us=window_s * 1_000_000,
-            first_us=first,
-            last_us=last,
+            first_us=span.first_us,
+            last_us=span.last_us,
             outcomes=sorted(outcome_rows, key=lambda row: (row["purgatory"], row["type"], row["window_us"])),
             latency=sorted(latency_rows, key=lambda row: (row["purgatory"], row["type"], row["window_us"])),
             hot_keys=key_rows,
@@ -110,23 +124,17 @@ def report(
             peaks=sorted(peak_rows, key=lambda row: row["purgatory"]),
             survival=sorted(curve_rows, key=lambda row: (row["purgatory"], row["type"], row["wait_ms"])),
             advice=sorted(advice_rows, key=lambda row: (row["purgatory"], row["type"], row["target"])),
-            quarantined=bad,
+            quarantined=span.malformed,
         )
         path = folder / "index.html"
-        heading = title or f"{operations:,} delayed operations"
+        heading = title or f"{span.operations:,} delayed operations"
         path.write_text(page(found, heading, f"the journal in {Path(journal).name}"), encoding="utf-8")
     return path
 
 
-def _span(raw: DataFrame) -> tuple[int, int, int, int]:
-    good = F.col("reason").isNull()
-    (row,) = raw.agg(
-        F.min(F.when(good, F.unix_micros("created"))),
-        F.max(F.when(good, F.unix_micros("finished"))),
-        F.count_if(good),
-        F.count_if(~good),
-    ).collect()
-    return row[0] or 0, row[1] or 0, row[2], row[3]
+def _dated(spark: SparkSession, rows: list[Row], columns: str, name: str) -> DataFrame:
+    """Rows as a DataFrame of these columns, with their instant as a timestamp, too."""
+    return spark.createDataFrame(rows, columns).withColumn(name, F.timestamp_micros(f"{name}_us"))
 
 
 def _write(spark: SparkSession, path: Path, frame: DataFrame) -> list[Row]:

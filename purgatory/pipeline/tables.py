@@ -1,7 +1,7 @@
-"""The report's tables, each a DataFrame from the journal's. No Python runs per row.
+"""The report's tables, as DataFrames from the walk's summaries (`walk`, `kernels`), in which groups may come twice.
 
-`wait_us` is how long an operation was in; `wasted` are the checks that didn't complete it. An operation
-that was satisfied needed one good check; one that expired, none of its checks was good.
+`wasted` are the checks that didn't complete an operation. One that was satisfied needed one good check; one
+that expired, none of its checks was good.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OUTCOMES
+from purgatory.pipeline.kernels import GOOD
 
-_GOOD: Final = ("immediate", "satisfied")
-PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
+LATENCY: Final = (
+    "window_us long, purgatory string, type string, answered long, p50_ms double, p90_ms double, p99_ms double, "
+    "p999_ms double, max_ms double"
+)
+PEAKS: Final = "purgatory string, peak long, at_us long"
 
 
 def prepared(journal: DataFrame, window_s: int) -> DataFrame:
     """The journal with what most tables need."""
     created, finished = F.unix_micros("created"), F.unix_micros("finished")
-    good = F.col("outcome").isin(*_GOOD)
     return journal.select(
         "purgatory",
-        "type",
+        F.coalesce("type", F.lit("")).alias("type"),
         "keys",
         "outcome",
         "error",
@@ -32,7 +35,6 @@ def prepared(journal: DataFrame, window_s: int) -> DataFrame:
         created.alias("created_us"),
         finished.alias("finished_us"),
         (finished - created).alias("wait_us"),
-        (F.col("checks") - F.when(good, 1).otherwise(0)).alias("wasted"),
         slot(finished, window_s * 1_000_000).alias("window_us"),
     )
 
@@ -42,61 +44,43 @@ def slot(instant: Column, width_us: int) -> Column:
     return instant - F.pmod(instant, F.lit(width_us))
 
 
-def outcomes(rows: DataFrame) -> DataFrame:
+def outcomes(counts: DataFrame) -> DataFrame:
     """Per window, purgatory and type: operations by outcome, expiry share, checks and the wasted ones, errors."""
-    counts = [F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES]
+    operations = F.col("operations")
+    outcome = F.col("outcome")
+    by_outcome = [F.sum(F.when(outcome == name, operations).otherwise(0)).alias(name) for name in OUTCOMES]
+    # What completed operations leave behind under keys that nobody checked: the purge's work.
+    debt = (
+        F.when(outcome.isin("immediate", "cancelled"), 0)
+        .when(outcome == "satisfied", F.col("watches") - operations)
+        .otherwise(F.col("watches"))
+    )
     return (
-        rows.groupBy("window_us", "purgatory", "type")
+        counts.groupBy("window_us", "purgatory", "type")
         .agg(
-            F.count("*").alias("operations"),
-            *counts,
+            F.sum(operations).alias("operations"),
+            *by_outcome,
             F.sum("checks").alias("checks"),
-            F.sum("wasted").alias("wasted_checks"),
-            F.count("error").alias("errors"),
-            F.sum("wait_us").alias("waited_us"),
+            F.sum(F.col("checks") - F.when(outcome.isin(*GOOD), operations).otherwise(0)).alias("wasted_checks"),
+            F.sum("errors").alias("errors"),
+            F.sum("waited_us").alias("waited_us"),
             F.max("delay_ms").alias("delay_ms"),
-            # What completed operations leave behind under keys that nobody checked: the purge's work.
-            F.sum(
-                F.when(F.col("outcome") == "immediate", 0)
-                .when(F.col("outcome") == "cancelled", 0)
-                .when(F.col("outcome") == "satisfied", F.size("keys") - 1)
-                .otherwise(F.size("keys"))
-            ).alias("purge_debt"),
+            F.sum(debt).alias("purge_debt"),
         )
-        .withColumn("expiry_share", F.col("expired") / F.col("operations"))
+        .withColumn("expiry_share", F.col("expired") / operations)
         .withColumn("window", F.timestamp_micros("window_us"))
     )
 
 
-def latency(rows: DataFrame) -> DataFrame:
-    """Exact percentiles of the wait of answered operations, in milliseconds, per window, purgatory and type."""
-    wanted = F.percentile(F.col("wait_us") / 1000, list(PERCENTILES))
-    names = ("p50", "p90", "p99", "p999")
-    return (
-        rows.where(F.col("outcome").isin(*_GOOD))
-        .groupBy("window_us", "purgatory", "type")
-        .agg(F.count("*").alias("answered"), wanted.alias("p"), (F.max("wait_us") / 1000).alias("max"))
-        .select(
-            F.timestamp_micros("window_us").alias("window"),
-            "window_us",
-            "purgatory",
-            "type",
-            "answered",
-            *(F.col("p")[i].alias(f"{name}_ms") for i, name in enumerate(names)),
-            F.col("max").alias("max_ms"),
-        )
-    )
-
-
-def hot_keys(rows: DataFrame, top: int = 20) -> DataFrame:
+def hot_keys(keys: DataFrame, top: int = 20) -> DataFrame:
     """The most used keys of each purgatory, exactly, with their share and how much of it expired or was wasted."""
     counts = (
-        rows.select("purgatory", F.explode("keys").alias("key"), "outcome", "wasted")
+        keys.where(F.col("key").isNotNull())
         .groupBy("purgatory", "key")
         .agg(
-            F.count("*").alias("operations"),
-            F.count_if(F.col("outcome") == "expired").alias("expired"),
-            F.sum("wasted").alias("wasted_checks"),
+            F.sum("operations").alias("operations"),
+            F.sum(F.when(F.col("expired_us").isNotNull(), F.col("operations")).otherwise(0)).alias("expired"),
+            F.sum("wasted_checks").alias("wasted_checks"),
         )
     )
     whole = Window.partitionBy("purgatory")
@@ -109,13 +93,12 @@ def hot_keys(rows: DataFrame, top: int = 20) -> DataFrame:
     return ranked.where(F.col("rank") <= top).withColumn("skew", F.col("share") * F.col("keys"))
 
 
-def expiries(rows: DataFrame, top: int = 12) -> DataFrame:
+def expiries(keys: DataFrame, top: int = 12) -> DataFrame:
     """Where and when operations expired: counts by window, for the keys of each type that expire most."""
     counts = (
-        rows.where(F.col("outcome") == "expired")
-        .select("purgatory", "type", F.explode_outer("keys").alias("key"), "window_us")
-        .groupBy("purgatory", "type", "key", "window_us")
-        .agg(F.count("*").alias("expired"))
+        keys.where(F.col("expired_us").isNotNull())
+        .groupBy("purgatory", "type", "key", F.col("expired_us").alias("window_us"))
+        .agg(F.sum("operations").alias("expired"))
     )
     by_key = Window.partitionBy("purgatory", "type", "key")
     ranked = counts.withColumn("of_key", F.sum("expired").over(by_key))

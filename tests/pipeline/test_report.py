@@ -3,20 +3,25 @@
 import math
 from collections import Counter, defaultdict
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
-from purgatory.pipeline import advice, gen, occupancy, tables
+from purgatory.pipeline import advice, exact, gen, occupancy, tables
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.report import EmptyJournal, report
+from purgatory.pipeline.walk import Walk, gathered
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 COUNT = 3_000
+WINDOW_US = 30_000_000
+SLOT_US = 500_000
 
 
 @pytest.fixture(scope="module")
@@ -33,22 +38,41 @@ def journal(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def prepared(spark, journal):
-    """The prepared rows, in windows of 30 seconds."""
-    return tables.prepared(load(spark, str(journal[0]), JOURNAL), 30).cache()
+def walk(spark, journal):
+    """The walk over the journal."""
+    return Walk(spark, str(journal[0]))
 
 
-def test_outcomes_are_those_counted(prepared, journal):
-    """Operations by purgatory and outcome add up to what the journal holds."""
+@pytest.fixture(scope="module")
+def summaries(walk):
+    """Its summaries."""
+    return walk.summaries(WINDOW_US, SLOT_US, SLOT_US)
+
+
+def test_the_first_look_gives_span_and_count(walk, journal):
+    """From the first arrival to the last departure, and how long all waited together."""
+    span = walk.span()
+    rows = journal[1]
+    assert (COUNT, 0, sum(row["wait_us"] for row in rows)) == (span.operations, span.malformed, span.waited_us)
+    assert min(row["created_us"] for row in rows) == span.first_us
+    assert max(row["created_us"] + row["wait_us"] for row in rows) == span.last_us
+
+
+def test_outcomes_are_those_counted(summaries, journal):
+    """Operations by purgatory and outcome add up to what the journal holds; so do checks and the wasted ones."""
     found = Counter()
-    for row in tables.outcomes(prepared).collect():
+    checks = wasted = 0
+    for row in tables.outcomes(summaries["outcomes"]).collect():
         for name in ("immediate", "satisfied", "expired", "cancelled", "forced"):
             found[row["purgatory"], name] += row[name]
+        checks, wasted = checks + row["checks"], wasted + row["wasted_checks"]
     expected = Counter((row["purgatory"], row["outcome"]) for row in journal[1])
     assert +expected == +found
+    good = sum(row["outcome"] in ("immediate", "satisfied") for row in journal[1])
+    assert (sum(row["checks"] for row in journal[1]), checks - good) == (checks, wasted)
 
 
-def test_hot_keys_are_those_counted(spark, prepared, journal):
+def test_hot_keys_are_those_counted(spark, summaries, journal):
     """The top keys of a purgatory are the most used ones, in order, with exact counts."""
     counts = defaultdict(Counter)
     for row in journal[1]:
@@ -59,28 +83,45 @@ def test_hot_keys_are_those_counted(spark, prepared, journal):
         for rank, (key, n) in enumerate(sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:3], 1)
     ]
     schema = "purgatory string, key string, operations long, rank int"
-    found = tables.hot_keys(prepared, 3).select("purgatory", "key", "operations", "rank")
+    found = tables.hot_keys(summaries["keys"], 3).select("purgatory", "key", "operations", "rank")
     assertDataFrameEqual(found, spark.createDataFrame(expected, schema))
 
 
-def test_percentiles_are_exact(prepared, journal):
-    """The median of a window is the middle of its waits."""
+def test_expiries_are_those_counted(summaries, journal):
+    """Each expired operation is in the window that it left in, under each of its keys."""
+    expected = Counter()
+    for row in journal[1]:
+        left = row["created_us"] + row["wait_us"]
+        if row["outcome"] == "expired":
+            expected.update((row["type"], key, left - left % WINDOW_US) for key in row["keys"])
+    found = {
+        (row["type"], row["key"], row["window_us"]): row["expired"]
+        for row in tables.expiries(summaries["keys"], 100).collect()
+    }
+    assert dict(expected) == found
+
+
+def test_percentiles_are_exact(walk, summaries, journal):
+    """Each percentile of a window is the one that sorting all its waits gives, between two waits in proportion."""
     waits = defaultdict(list)
     for row in journal[1]:
         if row["outcome"] in ("immediate", "satisfied"):
             left = row["created_us"] + row["wait_us"]
-            waits[row["purgatory"], left - left % 30_000_000].append(row["wait_us"] / 1000)
-    found = {(r["purgatory"], r["window_us"]): r["p50_ms"] for r in tables.latency(prepared).collect()}
-    for key, values in waits.items():
-        values.sort()
-        middle = (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
-        assert math.isclose(middle, found[key], rel_tol=1e-9)
+            waits[row["purgatory"], left - left % WINDOW_US].append(row["wait_us"] / 1000)
+    bins = gathered(summaries["bins"], "bins")
+    rows = exact.latency(bins, walk.inside(WINDOW_US, exact.wanted_bins(bins)))
+    found = {(r["purgatory"], r["window_us"]): r for r in rows}
+    assert waits.keys() == found.keys()
+    for group, values in waits.items():
+        for name, share in exact.PERCENTILES.items():
+            assert math.isclose(np.quantile(values, share), found[group][name], rel_tol=1e-9)
+        assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
 
 
-def test_area_under_the_occupancy_is_the_sum_of_the_waits(prepared, journal):
+def test_area_under_the_occupancy_is_the_sum_of_the_waits(summaries, journal):
     """The time-weighted levels, filled slots included, account for every microsecond waited."""
     found = defaultdict(int)
-    for row in occupancy.occupancy(prepared, 500_000).collect():
+    for row in occupancy.occupancy(summaries["slots"], SLOT_US).collect():
         found[row["purgatory"]] += row["area_us"]
     expected = defaultdict(int)
     for row in journal[1]:
@@ -88,12 +129,12 @@ def test_area_under_the_occupancy_is_the_sum_of_the_waits(prepared, journal):
     assert dict(expected) == dict(found)
 
 
-def test_peaks_are_exact(prepared, journal):
-    """The peak found among a few slots is the one that a sweep over all events finds."""
+def swept(rows):
+    """The peaks and their instants by a sweep over all events."""
     expected = {}
-    for name in {row["purgatory"] for row in journal[1]}:
+    for name in {row["purgatory"] for row in rows}:
         events = []
-        for row in journal[1]:
+        for row in rows:
             if row["purgatory"] == name and row["wait_us"] > 0:
                 events += [(row["created_us"], 1), (row["created_us"] + row["wait_us"], -1)]
         level, best = 0, (0, 0)
@@ -102,9 +143,26 @@ def test_peaks_are_exact(prepared, journal):
             if level > best[0]:
                 best = (level, at)
         expected[name] = best
-    levels = occupancy.occupancy(prepared, 500_000)
-    found = {r["purgatory"]: (r["peak"], r["at_us"]) for r in occupancy.peaks(prepared, levels, 500_000).collect()}
-    assert expected == found
+    return expected
+
+
+@pytest.mark.parametrize("sortable", [1_000_000, 50], ids=["at once", "cut in between"])
+def test_peaks_are_exact(walk, summaries, journal, sortable):
+    """The peak found among a few slots is the one that a sweep over all events finds."""
+    rows = exact.peaks(gathered(summaries["moves"], "moves"), SLOT_US, walk.cut, sortable=sortable)
+    assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in rows}
+
+
+def test_a_store_that_only_spark_reaches_gives_the_same_summaries(spark, walk, summaries, journal):
+    """By way of a URL the rows come from Spark's reader, and add up alike."""
+    other = Walk(spark, f"file://{journal[0]}")
+    assert walk.span() == other.span()
+    found = other.summaries(WINDOW_US, SLOT_US, SLOT_US)
+    for part in summaries:
+        expected = gathered(summaries[part], part)
+        order = [(name, "ascending") for name in expected.column_names if not pc.all(expected[name].is_null()).as_py()]
+        assert expected.sort_by(order).equals(gathered(found[part], part).sort_by(order))
+    other.close()
 
 
 def test_survival_is_kaplan_and_meier_s(spark):

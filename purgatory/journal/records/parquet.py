@@ -10,18 +10,20 @@ import os
 from array import array
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.journal.records import ROWS, VERSION, Record, Schema, TraceRow
 from purgatory.journal.records.folder import batches, list_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from purgatory.journal.records.frames import Batch
+
+_NO_END: Final = 2**62
 
 
 @cache
@@ -98,7 +100,7 @@ def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
     """The rows of a sealed file above the sequence number `after`, one group of rows in memory at a time."""
     make = ROWS[schema.name]
-    for batch in read_arrow(path, schema):
+    for batch in read_arrow(path, schema, after):
         columns = {}
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if field.name in ("created", "finished", "ts"):
@@ -113,39 +115,76 @@ def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | Trace
                 yield make(**values)
 
 
-def read_arrow(path: Path, schema: Schema) -> Iterator[pa.RecordBatch]:
-    """The record batches of a sealed file with exactly this reader's columns."""
+def read_arrow(
+    path: Path,
+    schema: Schema,
+    after: int = -1,
+    upto: int = _NO_END,
+    *,
+    columns: Sequence[str] | None = None,
+    words: Sequence[str] = (),
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of a sealed file with exactly this reader's columns.
+
+    Groups of rows that lie wholly outside of `after` and `upto` are not read; others are given whole.
+    `columns` are all by default; `words` are text columns that are to come dictionary-encoded.
+    """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    target = arrow_schema(schema)
+    whole = arrow_schema(schema)
+    target = pa.schema([whole.field(name) for name in columns or whole.names], whole.metadata)
     defaults = {field.name: field.default for field in schema.fields}
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, read_dictionary=list(words)) as file:
         known = [name for name in target.names if name in file.schema_arrow.names]
-        for batch in file.iter_batches(batch_size=1 << 16, columns=known):
+        groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
+        for batch in file.iter_batches(batch_size=1 << 17, row_groups=groups, columns=known) if groups else ():
             if batch.schema.equals(target):
                 yield batch
                 continue
-            columns = [
-                batch.column(f.name).cast(f.type)
+            arrays = [
+                (batch.column(f.name) if f.name in words else batch.column(f.name).cast(f.type))
                 if f.name in known
                 else pa.array([defaults[f.name]] * len(batch), f.type)
                 for f in target
             ]
-            yield pa.RecordBatch.from_arrays(columns, schema=target)
+            yield pa.RecordBatch.from_arrays(arrays, names=target.names)
 
 
-def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-    """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now."""
+def _overlaps(group: Any, after: int, upto: int) -> bool:
+    """Whether a group of rows may hold sequence numbers above `after` up to `upto`, by its statistics."""
+    for place in range(group.num_columns):
+        column = group.column(place)
+        if column.path_in_schema == "seq":
+            found = column.statistics
+            return found is None or not found.has_min_max or (found.max > after and found.min <= upto)
+    return True
+
+
+def read_range(
+    folder: Path,
+    schema: Schema,
+    after: int,
+    upto: int,
+    *,
+    columns: Sequence[str] | None = None,
+    words: Sequence[str] = (),
+) -> Iterator[pa.RecordBatch]:
+    """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now.
+
+    `columns` (the sequence number among them) and `words` are those of `read_arrow`.
+    """
     import pyarrow.compute as pc  # noqa: PLC0415
 
     for segment in list_segments(folder):
         if segment.first > upto or (segment.last is not None and segment.last <= after):
             continue
-        sealed = segment.path.suffix == ".parquet"
-        parts = read_arrow(segment.path, schema) if sealed else map(to_arrow, batches(segment.path, after))
+        if segment.path.suffix == ".parquet":
+            parts = read_arrow(segment.path, schema, after, upto, columns=columns, words=words)
+        else:
+            parts = map(to_arrow, batches(segment.path, after))
         for part in parts:
-            sequence = part.column(0)
+            sequence = part.column("seq")
             first, last = sequence[0].as_py(), sequence[-1].as_py()
             if last <= after or first > upto:
                 continue
@@ -154,4 +193,4 @@ def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[
             else:
                 kept = part
             after = min(last, upto)
-            yield kept
+            yield kept if columns is None else kept.select(list(columns))

@@ -1,0 +1,148 @@
+"""The walks over a journal that a report is made of: Spark hands out the rows, `kernels` sums them up.
+
+A task is a range of sequence numbers, read as Arrow columns straight from the segments, which the workers
+must see; sealed or open, a row is read once wherever it is by then. Each walk sees the same rows: what was
+there when the first began. A journal in a store that only Spark can reach is read by Spark (sealed
+segments alone) and handed to the same kernels.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.folder import list_segments, tip
+from purgatory.journal.records.parquet import read_range
+from purgatory.pipeline import kernels
+from purgatory.pipeline.load import check_kind, load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from purgatory.pipeline.kernels import Numbers
+
+_TASK_ROWS: Final = 1_000_000
+_LEAST_ROWS: Final = 50_000
+
+
+@attrs.frozen
+class Span:
+    """What a journal is about, at a glance."""
+
+    first_us: int
+    last_us: int
+    operations: int
+    malformed: int
+    waited_us: int
+
+
+class Walk:
+    """Goes over a journal, as often as needed.
+
+    Raises:
+        JournalMissing: there is no segment in the folder.
+        JournalFormat: the folder holds a trace.
+    """
+
+    def __init__(self, spark: SparkSession, journal: str) -> None:
+        self._spark = spark
+        self._journal = journal
+        self._ranges: list[tuple[int, int]] = []
+        self._found: DataFrame | None = None
+        if "://" not in journal:
+            ends = tip(Path(journal))
+            check_kind(list_segments(Path(journal)), JOURNAL, journal)
+            rows = ends["last"] - ends["first"] + 1
+            cores = spark.sparkContext.defaultParallelism
+            tasks = max(1, min(cores, rows // _LEAST_ROWS), -(-rows // _TASK_ROWS))
+            bounds = [ends["first"] - 1 + rows * n // tasks for n in range(tasks + 1)]
+            self._ranges = list(pairwise(bounds))
+
+    def span(self) -> Span:
+        """From when to when, how many operations, how many rows can't be true."""
+        found = self._go({"span": kernels.span})
+        (row,) = found.agg(F.min("at"), F.max("bin"), F.sum("n"), F.sum("a"), F.sum("b")).collect()
+        return Span(*(value or 0 for value in row))
+
+    def summaries(self, window_us: int, slot_us: int, fine_us: int) -> dict[str, DataFrame]:
+        """What the tables are made from, in one walk. Groups may come in several rows, to be added up."""
+        self._found = self._go(
+            {
+                "outcomes": lambda rows, _: kernels.outcomes(rows, window_us),
+                "waits": lambda rows, _: kernels.waits(rows),
+                "bins": lambda rows, _: kernels.bins(rows, window_us),
+                "keys": lambda rows, _: kernels.keys(rows, window_us),
+                "slots": lambda rows, _: kernels.slots(rows, slot_us),
+                "moves": lambda rows, _: kernels.moves(rows, fine_us),
+            },
+            kernels.ALL_COLUMNS,
+        ).cache()
+        found = self._found
+        return {part: _named(found, part) for part in ("outcomes", "waits", "keys", "slots", "bins", "moves")}
+
+    def inside(self, window_us: int, wanted: Mapping[tuple[str, str], Numbers]) -> pa.Table:
+        """How often each exact wait occurs in the wanted windows and bins."""
+        found = self._go({"inside": lambda rows, _: kernels.inside(rows, window_us, wanted)})
+        return gathered(_named(found, "inside"), "inside")
+
+    def cut(self, wanted: Mapping[str, Numbers], width_us: int, into_us: int) -> pa.Table:
+        """Arrivals and departures in the wanted slots, by shorter ones."""
+        found = self._go({"moves": lambda rows, _: kernels.moves_inside(rows, width_us, into_us, wanted)})
+        return gathered(_named(found, "moves"), "moves")
+
+    def close(self) -> None:
+        """Let go of what is kept between the tables."""
+        if self._found is not None:
+            self._found.unpersist()
+
+    def _go(
+        self,
+        parts: dict[str, Callable[[kernels.Columns, int], pa.Table]],
+        columns: tuple[str, ...] = kernels.COLUMNS,
+    ) -> DataFrame:
+        """Every row is looked at once, however many summaries are wanted."""
+        layout = from_arrow_schema(kernels.LAYOUT)
+        if not self._ranges:
+            frame = load(self._spark, self._journal, JOURNAL).select(*columns)
+            return frame.mapInArrow(lambda batches: _rows(kernels.walk(batches, parts)), layout)
+        ranges, folder = self._ranges, Path(self._journal)
+
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from _rows(kernels.walk(_read(folder, columns, *ranges[number]), parts))
+
+        return self._spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(task, layout)
+
+
+def _rows(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from table.to_batches()
+
+
+def _read(folder: Path, columns: tuple[str, ...], after: int, upto: int) -> Iterator[pa.RecordBatch]:
+    return read_range(folder, JOURNAL, after, upto, columns=columns, words=kernels.REPEATED)
+
+
+def _named(found: DataFrame, part: str) -> DataFrame:
+    if part in kernels.BLOBS:
+        columns = [F.col("blob")]
+    else:
+        columns = [F.col(name).alias(given) for name, given in kernels.PARTS[part].items()]
+    return found.where(F.col("part") == part).select(*columns)
+
+
+def gathered(summary: DataFrame, part: str) -> pa.Table:
+    """A summary on the driver, each group once."""
+    if part in kernels.BLOBS:
+        return kernels.unpacked(part, [bytes(row[0]) for row in summary.collect()])
+    return kernels.added_up(part, summary.toArrow())
