@@ -15,7 +15,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test check format cov bench bench-plots bench-spark docs soak races explore mutants programs clean broker bench-broker
+.PHONY: help run quickstart test check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +60,9 @@ bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pic
 
 bench-spark: $(READY) programs ## Measure the pipeline at size on local[2]; JSON in var/ (ARGS="--only report --rows 1000000")
 	$(PY) -m tests.benchmarks.pipeline $(ARGS)
+
+bench-spark-plots: $(PLOTS) ## Draw the figures of the last `make bench-spark` into docs/pictures
+	$(PY) -m tests.benchmarks.pipeline_plots $(ARGS)
 
 docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html

@@ -1,0 +1,113 @@
+"""`make bench-spark-plots`: put the figures of `make bench-spark` into the docs, drawn and as tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.benchmarks.harness import Table, markdown
+from tests.benchmarks.plots import FLOOR, FOURTH, OURS, THEIRS, read
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.axes import Axes
+
+__all__ = ["draw", "main"]
+
+_COLOURS = {"report": OURS, "replay": THEIRS, "stream": FOURTH}
+
+
+def _sizes(table: Table, column: str, kind: str) -> list[tuple[float, float]]:
+    """Rows, and a figure of a run on so many; the names are `replay, 10,000,000 trace rows`."""
+    found = []
+    for name, value in table.column(column).items():
+        match = re.match(rf"{kind}, ([\d,]+) ", name)
+        if match:
+            found.append((float(match[1].replace(",", "")), value))
+    return sorted(found)
+
+
+def _growth(axes: Axes, tables: dict[str, Table]) -> None:
+    table = tables["pipeline"]
+    for kind, colour in _COLOURS.items():
+        if points := _sizes(table, "s", kind):
+            axes.plot(*zip(*points, strict=True), marker="o", color=colour, label=f"{kind}, seconds")
+        if points := _sizes(table, "processor s", kind):
+            axes.plot(*zip(*points, strict=True), marker=".", ls="--", color=colour, label=f"{kind}, processor seconds")
+    axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="s", title="Growth, on two cores")
+
+
+def _state(axes: Axes, tables: dict[str, Table]) -> None:
+    table = tables["pipeline-state"]
+    parked = [float(row[0] or 0) for row in table.rows]
+    written = list(table.column("MB written").values())
+    axes.plot(parked, written, marker="o", color=OURS, label="MB written by a batch")
+    axes.set(xlabel="operations parked", ylabel="MB", title="What a batch that touches all of them costs")
+    axes.set_ylim(bottom=0)
+    beside = axes.twinx()
+    seconds = [value / 1000 for value in table.column("ms").values()]
+    beside.plot(parked[1:], seconds[1:], marker=".", ls="--", color=THEIRS, label="s a batch")
+    beside.set_ylabel("s")
+    beside.set_ylim(bottom=0)
+    axes.plot([], [], marker=".", ls="--", color=THEIRS, label="s a batch (right)")
+    axes.axhline(0, color=FLOOR, lw=0.5)
+
+
+PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {"growth": _growth, "state": _state}
+"""A picture's name, and what draws it."""
+
+
+def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
+    """Draw the pictures that there are figures for; gives their paths."""
+    import matplotlib as mpl  # noqa: PLC0415  (only this needs it)
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    mpl.rcParams.update({"svg.hashsalt": "purgatory", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
+    drawn = []
+    for name, picture in PICTURES.items():
+        figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+        try:
+            picture(axes, tables)
+        except KeyError:  # not in this run
+            continue
+        finally:
+            plt.close(figure)
+        axes.spines["top"].set_visible(False)
+        axes.legend(fontsize=7)
+        drawn.append(folder / f"pipeline-{name}.svg")
+        figure.savefig(drawn[-1], metadata={"Date": None})
+    return drawn
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pipeline_plots", description=__doc__)
+    parser.add_argument("--json", type=Path, default=Path("var/bench-spark.json"), help="the results (%(default)s)")
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="the docs' folder (%(default)s)")
+    arguments = parser.parse_args(argv)
+    if not arguments.json.exists():
+        parser.error(f"{arguments.json} isn't there; run `make bench-spark` first")
+    tables = read(arguments.json)
+    kept = json.loads(arguments.json.read_text(encoding="utf-8"))
+    figures = arguments.docs / "scale.inc"
+    figures.write_text(
+        f"{kept['python']}, {kept['machine']}, {kept['when'][:10]}.\n\n" + "\n".join(map(markdown, tables.values())),
+        encoding="utf-8",
+    )
+    print(figures)
+    try:
+        drawn = draw(tables, arguments.docs / "pictures")
+    except ModuleNotFoundError as error:
+        parser.error(f"{error.name} isn't installed; `make bench-spark-plots` installs it")
+    print(*drawn, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
