@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 STEPS = 8
 DELAY_MS = 1_000
 EVERY_S = 0.5
+WARM_BATCHES = 6
 
 
 def state(spark: SparkSession, home: Path, operations: int) -> Table:
@@ -91,25 +92,20 @@ def latency(spark: SparkSession, home: Path, operations: int) -> Table:
     trace.mkdir(parents=True)
     settings = stream.StreamSettings(delay_ms=DELAY_MS, buckets=16)
     query = stream.start(spark, str(trace), str(out), str(checkpoint), settings)
-    place = table.schema.get_field_index("ts")
-    warm_up, first, started = 20.0, 0, 0.0
-    for step in range(-round(warm_up / EVERY_S), round(seconds / EVERY_S) + 1):
-        if step <= 0:
-            started = time.time()
-        rows = table.slice(0, 100) if step <= 0 else _between(table, instants, (step - 1) * EVERY_S, step * EVERY_S)
-        if len(rows):
-            base = (time.time() - EVERY_S if step <= 0 else started) * 1e6
-            since = rows.column("ts").cast(pa.int64()).to_numpy() - gen.START_MS * 1000
-            ts = pa.array((since * (step > 0) + base).astype(np.int64)).cast(pa.timestamp("us", "UTC"))
-            rows = rows.set_column(place, table.schema.field("ts"), ts)
-            if step <= 0:  # to start up with: no answers of these are wanted
-                names = pa.array([f"warm-{step}-{n}" for n in range(len(rows))])
-                rows = rows.set_column(table.schema.get_field_index("operation"), "operation", names)
-            rows = rows.cast(table.schema)
-            first = gen.write(trace, rows, TRACE, files=1, first=first)
-            newest = max(trace.glob("trace-*"), key=lambda path: path.name)
-            os.utime(newest)
-        time.sleep(max(0.0, started + step * EVERY_S - time.time()) if step > 0 else EVERY_S)
+    first, step = 0, 0
+    while query.isActive and len(query.recentProgress) < WARM_BATCHES:  # no answers of these rows are wanted
+        rows = table.slice(0, 100)
+        names = pa.array([f"warm-{step}-{number}" for number in range(len(rows))])
+        rows = rows.set_column(table.schema.get_field_index("operation"), "operation", names)
+        first = _feed(trace, _dated(rows, np.full(len(rows), time.time() * 1e6)), first)
+        step += 1
+        time.sleep(EVERY_S)
+    started = time.time()
+    for step in range(1, round(seconds / EVERY_S) + 1):
+        begin, end = np.searchsorted(instants, [(step - 1) * EVERY_S * 1e6, step * EVERY_S * 1e6])
+        time.sleep(max(0.0, started + step * EVERY_S - time.time()))
+        if end > begin:
+            first = _feed(trace, _dated(table.slice(begin, end - begin), instants[begin:end] + started * 1e6), first)
     query.processAllAvailable()
     query.stop()
     batches = [p["durationMs"]["triggerExecution"] for p in query.recentProgress if p["numInputRows"]][-40:]
@@ -120,9 +116,16 @@ def latency(spark: SparkSession, home: Path, operations: int) -> Table:
     return Table("answer latency of the stream", ("", "s"), rows_out, note, "pipeline-latency")
 
 
-def _between(table: pa.Table, instants: Any, begin: float, end: float) -> pa.Table:
-    first, last = np.searchsorted(instants, [begin * 1e6, end * 1e6])
-    return table.slice(first, last - first)
+def _dated(rows: pa.Table, instants: Any) -> pa.Table:
+    ts = pa.array(instants.astype(np.int64)).cast(pa.timestamp("us", "UTC"))
+    place = rows.schema.get_field_index("ts")
+    return rows.set_column(place, rows.schema.field("ts"), ts)
+
+
+def _feed(folder: Path, rows: pa.Table, first: int) -> int:
+    following = gen.write(folder, rows, TRACE, files=1, first=first)
+    os.utime(max(folder.glob("trace-*"), key=lambda path: path.name))  # dated by when it came, not by what it follows
+    return following
 
 
 def _waits(out: Path, since: float) -> list[float]:
