@@ -1,7 +1,7 @@
 """A crash-safe record of every operation that left a purgatory, cheap enough to be always on.
 
 `Journal` and `Trace` write, `read` and `verify` read; the record format is `purgatory.journal.records`.
-On the command line: `purgatory journal verify|tail|seal|serve DIR`.
+On the command line: `purgatory journal verify|tail|seal|retain|serve DIR`.
 """
 
 from purgatory.journal._journal import Journal, Trace, label

@@ -19,8 +19,10 @@ _COUNTERS: Final = (
     ("rows_written", "written", "Rows written to the journal."),
     ("rows_dropped", "dropped", "Rows refused because the buffer was full or the disk failed."),
     ("write_errors", "write_errors", "Writes that the disk refused; the rows were kept and retried."),
-    ("seal_errors", "seal_errors", "Segments that could not be sealed; they stay readable."),
+    ("seal_errors", "seal_errors", "Segments that could not be sealed or deleted; they stay readable."),
     ("segments_sealed", "segments_sealed", "Segments sealed."),
+    ("segments_deleted", "segments_deleted", "Sealed segments deleted because they were too old or too much."),
+    ("deleted_bytes", "bytes_deleted", "Bytes of the segments deleted."),
     ("written_bytes", "bytes_written", "Bytes written to open segments."),
 )
 

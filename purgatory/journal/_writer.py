@@ -39,6 +39,7 @@ import structlog
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import Batch, encode
+from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, check_schema, recover, seal, sync_folder
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ _log = structlog.get_logger("purgatory.journal")
 Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]
 
+_RETAIN_EVERY_S: Final = 60.0  # segments age also while none is sealed
 _RETRY_S: Final = (0.05, 1.0)  # first and longest pause between two tries while the disk refuses
+
+_if_any: Final = attrs.validators.optional(attrs.validators.gt(0))
 
 
 class File(Protocol):
@@ -81,11 +85,16 @@ class JournalStats:
     seal_errors: int
     segments_sealed: int
     bytes_written: int
+    segments_deleted: int = 0
+    bytes_deleted: int = 0
 
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How to write; the defaults suit a service that values its own latency most."""
+    """How to write; the defaults suit a service that values its own latency most.
+
+    `retain_bytes` and `retain_seconds` bound what is kept (see `retention`); by default everything is.
+    """
 
     capacity: int = attrs.field(default=65_536, validator=attrs.validators.ge(1))
     chunk: int = attrs.field(default=2_048, validator=attrs.validators.ge(1))
@@ -95,6 +104,8 @@ class Options:
     sync: Sync = attrs.field(default="segment", validator=attrs.validators.in_(("never", "segment", "flush", "always")))
     segment_bytes: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(1))
     segment_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
+    retain_bytes: int | None = attrs.field(default=None, validator=_if_any)
+    retain_seconds: float | None = attrs.field(default=None, validator=_if_any)
     parquet: bool | None = None
     open_file: Callable[[Path], File] = open_file
 
@@ -133,6 +144,9 @@ class FolderWriter:
         self._counting = threading.Lock()
         self._dropped = self._written = self._bytes = 0
         self._write_errors = self._seal_errors = self._sealed = 0
+        self._deleted = self._deleted_bytes = 0
+        self._retaining = options.retain_bytes is not None or options.retain_seconds is not None
+        self._retain_at = 0.0
         self._wake = threading.Event()
         self._room = threading.Condition()
         self._flushes: deque[threading.Event] = deque()
@@ -193,6 +207,8 @@ class FolderWriter:
                 self._seal_errors,
                 self._sealed,
                 self._bytes,
+                self._deleted,
+                self._deleted_bytes,
             )
 
     # ---- the writer's thread
@@ -306,6 +322,10 @@ class FolderWriter:
         aged = self._file is not None and time.monotonic() - self._opened_at > self.options.segment_seconds
         if closing or aged:
             self._roll()
+        if self._retaining and (closing or time.monotonic() >= self._retain_at):
+            self._retain_at = time.monotonic() + min(_RETAIN_EVERY_S, self.options.retain_seconds or _RETAIN_EVERY_S)
+            with contextlib.suppress(RuntimeError):  # shut down
+                self._sealer.submit(self._retain)
 
     def _roll(self) -> None:
         """Close the segment; the sealer does the rest."""
@@ -330,6 +350,22 @@ class FolderWriter:
         else:
             with self._counting:
                 self._sealed += 1
+            if self._retaining:
+                self._retain()
+
+    def _retain(self) -> None:
+        """Delete what is too old or too much; on the sealer's thread."""
+        options = self.options
+        try:
+            gone = retain(self.folder, most_bytes=options.retain_bytes, most_seconds=options.retain_seconds)
+        except OSError as error:
+            _log.warning("journal.retention_failed", folder=str(self.folder), error=str(error))
+            with self._counting:
+                self._seal_errors += 1
+            return
+        with self._counting:
+            self._deleted += gone.segments
+            self._deleted_bytes += gone.bytes
 
     def _give_up(self) -> None:
         """On the way out: one last look, then what could not be written is counted as dropped."""

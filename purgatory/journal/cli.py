@@ -1,9 +1,10 @@
-"""`purgatory journal verify|tail|seal|serve|rehearse DIR`."""
+"""`purgatory journal verify|tail|seal|retain|serve|rehearse DIR`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from purgatory.journal._serve import serve
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import list_segments, tip
+from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
 
 if TYPE_CHECKING:
@@ -60,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
         "seal",
         "Seal what a killed writer left open, and turn frames into Parquet where pyarrow is installed.",
     )
+    keep = command("retain", "Delete the oldest sealed segments; may be run beside a writer.")
+    keep.add_argument("--bytes", type=_size, metavar="SIZE", help="what may stay, as 500M or 20G")
+    keep.add_argument("--age", type=_age, metavar="TIME", help="how old a segment may be, as 12h or 7d")
+    keep.add_argument("--dry-run", action="store_true", help="only print which would go")
     web = command("serve", "Serve the journal over HTTP until interrupted.")
     web.add_argument("--port", type=int, default=9097)
     web.add_argument("--addr", default="127.0.0.1")
@@ -110,6 +116,33 @@ def _seal(options: argparse.Namespace) -> int:
     finally:
         lock.release()
     return 0
+
+
+def _retain(options: argparse.Namespace) -> int:
+    if options.bytes is None and options.age is None:
+        raise JournalError("say what may stay: --bytes, --age, or both")
+    tip(options.folder)
+    gone = retain(options.folder, most_bytes=options.bytes, most_seconds=options.age, dry_run=options.dry_run)
+    for name in gone.names:
+        _print(name)
+    _print(f"{gone.segments} segments, {gone.bytes:,} bytes {'would go' if options.dry_run else 'deleted'}")
+    return 0
+
+
+def _size(text: str) -> int:
+    return round(_measure(text, {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}, "500M or 20G"))
+
+
+def _age(text: str) -> float:
+    return _measure(text, {"s": 1, "m": 60, "h": 3600, "d": 86_400}, "90s, 30m, 12h or 7d")
+
+
+def _measure(text: str, units: dict[str, float], example: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]?)", text)
+    if match is None or match[2] not in units or not float(match[1]):
+        message = f"{text!r}: write it as {example}"
+        raise argparse.ArgumentTypeError(message)
+    return float(match[1]) * units[match[2]]
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -61,7 +61,8 @@ def load(spark: SparkSession, folder: str, schema: Schema) -> DataFrame:
         raise JournalMissing(Path(folder))
     check_kind(segments, schema, folder)
     sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
-    frame = spark.read.schema(columns).parquet(*(str(segment.path) for segment in sealed)) if sealed else None
+    reader = spark.read.schema(columns).option("ignoreMissingFiles", "true")  # old segments may be deleted meanwhile
+    frame = reader.parquet(*(str(segment.path) for segment in sealed)) if sealed else None
     last = max((segment.last for segment in sealed if segment.last is not None), default=-1)
     rest = []
     for segment in segments:

@@ -81,14 +81,18 @@ def batches(path: Path, after: int = -1) -> Iterator[Batch]:
 
 def tip(folder: Path) -> dict[str, int]:
     """The first and the last sequence number that a reader would find."""
-    segments = list_segments(folder)
-    if not segments:
-        raise JournalMissing(folder)
-    last = -1
-    for segment in segments:
-        if segment.last is not None:
-            last = max(last, segment.last)
-        else:
-            for batch in batches(segment.path, last):
-                last = max(last, batch.last)
-    return {"first": segments[0].first, "last": last}
+    while True:
+        segments = list_segments(folder)
+        if not segments:
+            raise JournalMissing(folder)
+        last = -1
+        try:
+            for segment in segments:
+                if segment.last is not None:
+                    last = max(last, segment.last)
+                else:
+                    for batch in batches(segment.path, last):
+                        last = max(last, batch.last)
+        except FileNotFoundError:  # sealed since it was listed
+            continue
+        return {"first": segments[0].first, "last": last}

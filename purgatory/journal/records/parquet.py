@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.journal.records import ROWS, VERSION, Record, Schema, TraceRow
-from purgatory.journal.records.folder import batches, list_segments
+from purgatory.journal.records.folder import Segment, batches, list_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -174,23 +174,45 @@ def read_range(
 
     `columns` (the sequence number among them) and `words` are those of `read_arrow`.
     """
+    progress = True
+    while progress:  # again after a segment vanished under us: it was sealed (its rows are in a new file) or deleted
+        progress = False
+        for segment in list_segments(folder):
+            if segment.first > upto or (segment.last is not None and segment.last <= after):
+                continue
+            try:
+                for part in _segment_range(segment, schema, after, upto, columns=columns, words=words):
+                    after, kept = part
+                    yield kept
+            except FileNotFoundError:
+                progress = True
+                break
+
+
+def _segment_range(
+    segment: Segment,
+    schema: Schema,
+    after: int,
+    upto: int,
+    *,
+    columns: Sequence[str] | None,
+    words: Sequence[str],
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The part of the range that lies in one segment, each batch with the last sequence number that it settles."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    for segment in list_segments(folder):
-        if segment.first > upto or (segment.last is not None and segment.last <= after):
+    if segment.path.suffix == ".parquet":
+        parts = read_arrow(segment.path, schema, after, upto, columns=columns, words=words)
+    else:
+        parts = map(to_arrow, batches(segment.path, after))
+    for part in parts:
+        sequence = part.column("seq")
+        first, last = sequence[0].as_py(), sequence[-1].as_py()
+        if last <= after or first > upto:
             continue
-        if segment.path.suffix == ".parquet":
-            parts = read_arrow(segment.path, schema, after, upto, columns=columns, words=words)
+        if first <= after or last > upto:
+            kept = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))
         else:
-            parts = map(to_arrow, batches(segment.path, after))
-        for part in parts:
-            sequence = part.column("seq")
-            first, last = sequence[0].as_py(), sequence[-1].as_py()
-            if last <= after or first > upto:
-                continue
-            if first <= after or last > upto:
-                kept = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))
-            else:
-                kept = part
-            after = min(last, upto)
-            yield kept if columns is None else kept.select(list(columns))
+            kept = part
+        after = min(last, upto)
+        yield after, kept if columns is None else kept.select(list(columns))

@@ -68,7 +68,7 @@ def test_metrics_are_read_at_scrape():
 
     class Fake:
         def stats(self):
-            return JournalStats(1, 2, 3, 4, 5, 6, 7)
+            return JournalStats(1, 2, 3, 4, 5, 6, 7, 8, 9)
 
     registry = CollectorRegistry()
     registry.register(JournalCollector({"broker": Fake()}))
@@ -78,6 +78,8 @@ def test_metrics_are_read_at_scrape():
         "buffered_rows",
         "write_errors_total",
         "seal_errors_total",
+        "segments_deleted_total",
+        "deleted_bytes_total",
     )
     values = [registry.get_sample_value(f"purgatory_journal_{name}", {"journal": "broker"}) for name in names]
-    assert [1, 2, 3, 4, 5] == values
+    assert [1, 2, 3, 4, 5, 8, 9] == values

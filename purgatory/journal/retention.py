@@ -1,0 +1,73 @@
+"""Letting go of old segments, by age, by size, or both.
+
+Only sealed segments go, the oldest first, and never the newest of them: its name carries the sequence, with
+which the next writer goes on. The open segment is the writer's. So a journal keeps to its bounds give or take
+two segments.
+
+Deleting is one `unlink` a file, needs no lock, and may be done beside a running writer and running readers:
+a reader that has a file open keeps it, one that finds it gone looks at the folder again and goes on with
+what is there, from the oldest row that is left.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+from purgatory.journal.records.folder import SEALED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@attrs.frozen
+class Deleted:
+    """What was let go of."""
+
+    segments: int = 0
+    bytes: int = 0
+    names: tuple[str, ...] = ()
+
+
+def retain(
+    folder: Path,
+    *,
+    most_bytes: int | None = None,
+    most_seconds: float | None = None,
+    now: float | None = None,
+    dry_run: bool = False,
+) -> Deleted:
+    """Delete the oldest sealed segments until the rest keeps to the bounds.
+
+    Args:
+        folder: the journal's.
+        most_bytes: what the sealed segments may take together.
+        most_seconds: how long ago a segment may have been sealed.
+        now: seconds since the epoch, to count the age from; by default the system's.
+        dry_run: only say which would go.
+    """
+    now = time.time() if now is None else now
+    found = []
+    for path in folder.iterdir():
+        if match := SEALED.fullmatch(path.name):
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # somebody else is at it, too
+                continue
+            found.append((int(match[2]), int(match[3]), status.st_size, status.st_mtime, path))
+    found.sort()
+    newest = found[-1][:2] if found else None
+    total = sum(size for _, _, size, _, _ in found)
+    names, freed = [], 0
+    for first, last, size, sealed, path in found:
+        aged = most_seconds is not None and now - sealed > most_seconds
+        large = most_bytes is not None and total - freed > most_bytes
+        if (first, last) == newest or not (aged or large):
+            break
+        if not dry_run:
+            path.unlink(missing_ok=True)
+        names.append(path.name)
+        freed += size
+    return Deleted(len(names), freed, tuple(names))

@@ -1,0 +1,141 @@
+"""Old sealed segments are deleted by age and size; everything else stays, and readers go on."""
+
+import os
+import time
+
+import pytest
+
+from purgatory.journal import Journal, read, verify
+from purgatory.journal.cli import main
+from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.folder import list_segments, tip
+from purgatory.journal.records.parquet import read_range
+from purgatory.journal.retention import retain
+
+WEEK = 7 * 86_400
+
+
+@pytest.fixture
+def folder(tmp_path, write):
+    """Five sealed segments of 10 records, one sealed a day, the last of them now."""
+    for _ in range(5):
+        write(tmp_path, 10)
+    for age, segment in enumerate(reversed(list_segments(tmp_path))):
+        sealed = time.time() - age * 86_400
+        os.utime(segment.path, (sealed, sealed))
+    return tmp_path
+
+
+def firsts(folder):
+    return [segment.first for segment in list_segments(folder)]
+
+
+def test_segments_older_than_the_age_go(folder):
+    """What was sealed longer ago than that is deleted, and counted."""
+    gone = retain(folder, most_seconds=2.5 * 86_400)
+    assert ([20, 30, 40], 2) == (firsts(folder), gone.segments)
+
+
+def test_the_oldest_go_until_the_rest_fits(folder):
+    """Of what is too much, the oldest is deleted first, and no more than needed."""
+    sizes = [segment.path.stat().st_size for segment in list_segments(folder)]
+    gone = retain(folder, most_bytes=sum(sizes[3:]) + 1)
+    assert ([30, 40], sum(sizes[:3])) == (firsts(folder), gone.bytes)
+
+
+def test_the_newest_sealed_segment_stays_and_carries_the_sequence(folder, write):
+    """However tight the bounds, the next writer goes on with the sequence."""
+    retain(folder, most_bytes=1, most_seconds=0.001, now=time.time() + WEEK)
+    assert [40] == firsts(folder)
+    write(folder, 1)
+    assert {"first": 40, "last": 50} == tip(folder)
+    assert verify(folder).sound
+
+
+def test_a_dry_run_deletes_nothing(folder):
+    """It names what would go."""
+    gone = retain(folder, most_bytes=1, dry_run=True)
+    assert (4, 5) == (len(gone.names), len(firsts(folder)))
+
+
+def test_both_forms_of_a_segment_go_together(tmp_path, write):
+    """A segment that lies there as frames and as Parquet leaves in neither form."""
+    write(tmp_path, 10, parquet=False)
+    frames = list_segments(tmp_path)[0].path
+    frames.with_name(frames.name.lstrip("_")).with_suffix(".parquet").write_bytes(b"")
+    write(tmp_path, 10)
+    assert 2 == retain(tmp_path, most_bytes=1).segments
+    assert [10] == firsts(tmp_path)
+
+
+def test_a_journal_keeps_to_its_bounds_while_it_writes(tmp_path, operation, outcome):
+    """Segments are deleted as new ones are sealed, never the open one; the counters say so."""
+    bounds = {"segment_bytes": 2_000, "retain_bytes": 30_000, "chunk": 50}
+    with Journal(tmp_path, when_full="wait", patience_ms=5_000, **bounds) as journal:
+        observer = journal.observer("fetch")
+        for number in range(5_000):
+            observer.finished(operation(number), outcome.SATISFIED, None)
+        assert journal.flush()
+        assert any(segment.is_open for segment in list_segments(tmp_path)) or journal.stats().segments_sealed
+    stats = journal.stats()
+    assert stats.segments_deleted > 0
+    assert stats.bytes_deleted > 0
+    assert sum(segment.path.stat().st_size for segment in list_segments(tmp_path)) <= 30_000
+    found = [row.seq for row in read(tmp_path)]
+    assert list(range(found[0], 5_000)) == found
+    assert found[0] > 0
+
+
+def test_an_old_journal_is_cut_when_it_is_opened(folder):
+    """The age counts from the sealing, also when nothing new is written."""
+    with Journal(folder, retain_seconds=1.5 * 86_400) as journal:
+        assert journal.flush()
+    assert 3 == journal.stats().segments_deleted
+    assert [30, 40] == firsts(folder)
+
+
+def test_readers_go_on_when_segments_vanish(folder):
+    """One that is in the middle of a segment finishes it, and goes on with the oldest that is left."""
+    rows = read(folder)
+    assert 0 == next(rows).seq
+    retain(folder, most_seconds=2.5 * 86_400)
+    assert [*range(1, 10), *range(20, 50)] == [row.seq for row in rows]
+
+
+def test_ranges_go_on_when_segments_vanish(folder):
+    """So does the data source's reader."""
+    parts = read_range(folder, JOURNAL, -1, 49)
+    found = next(parts).column("seq").to_pylist()
+    retain(folder, most_seconds=2.5 * 86_400)
+    for part in parts:
+        found += part.column("seq").to_pylist()
+    assert [*range(10), *range(20, 50)] == found
+
+
+def test_the_command_deletes_and_says_what(folder, capsys):
+    """`retain` takes sizes and ages as people write them, and counts what it deleted."""
+    assert main(["retain", str(folder), "--age", "2.5d", "--bytes", "1G"]) == 0
+    assert "2 segments" in capsys.readouterr().out
+    assert [20, 30, 40] == firsts(folder)
+
+
+@pytest.mark.parametrize("words", [["--bytes", "much"], ["--age", "0d"], ["--age", "3x"]])
+def test_wrong_bounds_are_refused(folder, words, capsys):
+    """With an example of how to write them."""
+    with pytest.raises(SystemExit):
+        main(["retain", str(folder), *words])
+    assert "write it as" in capsys.readouterr().err
+
+
+def test_without_a_bound_nothing_is_done(folder, capsys):
+    """Neither bound given is a mistake, not a wish to delete everything."""
+    assert main(["retain", str(folder)]) == 2
+    assert "say what may stay" in capsys.readouterr().err
+    assert 5 == len(firsts(folder))
+
+
+@pytest.mark.parametrize("options", [{"retain_bytes": 0}, {"retain_seconds": -1}])
+def test_impossible_bounds_are_refused(tmp_path, options):
+    """A bound is more than nothing."""
+    with pytest.raises(ValueError, match="retain"):
+        Journal(tmp_path / "journal", **options)
