@@ -42,6 +42,7 @@ def report(journal: Path, out: Path, log: Path) -> Path:
         ReportError: Spark ended without one.
     """
     command = [sys.executable, "-m", "purgatory", "pipeline", "report", "--journal", str(journal), "--out", str(out)]
+    command += ["--expiry-normal", "InitialDelayedJoin"]  # it waits for members to come, and ends when its time is up
     # A process group of its own, so that nothing of it, the JVM included, is left if we are interrupted.
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0

@@ -63,6 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--out", required=True, metavar="DIR")
     sub.add_argument("--window", type=whole_seconds, help="length of a window, as 60s (by default, as fits the span)")
     sub.add_argument("--title", default="", help="the page's heading")
+    sub.add_argument(
+        "--expiry-normal",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="a type whose operations end by their deadline as a rule: no failure (may be repeated)",
+    )
     sub.add_argument("--quiet", action="store_true", help="no progress")
 
     sub = command("stream", "The purgatory on the cluster: operations and events in, every operation's answer out.")
@@ -119,6 +126,7 @@ def _report(options: argparse.Namespace) -> int:
         options.out,
         window_s=options.window,
         title=options.title,
+        expiry_normal=options.expiry_normal,
         quiet=options.quiet,
     )
     _print(f"{Path(path).resolve()}")

@@ -1,6 +1,6 @@
 """What the tables say, in sentences. Plain Python over the small tables that Spark made; nothing here knows Spark.
 
-A finding has a weight, so that the page can begin with what matters, and a tone: good, notable or bad. It
+A finding has a weight, so that the page can begin with what matters, and a tone: good, plain, notable or bad. It
 states what was seen, where and when it was concentrated, and, where the data can say so, what would have
 helped. It never extrapolates: where the survival curve ends, so does the sentence.
 """
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 Row: TypeAlias = dict[str, Any]
-Tone: TypeAlias = Literal["good", "note", "bad"]
+Tone: TypeAlias = Literal["good", "plain", "note", "bad"]
 
 _MANY: Final = 0.5
 _NEARLY_ALL: Final = 0.85
+_AS_IF_MEANT: Final = 0.9  # a type of which so many expire may be one that is meant to
 _EXPIRING: Final = 0.001
 _FEW: Final = 20
 
@@ -52,6 +53,12 @@ class Tables:
     survival: Sequence[Row]
     advice: Sequence[Row]
     quarantined: int = 0
+    expiry_normal: frozenset[str] = frozenset()
+    """The types whose operations end by their deadline as a rule (a pause, a collection period): no failure."""
+
+    def failing(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows of those types for which to expire is to fail."""
+        return [row for row in rows if row["type"] not in self.expiry_normal]
 
     @property
     def span_us(self) -> int:
@@ -80,8 +87,13 @@ def find(tables: Tables) -> list[Finding]:
     curves = by_type(tables.survival)
     latency = by_type(tables.latency)
     for kind, rows in by_type(tables.outcomes).items():
-        found += _expiry(tables, kind, rows, expired_in.get(kind, []), curves.get(kind, []))
-        found += _timeout(kind, rows, advice.get(kind, []), curves.get(kind, []))
+        if kind[1] in tables.expiry_normal:
+            found += _as_meant(kind, rows)
+        elif total(rows, "expired") >= _AS_IF_MEANT * total(rows, "operations"):
+            found += _perhaps_meant(kind, rows)
+        else:
+            found += _expiry(tables, kind, rows, expired_in.get(kind, []), curves.get(kind, []))
+            found += _timeout(kind, rows, advice.get(kind, []), curves.get(kind, []))
         found += _waste(kind, rows)
         found += _tail(tables, kind, latency.get(kind, []))
     found += _errors(tables)
@@ -95,6 +107,23 @@ def find(tables: Tables) -> list[Finding]:
         )
         found.append(Finding(40, "bad", "Malformed records", text))
     return sorted(found, key=lambda f: -f.weight)
+
+
+def _as_meant(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+    operations, expired = total(rows, "operations"), total(rows, "expired")
+    share = share_text(expired / operations)
+    text = f"{share} of {count_text(operations)} ended by their deadline, which is this type's normal end."
+    return [Finding(4, "plain", kind[1], text)]
+
+
+def _perhaps_meant(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+    operations, expired = total(rows, "operations"), total(rows, "expired")
+    many = "All" if expired == operations else "Nearly all"
+    text = (
+        f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, say so "
+        f"(--expiry-normal {kind[1]}), and it isn't counted as a failure."
+    )
+    return [Finding(28 if operations >= _FEW else 8, "plain", kind[1], text)]
 
 
 def _expiry(
@@ -111,7 +140,9 @@ def _expiry(
         if row["key"] is not None:
             keys[row["key"]] += row["expired"]
     key = max(keys, key=lambda k: keys[k], default=None)
+    concentrated = 0
     if key is not None and keys[key] / expired >= _MANY:
+        concentrated = 10
         how = "nearly all" if keys[key] / expired >= _NEARLY_ALL else share_text(keys[key] / expired)
         mine = [row for row in expiries if row["key"] == key]
         text += f", {how} of them on key {key}{_when(tables, mine)}"
@@ -127,7 +158,8 @@ def _expiry(
     if operations < _FEW:
         return [Finding(8, "note", kind[1], text)]
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
-    return [Finding((30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5), tone, kind[1], text)]
+    weight = (30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5) + concentrated
+    return [Finding(weight, tone, kind[1], text)]
 
 
 def _when(tables: Tables, rows: list[Row]) -> str:

@@ -55,7 +55,7 @@ def _when(tables: Tables) -> str:
 
 def _tiles(tables: Tables) -> str:
     operations = total(tables.outcomes, "operations")
-    expired = total(tables.outcomes, "expired")
+    expired = total(tables.failing(tables.outcomes), "expired")
     wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
     peak = sum(row["peak"] for row in tables.peaks)
     seconds = tables.span_us / 1e6
@@ -109,18 +109,26 @@ def _name(kind: tuple[str, str]) -> str:
     return f"{kind[0]} · {kind[1]}"
 
 
+def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
+    """What an outcome is called, and its colour: to expire is no alarm where it is the normal end."""
+    if outcome == "expired" and kind[1] in tables.expiry_normal:
+        return "deadline (normal)", "var(--bar)"
+    return outcome, f"var(--{outcome})"
+
+
 def _outcomes(tables: Tables) -> str:
     at = _windows(tables, tables.outcomes)
     figures = []
     for kind, rows in _biggest(by_type(tables.outcomes), "operations"):
         by_window = {row["window_us"]: row for row in rows}
         series = [
-            Series(name, f"var(--{name})", [by_window.get(us, {}).get(name, 0) for us in at])
+            Series(*_named(tables, kind, name), [by_window.get(us, {}).get(name, 0) for us in at])
             for name in _OUTCOMES
             if total(rows, name)
         ]
         operations, expired = total(rows, "operations"), total(rows, "expired")
-        caption = f"{_name(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} expired"
+        how = "ended by their deadline, as is normal" if kind[1] in tables.expiry_normal else "expired"
+        caption = f"{_name(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} {how}"
         svg = plots.stacked(caption, at, tables.window_us, series, 210)
         figures.append(figure(caption, svg, plots.legend(series)))
     how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
@@ -151,7 +159,7 @@ def _latency(tables: Tables) -> str:
 
 
 def _survival(tables: Tables) -> str:
-    groups = [(k, rows) for k, rows in _biggest(by_type(tables.survival), "left") if len(rows) > 1]
+    groups = [(k, rows) for k, rows in _biggest(by_type(tables.failing(tables.survival)), "left") if len(rows) > 1]
     if not groups:
         return ""
     delays: dict[tuple[str, str], int] = {}
@@ -181,7 +189,7 @@ def _thin(rows: list[Row], most: int) -> list[Row]:
 
 
 def _advice(tables: Tables) -> str:
-    groups = by_type(tables.advice)
+    groups = by_type(tables.failing(tables.advice))
     if not groups:
         return ""
     targets = sorted({row["target"] for rows in groups.values() for row in rows}, reverse=True)
@@ -223,7 +231,7 @@ def _occupancy(tables: Tables) -> str:
 
 
 def _heat(tables: Tables) -> str:
-    rows = [row for row in tables.expiries if row["key"] is not None]
+    rows = [row for row in tables.failing(tables.expiries) if row["key"] is not None]
     if not rows:
         return ""
     at = _windows(tables, tables.outcomes)
@@ -235,7 +243,7 @@ def _heat(tables: Tables) -> str:
     ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
     several = len({kind for (kind, _), _ in ranked}) > 1
     lines = [
-        (f"{key} ({kind[:12]})" if several else key, [counts.get(us, 0) for us in at]) for (kind, key), counts in ranked
+        (f"{key} ({kind})" if several else key, [counts.get(us, 0) for us in at]) for (kind, key), counts in ranked
     ]
     svg = plots.heat("Expiries by key and time", at, tables.window_us, lines, "var(--expired)")
     how = "Each row is a key, each cell a window: the stronger the colour, the more operations expired there and then."
@@ -251,7 +259,7 @@ def _keys(tables: Tables) -> str:
         rows.sort(key=lambda row: row["rank"])
         lines = [
             (
-                row["key"][:22],
+                row["key"],
                 row["operations"],
                 row["expired"],
                 f"{count_text(row['operations'])}  ({share_text(row['share'])}), {count_text(row['expired'])} expired",

@@ -19,6 +19,7 @@ Numbers: TypeAlias = Sequence[float]
 
 _WIDTH: Final = 960
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 12, 26
+_LONGEST: Final = 34
 
 
 @attrs.frozen
@@ -71,6 +72,38 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [10.0**n for n in range(first, max(last, first + 1) + 1)]
 
 
+_CLOCK_S: Final = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400),
+    *(2 * 86_400, 7 * 86_400, 30 * 86_400),
+)
+
+
+def clock_ticks(first_us: float, last_us: float) -> list[float]:
+    """Round instants (10:40, not 10:41) between two, five or more where seconds allow it, at most ten."""
+    wanted = (last_us - first_us) / 9
+    step = next((s * 1e6 for s in _CLOCK_S if s * 1e6 >= wanted), 0.0)
+    if not step or step > (last_us - first_us) / 2:
+        return [first_us + (last_us - first_us) * n / 6 for n in range(7)]
+    return [n * step for n in range(math.ceil(first_us / step), math.floor(last_us / step) + 1)]
+
+
+def _clock_marks(first_us: float, last_us: float, x: Callable[[float], float], right: float, y: float) -> list[str]:
+    """The ticks of a time axis; one at the very edge keeps inside it."""
+    parts = []
+    for tick in clock_ticks(first_us, last_us):
+        at = x(tick)
+        anchor = "end" if at > right - 18 else "middle"
+        text = clock_text(tick, last_us - first_us)
+        parts.append(f'<text class="tick" x="{at:.1f}" y="{y}" text-anchor="{anchor}">{text}</text>')
+    return parts
+
+
+def _margin(names: Sequence[str]) -> tuple[int, list[str]]:
+    """Room for the names at the left of a row of bars, and the names as they fit there."""
+    short = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in names]
+    return 24 + round(7.2 * max(map(len, short), default=0)), short
+
+
 @attrs.frozen
 class _Plane:
     """Where things are: the plot's inner box, and both scales."""
@@ -116,8 +149,9 @@ def _plane(
         parts.append(
             f'<text class="tick" x="{_LEFT - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{y_label(tick)}</text>'
         )
-    marks = _log_ticks(first, last) if x_log else [first + (last - first) * n / 6 for n in range(7)]
-    for n, tick in enumerate(t for t in marks if first <= t <= last * 1.0001):
+    if not x_log:
+        parts += _clock_marks(first, last, x, _WIDTH - _RIGHT, height - 8)
+    for n, tick in enumerate(t for t in _log_ticks(first, last) if first <= t <= last * 1.0001) if x_log else ():
         anchor = "start" if n == 0 else "end" if tick >= last else "middle"
         parts.append(
             f'<text class="tick" x="{x(tick):.1f}" y="{height - 8}" text-anchor="{anchor}">{x_label(tick)}</text>'
@@ -242,9 +276,10 @@ def bars(label: str, rows: Sequence[tuple[str, float, float, str]], colour: str,
     """Horizontal bars: name, value, the part of it to stand out, and what to say at its end."""
     height = 26 * len(rows) + 8
     top = max((value for _, value, _, _ in rows), default=1) or 1
-    left, room = 150, _WIDTH - 150 - 190
+    left, names = _margin([name for name, *_ in rows])
+    room = _WIDTH - left - 190
     parts = []
-    for n, (name, value, part, text) in enumerate(rows):
+    for n, (name, (_, value, part, text)) in enumerate(zip(names, rows, strict=True)):
         y = 4 + 26 * n
         whole, inner = room * value / top, room * part / top
         parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
@@ -262,12 +297,13 @@ def heat(label: str, at_us: Numbers, width_us: float, rows: Sequence[tuple[str, 
     height = 24 * len(rows) + 26
     top = max((v for _, values in rows for v in values), default=1) or 1
     span = (min(at_us), max(at_us) + width_us)
-    left, room = 150, _WIDTH - 150 - 16
+    left, names = _margin([name for name, _ in rows])
+    room = _WIDTH - left - 16
     cell = room / max(1, len(at_us))
     parts = []
     for n, (name, values) in enumerate(rows):
         y = 24 * n
-        parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(names[n])}</text>')
         parts.append(f'<rect class="track" x="{left}" y="{y + 1}" width="{room}" height="20" rx="3"/>')
         for i, value in enumerate(values):
             if value > 0:
@@ -277,12 +313,7 @@ def heat(label: str, at_us: Numbers, width_us: float, rows: Sequence[tuple[str, 
                     f'<rect x="{left + cell * i:.1f}" y="{y + 1}" width="{max(cell - 0.6, 0.6):.1f}" height="20" '
                     f'fill="{colour}" opacity="{strength:.2f}"><title>{escape(told)}</title></rect>'
                 )
-    for n in range(7):
-        at = span[0] + (span[1] - span[0]) * n / 6
-        anchor = "start" if n == 0 else "end" if n == 6 else "middle"
-        x = left + room * n / 6
-        text = clock_text(at, span[1] - span[0])
-        parts.append(f'<text class="tick" x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">{text}</text>')
+    parts += _clock_marks(*span, lambda at: left + room * (at - span[0]) / (span[1] - span[0]), left + room, height - 6)
     return _svg(label, height, "".join(parts))
 
 

@@ -23,7 +23,7 @@ from purgatory.pipeline.page import page
 from purgatory.pipeline.walk import Walk, gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
@@ -60,9 +60,25 @@ class Progress:
 
 
 def report(
-    spark: SparkSession, journal: str, out: str, *, window_s: int | None = None, title: str = "", quiet: bool = False
+    spark: SparkSession,
+    journal: str,
+    out: str,
+    *,
+    window_s: int | None = None,
+    title: str = "",
+    expiry_normal: Collection[str] = (),
+    quiet: bool = False,
 ) -> Path:
     """Write the tables and the page; gives the page's path.
+
+    Args:
+        spark: the session.
+        journal: the journal's folder, or a URL that Spark can read.
+        out: the folder to write to.
+        window_s: the length of a window; by default what fits the journal's span.
+        title: the page's heading.
+        expiry_normal: types whose operations end by their deadline as a rule, which is then no failure.
+        quiet: no progress.
 
     Raises:
         JournalMissing: there is no journal in the folder.
@@ -103,7 +119,7 @@ def report(
     curve_rows = table("survival", "survival of the waits", lambda: advice.curve(sums["waits"]))
     curve = spark.read.parquet(str(folder / "tables" / "survival"))
     advice_rows = table("advice", "advice on timeouts", lambda: advice.advice(curve))
-    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(sums["keys"]))
+    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(sums["keys"], expiry_normal=expiry_normal))
     expiry_rows = table("expiries", "where and when operations expired", lambda: tables.expiries(sums["keys"]))
     level_rows = table("occupancy", "occupancy", lambda: occupancy.occupancy(sums["slots"], slot_us))
     peak_rows = table("peaks", "exact peaks", peaks)
@@ -125,6 +141,7 @@ def report(
             survival=sorted(curve_rows, key=lambda row: (row["purgatory"], row["type"], row["wait_ms"])),
             advice=sorted(advice_rows, key=lambda row: (row["purgatory"], row["type"], row["target"])),
             quarantined=span.malformed,
+            expiry_normal=frozenset(expiry_normal),
         )
         path = folder / "index.html"
         heading = title or f"{span.operations:,} delayed operations"

@@ -36,6 +36,7 @@ button{border:1px solid var(--rule);border-radius:8px;padding:5px 11px;cursor:po
 section{padding:20px 22px 16px;margin-bottom:16px;overflow-x:auto}
 .findings{list-style:none;margin:12px 0 4px;padding:0;display:grid;gap:8px}
 .findings li{border-left:4px solid var(--note);background:var(--track);border-radius:0 8px 8px 0;padding:8px 14px}
+.findings li.plain{border-color:var(--bar)}
 .findings li.bad{border-color:var(--bad)}
 .findings li.good{border-color:var(--good)}
 .findings b{font-weight:600}

@@ -6,13 +6,16 @@ that expired, none of its checks was good.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.kernels import GOOD
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 LATENCY: Final = (
     "window_us long, purgatory string, type string, answered long, p50_ms double, p90_ms double, p99_ms double, "
@@ -72,14 +75,18 @@ def outcomes(counts: DataFrame) -> DataFrame:
     )
 
 
-def hot_keys(keys: DataFrame, top: int = 20) -> DataFrame:
-    """The most used keys of each purgatory, exactly, with their share and how much of it expired or was wasted."""
+def hot_keys(keys: DataFrame, top: int = 20, expiry_normal: Collection[str] = ()) -> DataFrame:
+    """The most used keys of each purgatory, exactly, with their share and how much of it expired or was wasted.
+
+    Expiries of the types `expiry_normal` aren't counted as such.
+    """
+    failed = F.col("expired_us").isNotNull() & ~F.col("type").isin(*expiry_normal)
     counts = (
         keys.where(F.col("key").isNotNull())
         .groupBy("purgatory", "key")
         .agg(
             F.sum("operations").alias("operations"),
-            F.sum(F.when(F.col("expired_us").isNotNull(), F.col("operations")).otherwise(0)).alias("expired"),
+            F.sum(F.when(failed, F.col("operations")).otherwise(0)).alias("expired"),
             F.sum("wasted_checks").alias("wasted_checks"),
         )
     )

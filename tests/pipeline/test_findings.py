@@ -103,6 +103,24 @@ def test_without_expiries_it_says_so(tables):
     assert "Where and when operations expire" not in page(calm, "Calm", "x")
 
 
+def test_where_nearly_all_expire_it_asks_whether_that_is_meant(tables):
+    """A type that hardly ever ends otherwise is no alarm yet: the finding is neutral, and says how to declare it."""
+    found = find(tables(outcomes=[outcome(n, 990) for n in range(30)]))
+    (told,) = [f for f in found if "expire" in f.text and f.head == "DelayedProduce"]
+    assert ("plain", True) == (told.tone, "--expiry-normal DelayedProduce" in told.text)
+
+
+def test_a_type_that_is_meant_to_expire_is_no_failure(tables):
+    """Declared so, its expiries are no alarm anywhere: findings, tile, colours, heat map, advice."""
+    meant = tables(outcomes=[outcome(n, 990) for n in range(30)], expiry_normal=frozenset({"DelayedProduce"}))
+    assert not [f for f in find(meant) if f.tone == "bad" or "timeout" in f.text]
+    text = page(meant, "Report", "x")
+    assert "0 expired" in text
+    assert "deadline (normal)" in text
+    assert "Where and when operations expire" not in text
+    assert "Which timeout would do" not in text
+
+
 def test_a_page_needs_nothing_from_outside(tables):
     """The page is one file: no link, no import, no image, and no address but the SVG name space."""
     text = page(tables(), "Report <b>", "the journal")
@@ -157,6 +175,22 @@ def test_ticks_reach_the_top(top):
     assert marks[0] == 0
     assert marks[-1] >= top
     assert len(marks) <= 6
+
+
+@pytest.mark.parametrize(
+    ("minutes", "expected"), [(0.1, "10:00:01"), (8, "10:01"), (30, "10:05"), (240, "10:30"), (3 * 1440, "12:00")]
+)
+def test_clock_ticks_are_round(minutes, expected):
+    """The first tick after the beginning is an instant that a clock's face shows."""
+    marks = plots.clock_ticks(START + 1, START + minutes * MINUTE)
+    assert expected in plots.clock_text(marks[0], minutes * MINUTE if minutes != 8 else 3_600 * 1e6)
+    assert 3 <= len(marks) <= 10
+
+
+def test_long_names_of_rows_are_shortened_and_not_cut_off():
+    """A name at the left of a row ends in an ellipsis rather than beyond the plot's edge."""
+    svg = plots.heat("x", [0, 1], 1, [("k" * 80, [1, 2])], "red")
+    assert "k" * 33 + "…" in svg
 
 
 def test_a_line_has_gaps_where_nothing_is_known():

@@ -87,6 +87,12 @@ def test_hot_keys_are_those_counted(spark, summaries, journal):
     assertDataFrameEqual(found, spark.createDataFrame(expected, schema))
 
 
+def test_expiries_that_are_normal_are_not_held_against_a_key(summaries):
+    """A type declared to end by its deadline adds no expiries to the hot keys."""
+    found = tables.hot_keys(summaries["keys"], expiry_normal=["DelayedProduce", "DelayedFetch", "DelayedJoin"])
+    assert {0} == {row["expired"] for row in found.collect()}
+
+
 def test_expiries_are_those_counted(summaries, journal):
     """Each expired operation is in the window that it left in, under each of its keys."""
     expected = Counter()
