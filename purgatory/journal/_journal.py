@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _MAX_LABEL: Final = 200
 _JOURNAL_WIDTH: Final = 9
 _TRACE_WIDTH: Final = 7
+_SEVERAL: Final = object()  # leads several keys, so that one key that is a tuple is not taken for them
 
 
 class Operation(Protocol):
@@ -71,6 +72,15 @@ def _labels(keys: Sequence[Hashable]) -> list[str]:
 
 def _columns(values: list[Any], width: int) -> list[list[Any]]:
     return [values[place::width] for place in range(width)]
+
+
+def _constant(values: list[Any]) -> bool:
+    """Whether all are alike: at C speed where they are one object, as classes, outcomes and None are."""
+    return values.count(values[0]) == len(values)
+
+
+def _packed(values: list[int]) -> array[int]:
+    return packed(values[:1]) * len(values) if _constant(values) else packed(values)
 
 
 class _Groups(dict[Any, int]):
@@ -136,8 +146,6 @@ class Journal(_Folder):
 
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
         self._instance = instance
-        self._words: dict[int, str] = {}
-        self._kept: list[Any] = []
         self._shifted = False
         super().__init__(FolderWriter(Path(folder), JOURNAL, _JOURNAL_WIDTH, self._batch, Options(**options)))
 
@@ -164,26 +172,35 @@ class Journal(_Folder):
 
     def _batch(self, values: list[Any], first: int) -> Batch:
         sources, kinds, watches, outcomes, errors, deadlines, delays, left, checks = _columns(values, _JOURNAL_WIDTH)
+        keys = [each[0].key if len(each) == 1 else (_SEVERAL, *[w.key for w in each]) for each in watches]
+        # What is the same in all rows needs no place in the grouping: hashing it would cost more than looking.
+        alike = {"source": sources, "kind": kinds, "outcome": outcomes, "error": errors}
+        varying = {name: column for name, column in alike.items() if not _constant(column)}
+        same = {name: column[0] for name, column in alike.items() if name not in varying}
+        if "outcome" in varying:
+            # Outcomes are singletons, and Enum's own hash is a Python call: their identity groups them at C speed.
+            members = {id(outcome): outcome for outcome in outcomes}
+            varying["outcome"] = list(map(id, outcomes))
         groups = _Groups()
-        keys = [each[0].key if len(each) == 1 else tuple([watcher.key for watcher in each]) for each in watches]
-        # Outcomes are singletons, and Enum's own hash is a Python call: their identity groups them at C speed. The
-        # number of keys tells one key that is a tuple from several keys.
-        parts = zip(sources, kinds, keys, map(len, watches), map(id, outcomes), errors, strict=True)
-        index = array("I", map(groups.__getitem__, parts))
-        texts = [
-            [
-                source.purgatory,
-                kind.__name__,
-                source.name,
-                [label(key)] if count == 1 else _labels(key),
-                self._instance,
-                self._word(outcome, outcomes),
-                _describe(error),
-            ]
-            for source, kind, key, count, outcome, error in groups
-        ]
+        index = array("I", map(groups.__getitem__, zip(keys, *varying.values(), strict=True)))
+        texts = []
+        for key, *rest in groups:
+            row = {**same, **dict(zip(varying, rest, strict=True))}
+            outcome = members[row["outcome"]] if "outcome" in varying else row["outcome"]
+            texts.append(
+                [
+                    row["source"].purgatory,
+                    row["kind"].__name__,
+                    row["source"].name,
+                    _labels(key[1:]) if isinstance(key, tuple) and key and key[0] is _SEVERAL else [label(key)],
+                    self._instance,
+                    _word(outcome),
+                    _describe(row["error"]),
+                ]
+            )
         # When it was parked is its deadline less its delay; one that never was (immediate) has none.
-        created = list(map(sub, deadlines, map(mul, delays, repeat(NS_PER_MS))))
+        spans = repeat(delays[0] * NS_PER_MS) if _constant(delays) else map(mul, delays, repeat(NS_PER_MS))
+        created = list(map(sub, deadlines, spans))
         if 0 in deadlines:
             created = [at if due else now for at, due, now in zip(created, deadlines, left, strict=True)]
         if self._shifted:
@@ -192,19 +209,11 @@ class Journal(_Folder):
             left = list(map(add, left, shifts))
         numbers = {
             "created": packed(created),
-            "delay_ms": packed(delays),
+            "delay_ms": _packed(delays),
             "finished": packed(left),
-            "checks": packed(checks),
+            "checks": _packed(checks),
         }
         return Batch(JOURNAL, first, self._epoch_ns, texts, index, numbers)
-
-    def _word(self, identity: int, outcomes: list[Any]) -> str:
-        word = self._words.get(identity)
-        if word is None:
-            outcome = next(outcome for outcome in outcomes if id(outcome) == identity)
-            self._kept.append(outcome)  # so that no other object ever gets its identity
-            word = self._words[identity] = _word(outcome)
-        return word
 
 
 @attrs.frozen(eq=False)

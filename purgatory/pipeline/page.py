@@ -189,7 +189,8 @@ def _thin(rows: list[Row], most: int) -> list[Row]:
 
 
 def _advice(tables: Tables) -> str:
-    groups = by_type(tables.failing(tables.advice))
+    often = {kind for kind, rows in by_type(tables.outcomes).items() if total(rows, "operations") >= _FEW}
+    groups = {kind: rows for kind, rows in by_type(tables.failing(tables.advice)).items() if kind in often}
     if not groups:
         return ""
     targets = sorted({row["target"] for rows in groups.values() for row in rows}, reverse=True)

@@ -51,6 +51,7 @@ svg{display:block;width:100%;height:auto;min-width:560px}
 .tick{fill:var(--soft);font-size:11.5px}
 .label{fill:var(--ink);font-size:12.5px}
 svg .note{fill:var(--ink);font-size:12px;font-weight:600}
+svg .note{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}
 .line{fill:none;stroke-width:2;stroke-linejoin:round}
 .dot{stroke:var(--card);stroke-width:2}
 .hover{fill:transparent}
