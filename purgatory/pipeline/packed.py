@@ -10,9 +10,10 @@ values in place of many rows::
          0  orders-4      2     --->       0  <Arrow: orders-4 2>
          3  orders-9      2
 
-Into the first stage they go as Arrow, column by column, so that splitting them by bucket is a sort of numbers.
-From the first to the second they go as pickled tuples, which is what the one has and the other wants. Both
-are written and read within one query; nothing of it is ever kept.
+Into the first stage they go as Arrow, column by column: a row for each key of an operation, and splitting them
+by bucket, are a few steps on whole columns. In the JVM it would be code that is generated, compiled and warmed
+up anew in each run. From the first to the second they go as pickled tuples, which is what the one has and the
+other wants. Both are written and read within one query; nothing of it is ever kept.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory.journal.records import EVENT, FLUSH
+from purgatory.pipeline.load import LONGEST_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from purgatory.pipeline.cores import Hit, Open
 
@@ -33,20 +38,76 @@ GATHERED: Final = 65_536
 """Rows looked at together: enough for the cost of a value not to count, few enough to be held."""
 
 PACKED: Final = "bucket int, rows binary"
+_WHOLE: Final = ["seq", "kind", "purgatory", "keys", "delay_ms", "levels"]
 
 
-def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows with a `bucket` column into a value for each bucket; for `mapInArrow`."""
-    gathered: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        gathered.append(batch)
-        count += batch.num_rows
-        if count >= GATHERED:
-            yield _values(pa.Table.from_batches(gathered))
-            gathered, count = [], 0
-    if count:
-        yield _values(pa.Table.from_batches(gathered))
+def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: rows of a trace into a value for each bucket.
+
+    The rows have a trace's columns, but for `us` in place of `ts`, and `reason` and `detail` where they are malformed.
+    """
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        gathered: list[pa.RecordBatch] = []
+        count = 0
+        for batch in batches:
+            gathered.append(batch)
+            count += batch.num_rows
+            if count >= GATHERED:
+                yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+                gathered, count = [], 0
+        if count:
+            yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+
+    return pack
+
+
+def keyed(rows: pa.Table, buckets: int) -> pa.Table:
+    """A row for each key, with the key's bucket; those that say the time only are done with, and have none."""
+    well = rows.filter(pc.and_(pc.is_null(rows.column("reason")), pc.not_equal(rows.column("kind"), FLUSH)))
+    well = well.combine_chunks()
+    keys, levels = (well.column(name).combine_chunks() for name in ("keys", "levels"))
+    counts = pc.list_value_length(keys).to_numpy()
+    owner = np.repeat(np.arange(len(well)), counts)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    named = pc.list_flatten(keys).dictionary_encode()
+    places = np.array([home(name, buckets) for name in named.dictionary.to_pylist()], np.int32)
+    us, delay_ms = (pc.fill_null(well.column(name), 0).to_numpy() for name in ("us", "delay_ms"))
+    until_us = us + np.clip(delay_ms, 0, LONGEST_MS) * 1000
+    tag = pc.if_else(pc.equal(well.column("kind"), EVENT), "event", "watch")
+    # In full, in case that the row is late: once, with its first key.
+    whole = well.select(_WHOLE).to_struct_array().combine_chunks().take(pa.array(owner, mask=number > 0))
+    taken = pa.array(owner)
+    columns = {
+        "bucket": pa.array(places[named.indices.to_numpy()], pa.int32()),
+        "tag": tag.take(taken),
+        "us": pa.array(us[owner]),
+        "operation": well.column("operation").take(taken),
+        "number": pa.array(number.astype(np.int32)),
+        "count": pa.array(counts[owner].astype(np.int32)),
+        "watched": named.dictionary.take(named.indices),
+        "level": pc.list_flatten(levels),
+        "until_us": pa.array(until_us[owner]),
+        "reason": pa.nulls(len(owner), pa.string()),
+        "detail": pa.nulls(len(owner), pa.string()),
+        "row": whole,
+    }
+    found = pa.table(columns)
+    bad = rows.filter(pc.is_valid(rows.column("reason")))
+    if not len(bad):
+        return found
+    detail = bad.column("detail").to_pylist()
+    count = len(detail)
+    given = {
+        "bucket": pa.array([home(text, buckets) for text in detail], pa.int32()),
+        "tag": pa.array(["malformed"] * count),
+        "us": pa.array([0] * count, pa.int64()),
+        "number": pa.array([0] * count, pa.int32()),
+        "reason": bad.column("reason"),
+        "detail": pa.array(detail, pa.string()),
+    }
+    nothing = {field.name: pa.nulls(count, field.type) for field in found.schema}
+    return pa.concat_tables([found, pa.table({**nothing, **given}, found.schema)])
 
 
 def _values(rows: pa.Table) -> pa.RecordBatch:
@@ -54,7 +115,7 @@ def _values(rows: pa.Table) -> pa.RecordBatch:
     order = np.argsort(bucket, kind="stable")
     found, starts = np.unique(bucket[order], return_index=True)
     rows = rows.drop_columns("bucket").take(pa.array(order)).combine_chunks()
-    ends = np.append(starts[1:], len(order))
+    ends = np.append(starts, len(order))[1:]
     values = [_value(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
     return pa.RecordBatch.from_arrays([pa.array(found, pa.int32()), pa.array(values, pa.binary())], ["bucket", "rows"])
 
@@ -67,12 +128,12 @@ def _value(rows: pa.Table) -> bytes:
 
 
 def unpack(value: bytes) -> pa.Table:
-    """The rows of one value of `pack`."""
+    """The rows of one value of `packing`."""
     return pa.ipc.open_stream(value).read_all()
 
 
 def home(name: str, buckets: int) -> int:
-    """The bucket of an operation. Not `hash`, which is another one in every process."""
+    """The bucket of a key or an operation. Not `hash`, which is another one in every process."""
     return zlib.crc32(name.encode("utf-8", "surrogatepass")) % buckets
 
 

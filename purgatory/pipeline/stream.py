@@ -1,6 +1,6 @@
 """`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
 
-    trace rows -> malformed aside -> a row for each key -> packed by bucket -> stage 1 by bucket of the key
+    trace rows -> malformed told apart -> a row for each key, packed by bucket -> stage 1 by bucket of the key
     -> stage 2 by bucket of the operation -> Parquet
 
 Event time, Append, two chained stateful stages. The output is one table, partitioned by `part`: `done`
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import EVENT, FLUSH, TRACE
-from purgatory.pipeline.load import LONGEST_MS, spark_schema, trace_problem
-from purgatory.pipeline.packed import PACKED, pack
+from purgatory.journal.records import TRACE
+from purgatory.pipeline.load import spark_schema, trace_problem
+from purgatory.pipeline.packed import PACKED, packing
 from purgatory.pipeline.processors import ANSWER, BETWEEN, KeyStage, OperationStage
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_BUCKETS: Final = 16
-_PAIRS: Final = "array<struct<keys:string,levels:bigint>>"
 
 
 @attrs.frozen(kw_only=True)
@@ -59,45 +58,14 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
         .withWatermark("time", f"{settings.delay_ms} milliseconds")
     )
-    # A flush row has no keys, so it ends at the explode. It can't be filtered out: a filter would be pushed
-    # to before the watermark, which is all that the row is for.
-    good = F.col("reason").isNull()
+    # A flush row has done its work with that. It can't be filtered out here: a filter would be pushed to before
+    # the watermark.
     detail = F.to_json(F.struct("seq", "kind", "purgatory", "operation", "keys", "ts", "delay_ms", "levels"))
-    pairs = F.arrays_zip("keys", "levels").cast(_PAIRS)
-    one = F.array(F.struct(F.lit(None).cast("string").alias("keys"), F.lit(0).cast("long").alias("levels"))).cast(
-        _PAIRS
-    )
-    watches = F.when(F.col("kind") == FLUSH, F.array().cast(_PAIRS)).when(good, pairs).otherwise(one)
-    # No nulls in numbers: pandas would make floats of the whole column.
-    us = F.coalesce(F.unix_micros("ts"), F.lit(0))
-    spread = timed.select(
-        F.when(~good, "malformed").when(F.col("kind") == EVENT, "event").otherwise("watch").alias("tag"),
-        us.alias("us"),
-        "operation",
-        F.coalesce(F.size("keys"), F.lit(0)).alias("count"),
-        (us + F.least(F.greatest(F.coalesce("delay_ms", F.lit(0)), F.lit(0)), F.lit(LONGEST_MS)) * 1000).alias(
-            "until_us"
-        ),
-        "reason",
-        F.when(~good, detail).alias("detail"),
-        F.struct("seq", "kind", "purgatory", "keys", "delay_ms", "levels").alias("row"),
-        F.posexplode(watches).alias("number", "watch"),
-    )
-    keyed = spread.select(
-        F.pmod(F.xxhash64(F.coalesce("watch.keys", "detail")), F.lit(settings.buckets)).cast("int").alias("bucket"),
-        "tag",
-        "us",
-        "operation",
-        "number",
-        "count",
-        F.col("watch.keys").alias("watched"),
-        F.col("watch.levels").alias("level"),
-        "until_us",
-        "reason",
-        "detail",
-        F.when(F.col("number") == 0, F.col("row")).alias("row"),  # in full, in case that it is late; once
-    )
-    packed = keyed.mapInArrow(pack, PACKED)
+    packed = timed.select(
+        *("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "reason"),
+        F.unix_micros("ts").alias("us"),
+        F.when(F.col("reason").isNotNull(), detail).alias("detail"),
+    ).mapInArrow(packing(settings.buckets), PACKED)
     between = packed.groupBy("bucket").transformWithStateInPandas(
         statefulProcessor=KeyStage(settings.buckets),
         outputStructType=BETWEEN,

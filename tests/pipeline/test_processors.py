@@ -7,38 +7,45 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from purgatory.pipeline.packed import hand, handed, pack, unpack
+from purgatory.pipeline.packed import hand, handed, home, packing, unpack
 from purgatory.pipeline.processors import KeyStage, OperationStage
 
-ROW = pa.struct({"seq": pa.int64(), "keys": pa.list_(pa.string())})
-COLUMNS = pa.schema(
+RAW = pa.schema(
     {
-        "bucket": pa.int32(),
-        "tag": pa.string(),
-        "us": pa.int64(),
+        "seq": pa.int64(),
+        "kind": pa.string(),
+        "purgatory": pa.string(),
         "operation": pa.string(),
-        "number": pa.int32(),
-        "count": pa.int32(),
-        "watched": pa.string(),
-        "level": pa.int64(),
-        "until_us": pa.int64(),
+        "keys": pa.list_(pa.string()),
+        "delay_ms": pa.int64(),
+        "levels": pa.list_(pa.int64()),
         "reason": pa.string(),
+        "us": pa.int64(),
         "detail": pa.string(),
-        "row": ROW,
     }
 )
 
 
 @pytest.fixture
-def keyed():
-    """Rows of stage 1, packed: tag, us, operation, number, count, watched, level, until."""
+def raw():
+    """A row as it comes to be packed."""
 
-    def keyed(*rows, reason=None):
-        whole = [(0, *row, reason, "{}" if reason else None, {"seq": 7, "keys": ["a", "b"]}) for row in rows]
-        table = pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in whole], COLUMNS)
-        return pd.concat([batch.to_pandas()[["rows"]] for batch in pack(table.to_batches())])
+    def raw(kind, us, keys, levels, **more):
+        row = {"seq": 7, "kind": kind, "purgatory": "p", "keys": keys, "levels": levels, "us": us, **more}
+        return {name: row.get(name) for name in RAW.names}
 
-    return keyed
+    return raw
+
+
+@pytest.fixture
+def packed():
+    """Rows as stage 1 gets them."""
+
+    def packed(*rows, buckets=1):
+        batches = pa.Table.from_pylist(list(rows), RAW).to_batches(max_chunksize=2)
+        return pd.concat([batch.to_pandas() for batch in packing(buckets)(batches)])
+
+    return packed
 
 
 @pytest.fixture
@@ -81,30 +88,31 @@ def stage():
     return stage
 
 
-def test_nothing_is_decided_before_the_watermark(stage, keyed, said):
+def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said):
     """Rows wait for the watermark, then come out in the order of their own instants."""
     tester, _ = stage(KeyStage(1))
-    watch = ("watch", 5_000, "op", 0, 1, "k", 3, 9_000)
-    assert ([], [], []) == said(tester.testInPandas(0, keyed(watch, ("event", 6_000, None, 0, 1, "k", 3, 0))))
+    watch = raw("operation", 5_000, ["k"], [3], operation="op", delay_ms=4)
+    assert ([], [], []) == said(tester.testInPandas(0, packed(watch, raw("event", 6_000, ["k"], [3]))[["rows"]]))
     assert ([("op", 1, 5_000, 9_000)], [("op", 0, 6_000)], []) == said(tester.setWatermark(6))
 
 
-def test_a_late_row_is_set_aside_and_says_so(stage, keyed, said):
+def test_a_late_row_is_set_aside_and_says_so(stage, raw, packed, said):
     """A row at or before the watermark comes out as late and in full, once however many keys it has."""
     tester, _ = stage(KeyStage(1))
     tester.setWatermark(10)
-    late = [("watch", 9_000, "op", number, 2, key, 3, 99_000) for number, key in enumerate("ab")]
-    ((part, operation, us, reason, detail),) = said(tester.testInPandas(0, keyed(*late)))[2]
+    late = raw("operation", 9_000, ["a", "b"], [3, 4], operation="op", delay_ms=90)
+    ((part, operation, us, reason, detail),) = said(tester.testInPandas(0, packed(late)[["rows"]]))[2]
     assert ("late", "op", 9_000, "older than the watermark") == (part, operation, us, reason)
-    assert {"seq": 7, "keys": ["a", "b"], "operation": "op", "ts": "1970-01-01T00:00:00.009000Z"} == json.loads(detail)
+    expected = {**late, "ts": "1970-01-01T00:00:00.009000Z"}
+    assert {name: expected[name] for name in expected if name not in ("us", "reason", "detail")} == json.loads(detail)
 
 
-def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, keyed, said):
-    """What can't be true is never judged by its instant."""
+def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, raw, packed, said):
+    """What can't be true is never judged by its instant, nor taken apart."""
     tester, _ = stage(KeyStage(1))
     tester.setWatermark(10)
-    bad = keyed(("malformed", 0, "op", 0, 0, None, None, 0), reason="no keys")
-    assert [("malformed", None, 0, "no keys", "{}")] == said(tester.testInPandas(0, bad))[2]
+    bad = raw("wish", None, None, [None], reason="no keys", detail="{}")
+    assert [("malformed", None, 0, "no keys", "{}")] == said(tester.testInPandas(0, packed(bad)[["rows"]]))[2]
 
 
 def test_an_operation_expires_when_the_watermark_passes_its_deadline(stage, given):
@@ -123,14 +131,26 @@ def test_rows_set_aside_pass_through_the_second_stage(stage, given):
     assert [("late", "op", "older", "{}")] == rows(tester.testInPandas(0, given(aside=[aside])))
 
 
-def test_packing_loses_and_mixes_nothing():
-    """Each row is in its own bucket's value, in the order in which it came, across batches of any size."""
-    table = pa.table({"bucket": pa.array([2, 0, 2, 1, 0], pa.int32()), "n": [1, 2, 3, 4, 5], "s": list("abcde")})
+def test_packing_loses_and_mixes_nothing(raw, packed):
+    """There is a row for each key, in the key's bucket, in the order in which they came; a flush leaves none."""
+    rows = [raw("event", n, [f"k{n % 5}"], [n]) for n in range(20)]
+    rows.insert(7, raw("operation", 3, ["k1", "k3"], [8, 9], operation="op", delay_ms=-5))
+    rows.insert(9, raw("flush", 10**9, [], []))
     found = {}
-    for batch in pack(table.to_batches(max_chunksize=2)):
-        for bucket, value in zip(*batch.to_pydict().values(), strict=True):
-            found.setdefault(bucket, []).extend(unpack(value).to_pylist())
-    assert {0: ["b", "e"], 1: ["d"], 2: ["a", "c"]} == {b: [row["s"] for row in rows] for b, rows in found.items()}
+    for bucket, value in packed(*rows, buckets=4).itertuples(index=False):
+        for row in unpack(value).to_pylist():
+            assert bucket == home(row["watched"], 4)
+            found.setdefault(row["watched"], []).append((row["us"], row["level"], row["tag"], row["until_us"]))
+    watches = {"k1": (3, 8, "watch", 3), "k3": (3, 9, "watch", 3)}
+    for key in (f"k{n}" for n in range(5)):
+        assert [n for n in range(20) if f"k{n % 5}" == key] == [row[0] for row in found[key] if row[2] == "event"]
+        expected = [watches[key]] if key in watches else []
+        assert expected == [row for row in found[key] if row[2] == "watch"]
+
+
+def test_rows_that_only_say_the_time_leave_nothing(raw, packed):
+    """A batch of nothing but flush rows packs to no value at all."""
+    assert packed(raw("flush", 10**9, [], [])).empty
 
 
 def test_all_of_an_operation_is_handed_to_one_bucket():
