@@ -163,3 +163,34 @@ def test_delays_of_any_size_are_written(tmp_path, operation, outcome):
         for delay in (10**30, 1.5, -3):
             observer.finished(operation(delay_ms=delay), outcome.SATISFIED, None)
     assert [2**63 - 1, 1, -3] == [row.delay_ms for row in read(tmp_path)]
+
+
+def test_a_tuple_is_one_key_and_two_keys_are_two(tmp_path, operation, outcome):
+    """Operations under a tuple, and under its parts as keys of their own, keep their keys apart in one batch."""
+    with Journal(tmp_path) as journal:
+        observer = journal.observer("fetch")
+        for keys in ((("a", "b"),), ("a", "b"), ("a",), ()):
+            observer.finished(operation(keys=keys), outcome.SATISFIED, None)
+    assert [("a-b",), ("a", "b"), ("a",), ()] == [record.keys for record in read(tmp_path)]
+
+
+def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
+    """Type, outcome, error, delay and checks are each row's own, whether all rows share them or not."""
+
+    class Other(operation):
+        pass
+
+    rows = [
+        (operation(delay_ms=5, checks=1), outcome.SATISFIED, None),
+        (Other(delay_ms=5, checks=1), outcome.EXPIRED, ValueError("no")),
+        (operation(delay_ms=7, checks=3), outcome.EXPIRED, None),
+    ]
+    with Journal(tmp_path) as journal:
+        for row in rows:
+            journal.observer("fetch").finished(*row)
+    found = [(r.type, r.outcome, r.error, r.delay_ms, r.checks) for r in read(tmp_path)]
+    assert [
+        ("DelayedFetch", "satisfied", None, 5, 1),
+        ("Other", "expired", "ValueError: no", 5, 1),
+        ("DelayedFetch", "expired", None, 7, 3),
+    ] == found
