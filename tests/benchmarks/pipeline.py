@@ -2,7 +2,8 @@
 
 Inputs are generated into var/bench-spark once and kept. Each figure is one run in a session that has done nothing but
 read a small table, and includes writing the result. Beside the seconds stand the processor seconds of driver, JVM and
-workers together: they say what it costs however busy the machine is, and a run can't be quicker than half of them.
+workers together: they say what it costs when the machine is busy, and two cores can't be quicker than half of them. The
+load before a run says how much its seconds are worth: much above 0, they are mostly waiting for others.
 
 - report, replay, stream, whatif: rows a second. The stream is compared with the batch twin, operation by operation.
 - state: a stream that only parks. What a batch writes and takes as the parked grow.
@@ -57,7 +58,7 @@ SIZES = {
     "latency": [60_000],
 }
 RATES = ("report", "replay", "stream", "whatif")
-COLUMNS = ("what", "s", "per s", "processor s")
+COLUMNS = ("what", "s", "per s", "processor s", "load before")
 
 
 def _journal(rows: int) -> Path:
@@ -207,13 +208,14 @@ def main(argv: list[str] | None = None) -> int:
             subprocess.run([sys.executable, "-m", "tests.benchmarks.pipeline", *one], check=True)  # ourselves  # noqa: S603
         return 0
     ((name, size),) = plan
+    load_before = round(os.getloadavg()[0], 1)
     started = time.perf_counter()
     spark = session("bench", {"spark.master": "local[2]", "spark.driver.memory": "6g"})
     spark.range(10).count()
-    say(f"session: {time.perf_counter() - started:.1f} s; load {os.getloadavg()[0]:.1f}")
+    say(f"session: {time.perf_counter() - started:.1f} s; load {load_before}")
     if name in RATES:
         seconds, unit = globals()[f"_{name}"](spark, size)
-        row = (f"{name}, {size:,} {unit}", round(seconds, 1), round(size / seconds), round(_spent, 1))
+        row = (f"{name}, {size:,} {unit}", round(seconds, 1), round(size / seconds), round(_spent, 1), load_before)
         table = Table("the pipeline on local[2]", COLUMNS, (row,), slug="pipeline")
     else:
         table = {"state": state, "latency": latency}[name](spark, HOME / "out", size)
