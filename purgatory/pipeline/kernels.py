@@ -1,8 +1,7 @@
 """Walking a journal's columns: what one task makes of its rows. Arrow and numpy, nothing of Spark.
 
-A walk takes record batches and gives a small table that can be added to those of other tasks. All walks
-share one table layout (`LAYOUT`), so that one job can give several summaries at once: `part` says which one
-a row belongs to, and `PARTS` what its columns are called there.
+A walk takes record batches and gives small tables that can be added to those of other tasks. One job gives
+several summaries at once, so they share one layout: `part` says which summary a row belongs to.
 
 Why not as Spark aggregations: a fresh JVM spends more time on compiling a dozen of them than on ten million
 rows, and its hash tables take 5 to 10 times longer a row than Arrow's do on dictionary-encoded columns.
@@ -34,57 +33,13 @@ LATEST_US: Final = 7_258_118_400_000_000  # 2200-01-01
 COLUMNS: Final = ("seq", "purgatory", "type", "outcome", "created", "finished", "checks")
 ALL_COLUMNS: Final = (*COLUMNS, "keys", "error", "delay_ms")
 REPEATED: Final = ("purgatory", "type", "outcome")
-WORDS: Final = ("purgatory", "type", "name")
-BLOBS: Final = ("bins", "inside", "moves")
-"""What only the driver looks at travels as bytes: many rows, and none of them the JVM's concern."""
-_COUNTS: Final = ("n", "a", "b", "c", "d", "e")
-LAYOUT: Final = pa.schema(
-    [("part", pa.string()), *((name, pa.string()) for name in WORDS), ("at", pa.int64()), ("bin", pa.int64())]
-    + [(name, pa.int64()) for name in _COUNTS]
-    + [("blob", pa.binary())]
+KEYS: Final = (
+    *(("purgatory", pa.string()), ("type", pa.string()), ("key", pa.string()), ("expired_us", pa.int64())),
+    *(("operations", pa.int64()), ("wasted_checks", pa.int64())),
 )
-PARTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "span": {"at": "first_us", "bin": "last_us", "n": "operations", "a": "malformed", "b": "waited_us"},
-    "outcomes": {
-        "purgatory": "purgatory",
-        "type": "type",
-        "name": "outcome",
-        "at": "window_us",
-        "n": "operations",
-        "a": "checks",
-        "b": "errors",
-        "c": "waited_us",
-        "d": "delay_ms",
-        "e": "watches",
-    },
-    "waits": {"purgatory": "purgatory", "type": "type", "name": "outcome", "bin": "wait_ms", "n": "operations"},
-    "bins": {
-        "purgatory": "purgatory",
-        "type": "type",
-        "at": "window_us",
-        "bin": "bin_us",
-        "n": "answered",
-        "a": "longest_us",
-    },
-    "inside": {
-        "purgatory": "purgatory",
-        "type": "type",
-        "at": "window_us",
-        "bin": "bin_us",
-        "a": "wait_us",
-        "n": "answered",
-    },
-    "keys": {
-        "purgatory": "purgatory",
-        "type": "type",
-        "name": "key",
-        "at": "expired_us",
-        "n": "operations",
-        "a": "wasted_checks",
-    },
-    "slots": {"purgatory": "purgatory", "at": "slot_us", "n": "arrived", "a": "left", "b": "moved_us"},
-    "moves": {"purgatory": "purgatory", "at": "slot_us", "n": "arrived", "a": "left"},
-}
+LAYOUT: Final = pa.schema([("part", pa.string()), *KEYS, ("blob", pa.binary())])
+"""Of keys there may be any number, so they are rows. All else the driver can hold travels as bytes: many rows, none
+of them the JVM's concern."""
 SUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "outcomes": ("operations", "checks", "errors", "waited_us", "delay_ms", "watches"),
     "waits": ("operations",),
@@ -94,6 +49,7 @@ SUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "slots": ("arrived", "left", "moved_us"),
     "moves": ("arrived", "left"),
 }
+_KIND: Final = ("purgatory", "type")
 _HOW: Final = {"longest_us": "max", "delay_ms": "max"}
 _MERGE_ROWS: Final = 1_000_000
 
@@ -163,13 +119,10 @@ def slot(at: Numbers, width_us: int) -> Numbers:
 
 def laid_out(part: str, table: pa.Table) -> pa.Table:
     """A summary in the common layout."""
-    rows = 1 if part in BLOBS else len(table)
+    whole = part != "keys"
+    rows = 1 if whole else len(table)
     found: dict[str, Any] = {"part": pa.repeat(part, rows)}
-    if part in BLOBS:
-        found["blob"] = pa.array([_packed(table)], pa.binary())
-    else:
-        place = {given: name for name, given in PARTS[part].items()}
-        found |= {place[name]: table.column(name) for name in table.column_names}
+    found |= {"blob": pa.array([_packed(table)], pa.binary())} if whole else {n: table.column(n) for n, _ in KEYS}
     arrays = [found[f.name].cast(f.type) if f.name in found else pa.nulls(rows, f.type) for f in LAYOUT]
     return pa.Table.from_arrays(arrays, schema=LAYOUT)
 
@@ -185,12 +138,12 @@ def _packed(table: pa.Table) -> bytes:
 def unpacked(part: str, blobs: Iterable[bytes]) -> pa.Table:
     """One summary from the tasks' blobs, each group once."""
     tables = [pa.ipc.open_stream(blob).read_all() for blob in blobs]
-    return added_up(part, pa.concat_tables(tables)) if tables else _nothing(part)
+    return added_up(part, pa.concat_tables(tables)) if tables else pa.table({})
 
 
 def _grouped(part: str, columns: Mapping[str, Any]) -> pa.Table:
     """The sums of one batch, without threads (the task has one core)."""
-    return _sums(part, pa.table({name: columns[name] for name in PARTS[part].values() if name in columns}))
+    return _sums(part, pa.table(dict(columns)))
 
 
 def _sums(part: str, table: pa.Table) -> pa.Table:
@@ -337,7 +290,7 @@ def inside(rows: Columns, window_us: int, wanted: Mapping[tuple[str, str], Numbe
     """How often each exact wait occurs among the answered, in the wanted pairs (window, bin) of a purgatory's type."""
     good = rows.among("outcome", GOOD)
     window, rounded = slot(rows.finished, window_us), wait_bin(rows.wait)
-    parts = [_nothing("inside")]
+    parts = [_nothing(_KIND, "window_us", "bin_us", "wait_us", "answered")]
     for (purgatory, kind), pairs in wanted.items():
         here = np.flatnonzero(good & rows.among("purgatory", (purgatory,)) & rows.among("type", (kind,)))
         windows, times = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
@@ -361,7 +314,7 @@ def inside(rows: Columns, window_us: int, wanted: Mapping[tuple[str, str], Numbe
 
 def moves_inside(rows: Columns, width_us: int, into_us: int, wanted: Mapping[str, Numbers]) -> pa.Table:
     """Arrivals and departures in some slots of each purgatory (`wanted`, sorted), by shorter slots."""
-    parts = [_nothing("moves")]
+    parts = [_nothing(("purgatory",), "slot_us", "arrived", "left")]
     for purgatory, at, change in _events(rows):
         outer = slot(at, width_us)
         for name, known in wanted.items():
@@ -401,6 +354,5 @@ def _place(known: Numbers, values: Numbers) -> Numbers:
     return np.where(known[place] == values, place, -1)
 
 
-def _nothing(part: str) -> pa.Table:
-    fields = [LAYOUT.field(name).with_name(given) for name, given in PARTS[part].items()]
-    return pa.schema(fields).empty_table()
+def _nothing(words: Sequence[str], *numbers: str) -> pa.Table:
+    return pa.schema([*((n, pa.string()) for n in words), *((n, pa.int64()) for n in numbers)]).empty_table()

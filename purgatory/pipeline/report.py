@@ -20,7 +20,7 @@ from purgatory.pipeline import advice, exact, occupancy, tables
 from purgatory.pipeline.findings import Row, Tables
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.page import page
-from purgatory.pipeline.walk import Walk, gathered
+from purgatory.pipeline.walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -86,7 +86,7 @@ def report(
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress(10, quiet=quiet)
+    progress = Progress(11, quiet=quiet)
     walk = Walk(spark, journal)
     with progress.step("a first look at the journal"):
         span = walk.span()
@@ -98,30 +98,29 @@ def report(
     window_us = window_s * 1_000_000
     slot_us = next((w for w in _SLOTS_US if span_us / w <= 1500), _SLOTS_US[-1])
     fine_us = exact.fine_slot(slot_us, span_us, span.operations, span.waited_us)
-    sums = walk.summaries(window_us, slot_us, fine_us)
+    with progress.step(f"walking {span.operations:,} operations"):
+        sums = walk.summaries(window_us, slot_us, fine_us)
 
     def table(name: str, text: str, make: Callable[[], DataFrame]) -> list[Row]:
         with progress.step(text):
             return _write(spark, folder / "tables" / name, make())
 
     def latency() -> DataFrame:
-        bins = gathered(sums["bins"], "bins")
-        rows = exact.latency(bins, walk.inside(window_us, exact.wanted_bins(bins)))
-        return _dated(spark, rows, tables.LATENCY, "window")
+        inside = walk.inside(window_us, exact.wanted_bins(sums.bins))
+        return _dated(spark, exact.latency(sums.bins, inside), tables.LATENCY, "window")
 
     def peaks() -> DataFrame:
-        return _dated(spark, exact.peaks(gathered(sums["moves"], "moves"), fine_us, walk.cut), tables.PEAKS, "at")
+        return _dated(spark, exact.peaks(sums.moves, fine_us, walk.cut), tables.PEAKS, "at")
 
-    outcome_rows = table(
-        "outcomes", f"walking {span.operations:,} operations", lambda: tables.outcomes(sums["outcomes"])
-    )
+    frame = spark.createDataFrame
+    outcome_rows = table("outcomes", "outcomes", lambda: tables.outcomes(frame(sums.outcomes)))
     latency_rows = table("latency", "exact percentiles of the waits", latency)
-    curve_rows = table("survival", "survival of the waits", lambda: advice.curve(sums["waits"]))
+    curve_rows = table("survival", "survival of the waits", lambda: advice.curve(frame(sums.waits)))
     curve = spark.read.parquet(str(folder / "tables" / "survival"))
     advice_rows = table("advice", "advice on timeouts", lambda: advice.advice(curve))
-    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(sums["keys"], expiry_normal=expiry_normal))
-    expiry_rows = table("expiries", "where and when operations expired", lambda: tables.expiries(sums["keys"]))
-    level_rows = table("occupancy", "occupancy", lambda: occupancy.occupancy(sums["slots"], slot_us))
+    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(sums.keys, expiry_normal=expiry_normal))
+    expiry_rows = table("expiries", "where and when operations expired", lambda: tables.expiries(sums.keys))
+    level_rows = table("occupancy", "occupancy", lambda: occupancy.occupancy(frame(sums.slots), slot_us))
     peak_rows = table("peaks", "exact peaks", peaks)
     walk.close()
     if span.malformed:

@@ -45,6 +45,18 @@ class Span:
     waited_us: int
 
 
+@attrs.frozen
+class Summaries:
+    """What the tables are made from. Keys may come in several rows, to be added up; the others are on the driver."""
+
+    keys: DataFrame
+    outcomes: pa.Table
+    waits: pa.Table
+    bins: pa.Table
+    slots: pa.Table
+    moves: pa.Table
+
+
 class Walk:
     """Goes over a journal, as often as needed.
 
@@ -69,35 +81,35 @@ class Walk:
 
     def span(self) -> Span:
         """From when to when, how many operations, how many rows can't be true."""
-        found = self._go({"span": kernels.span})
-        (row,) = found.agg(F.min("at"), F.max("bin"), F.sum("n"), F.sum("a"), F.sum("b")).collect()
-        return Span(*(value or 0 for value in row))
+        rows = _gathered(self._go({"span": kernels.span}), "span").to_pylist()
+        return Span(
+            min((row["first_us"] for row in rows if row["operations"]), default=0),
+            max((row["last_us"] for row in rows if row["operations"]), default=0),
+            *(sum(row[name] for row in rows) for name in ("operations", "malformed", "waited_us")),
+        )
 
-    def summaries(self, window_us: int, slot_us: int, fine_us: int) -> dict[str, DataFrame]:
-        """What the tables are made from, in one walk. Groups may come in several rows, to be added up."""
-        self._found = self._go(
-            {
-                "outcomes": lambda rows, _: kernels.outcomes(rows, window_us),
-                "waits": lambda rows, _: kernels.waits(rows),
-                "bins": lambda rows, _: kernels.bins(rows, window_us),
-                "keys": lambda rows, _: kernels.keys(rows, window_us),
-                "slots": lambda rows, _: kernels.slots(rows, slot_us),
-                "moves": lambda rows, _: kernels.moves(rows, fine_us),
-            },
-            kernels.ALL_COLUMNS,
-        ).cache()
-        found = self._found
-        return {part: _named(found, part) for part in ("outcomes", "waits", "keys", "slots", "bins", "moves")}
+    def summaries(self, window_us: int, slot_us: int, fine_us: int) -> Summaries:
+        """All that the tables need but for the order of waits and events, in one walk."""
+        parts: dict[str, Callable[[kernels.Columns, int], pa.Table]] = {
+            "outcomes": lambda rows, _: kernels.outcomes(rows, window_us),
+            "waits": lambda rows, _: kernels.waits(rows),
+            "bins": lambda rows, _: kernels.bins(rows, window_us),
+            "slots": lambda rows, _: kernels.slots(rows, slot_us),
+            "moves": lambda rows, _: kernels.moves(rows, fine_us),
+        }
+        with_keys = {**parts, "keys": lambda rows, _: kernels.keys(rows, window_us)}
+        self._found = self._go(with_keys, kernels.ALL_COLUMNS).cache()
+        keys = self._found.where(F.col("part") == "keys").select(*(name for name, _ in kernels.KEYS))
+        return Summaries(keys, **{part: _gathered(self._found, part) for part in parts})
 
     def inside(self, window_us: int, wanted: Mapping[tuple[str, str], Numbers]) -> pa.Table:
         """How often each exact wait occurs in the wanted windows and bins."""
-        found = self._go({"inside": lambda rows, _: kernels.inside(rows, window_us, wanted)})
-        return gathered(_named(found, "inside"), "inside")
+        return _gathered(self._go({"inside": lambda rows, _: kernels.inside(rows, window_us, wanted)}), "inside")
 
     def cut(self, wanted: Mapping[str, Numbers], width_us: int, into_us: int) -> pa.Table:
         """Arrivals and departures in the wanted slots, by shorter ones."""
         found = self._go({"moves": lambda rows, _: kernels.moves_inside(rows, width_us, into_us, wanted)})
-        return gathered(_named(found, "moves"), "moves")
+        return _gathered(found, "moves")
 
     def close(self) -> None:
         """Let go of what is kept between the tables."""
@@ -133,16 +145,7 @@ def _read(folder: Path, columns: tuple[str, ...], after: int, upto: int) -> Iter
     return read_range(folder, JOURNAL, after, upto, columns=columns, words=kernels.REPEATED)
 
 
-def _named(found: DataFrame, part: str) -> DataFrame:
-    if part in kernels.BLOBS:
-        columns = [F.col("blob")]
-    else:
-        columns = [F.col(name).alias(given) for name, given in kernels.PARTS[part].items()]
-    return found.where(F.col("part") == part).select(*columns)
-
-
-def gathered(summary: DataFrame, part: str) -> pa.Table:
+def _gathered(found: DataFrame, part: str) -> pa.Table:
     """A summary on the driver, each group once."""
-    if part in kernels.BLOBS:
-        return kernels.unpacked(part, [bytes(row[0]) for row in summary.collect()])
-    return kernels.added_up(part, summary.toArrow())
+    blobs = found.where(F.col("part") == part).select("blob").collect()
+    return kernels.unpacked(part, [bytes(row[0]) for row in blobs])

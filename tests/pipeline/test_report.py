@@ -5,17 +5,17 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.testing import assertDataFrameEqual
 
 from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
+from purgatory.journal.records.folder import open_name
 from purgatory.pipeline import advice, exact, gen, occupancy, tables
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.report import EmptyJournal, report
-from purgatory.pipeline.walk import Walk, gathered
+from purgatory.pipeline.walk import Walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -58,11 +58,11 @@ def test_the_first_look_gives_span_and_count(walk, journal):
     assert max(row["created_us"] + row["wait_us"] for row in rows) == span.last_us
 
 
-def test_outcomes_are_those_counted(summaries, journal):
+def test_outcomes_are_those_counted(spark, summaries, journal):
     """Operations by purgatory and outcome add up to what the journal holds; so do checks and the wasted ones."""
     found = Counter()
     checks = wasted = 0
-    for row in tables.outcomes(summaries["outcomes"]).collect():
+    for row in tables.outcomes(spark.createDataFrame(summaries.outcomes)).collect():
         for name in ("immediate", "satisfied", "expired", "cancelled", "forced"):
             found[row["purgatory"], name] += row[name]
         checks, wasted = checks + row["checks"], wasted + row["wasted_checks"]
@@ -83,13 +83,13 @@ def test_hot_keys_are_those_counted(spark, summaries, journal):
         for rank, (key, n) in enumerate(sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:3], 1)
     ]
     schema = "purgatory string, key string, operations long, rank int"
-    found = tables.hot_keys(summaries["keys"], 3).select("purgatory", "key", "operations", "rank")
+    found = tables.hot_keys(summaries.keys, 3).select("purgatory", "key", "operations", "rank")
     assertDataFrameEqual(found, spark.createDataFrame(expected, schema))
 
 
 def test_expiries_that_are_normal_are_not_held_against_a_key(summaries):
     """A type declared to end by its deadline adds no expiries to the hot keys."""
-    found = tables.hot_keys(summaries["keys"], expiry_normal=["DelayedProduce", "DelayedFetch", "DelayedJoin"])
+    found = tables.hot_keys(summaries.keys, expiry_normal=["DelayedProduce", "DelayedFetch", "DelayedJoin"])
     assert {0} == {row["expired"] for row in found.collect()}
 
 
@@ -102,7 +102,7 @@ def test_expiries_are_those_counted(summaries, journal):
             expected.update((row["type"], key, left - left % WINDOW_US) for key in row["keys"])
     found = {
         (row["type"], row["key"], row["window_us"]): row["expired"]
-        for row in tables.expiries(summaries["keys"], 100).collect()
+        for row in tables.expiries(summaries.keys, 100).collect()
     }
     assert dict(expected) == found
 
@@ -114,8 +114,7 @@ def test_percentiles_are_exact(walk, summaries, journal):
         if row["outcome"] in ("immediate", "satisfied"):
             left = row["created_us"] + row["wait_us"]
             waits[row["purgatory"], left - left % WINDOW_US].append(row["wait_us"] / 1000)
-    bins = gathered(summaries["bins"], "bins")
-    rows = exact.latency(bins, walk.inside(WINDOW_US, exact.wanted_bins(bins)))
+    rows = exact.latency(summaries.bins, walk.inside(WINDOW_US, exact.wanted_bins(summaries.bins)))
     found = {(r["purgatory"], r["window_us"]): r for r in rows}
     assert waits.keys() == found.keys()
     for group, values in waits.items():
@@ -124,10 +123,10 @@ def test_percentiles_are_exact(walk, summaries, journal):
         assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
 
 
-def test_area_under_the_occupancy_is_the_sum_of_the_waits(summaries, journal):
+def test_area_under_the_occupancy_is_the_sum_of_the_waits(spark, summaries, journal):
     """The time-weighted levels, filled slots included, account for every microsecond waited."""
     found = defaultdict(int)
-    for row in occupancy.occupancy(summaries["slots"], SLOT_US).collect():
+    for row in occupancy.occupancy(spark.createDataFrame(summaries.slots), SLOT_US).collect():
         found[row["purgatory"]] += row["area_us"]
     expected = defaultdict(int)
     for row in journal[1]:
@@ -155,7 +154,7 @@ def swept(rows):
 @pytest.mark.parametrize("sortable", [1_000_000, 50], ids=["at once", "cut in between"])
 def test_peaks_are_exact(walk, summaries, journal, sortable):
     """The peak found among a few slots is the one that a sweep over all events finds."""
-    rows = exact.peaks(gathered(summaries["moves"], "moves"), SLOT_US, walk.cut, sortable=sortable)
+    rows = exact.peaks(summaries.moves, SLOT_US, walk.cut, sortable=sortable)
     assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in rows}
 
 
@@ -164,10 +163,11 @@ def test_a_store_that_only_spark_reaches_gives_the_same_summaries(spark, walk, s
     other = Walk(spark, f"file://{journal[0]}")
     assert walk.span() == other.span()
     found = other.summaries(WINDOW_US, SLOT_US, SLOT_US)
-    for part in summaries:
-        expected = gathered(summaries[part], part)
-        order = [(name, "ascending") for name in expected.column_names if not pc.all(expected[name].is_null()).as_py()]
-        assert expected.sort_by(order).equals(gathered(found[part], part).sort_by(order))
+    for part in ("outcomes", "waits", "bins", "slots", "moves"):
+        expected = getattr(summaries, part)
+        order = [(name, "ascending") for name in expected.column_names]
+        assert expected.sort_by(order).equals(getattr(found, part).sort_by(order))
+    assertDataFrameEqual(tables.hot_keys(summaries.keys), tables.hot_keys(found.keys))
     other.close()
 
 
@@ -236,6 +236,13 @@ def test_a_folder_without_a_journal_is_refused(spark, tmp_path):
     gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
     with pytest.raises(JournalFormat, match="holds a trace"):
         report(spark, str(tmp_path / "trace"), str(tmp_path / "out"), quiet=True)
+
+
+def test_a_journal_that_has_only_begun_is_refused(spark, tmp_path):
+    """An open segment without a whole frame holds nothing to report on."""
+    (tmp_path / open_name(0)).write_bytes(b"PURJ")
+    with pytest.raises(EmptyJournal):
+        report(spark, str(tmp_path), str(tmp_path / "out"), quiet=True)
 
 
 def test_a_journal_without_a_true_record_is_refused(spark, tmp_path):
