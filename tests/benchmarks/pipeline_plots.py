@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.harness import Table, markdown
-from tests.benchmarks.plots import FLOOR, FOURTH, OURS, THEIRS, read
+from tests.benchmarks.plots import FOURTH, OURS, THEIRS, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,16 +46,9 @@ def _state(axes: Axes, tables: dict[str, Table]) -> None:
     table = tables["pipeline-state"]
     parked = [float(row[0] or 0) for row in table.rows]
     written = list(table.column("MB written").values())
-    axes.plot(parked, written, marker="o", color=OURS, label="MB written by a batch")
-    axes.set(xlabel="operations parked", ylabel="MB", title="What a batch that touches all of them costs")
+    axes.plot(parked, written, marker="o", color=OURS)
+    axes.set(xlabel="operations parked", ylabel="MB", title="Checkpoint written by a batch that touches all buckets")
     axes.set_ylim(bottom=0)
-    beside = axes.twinx()
-    seconds = [value / 1000 for value in table.column("ms").values()]
-    beside.plot(parked[1:], seconds[1:], marker=".", ls="--", color=THEIRS, label="s a batch")
-    beside.set_ylabel("s")
-    beside.set_ylim(bottom=0)
-    axes.plot([], [], marker=".", ls="--", color=THEIRS, label="s a batch (right)")
-    axes.axhline(0, color=FLOOR, lw=0.5)
 
 
 PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {"growth": _growth, "state": _state}
@@ -80,7 +73,8 @@ def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
         finally:
             plt.close(figure)
         axes.spines["top"].set_visible(False)
-        axes.legend(fontsize=7)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7)
         drawn.append(folder / f"pipeline-{name}.svg")
         figure.savefig(drawn[-1], metadata={"Date": None})
     return drawn
