@@ -36,14 +36,15 @@ def curve(left: DataFrame) -> DataFrame:
     answered = F.when(F.col("outcome").isin("immediate", "satisfied"), F.col("operations")).otherwise(0)
     counted = left.groupBy(*by, "wait_ms").agg(F.sum(answered).alias("answered"), F.sum("operations").alias("left"))
     in_order = Window.partitionBy(*by).orderBy("wait_ms")
-    onward = in_order.rowsBetween(0, Window.unboundedFollowing)
     upto = in_order.rowsBetween(Window.unboundedPreceding, 0)
     step = F.greatest(1 - F.col("answered") / F.col("at_risk"), F.lit(_LEAST))
+    # Those at risk are all less those before: a sum over the rows that follow would be done anew for each row.
+    whole = F.sum("left").over(Window.partitionBy(*by))
     return (
-        counted.withColumn("at_risk", F.sum("left").over(onward))
+        counted.withColumn("at_risk", whole - F.sum("left").over(upto) + F.col("left"))
         .withColumn("survival", F.exp(F.sum(F.log(step)).over(upto)))
         .withColumn("survival", F.when(F.col("survival") < _LEAST * 10, 0.0).otherwise(F.col("survival")))
-        .withColumn("answered_share", F.sum("answered").over(upto) / F.sum("left").over(Window.partitionBy(*by)))
+        .withColumn("answered_share", F.sum("answered").over(upto) / whole)
     )
 
 
