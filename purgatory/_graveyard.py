@@ -57,7 +57,9 @@ class Graveyard:
     @property
     def debt(self) -> int:
         """How many entries of finished operations are in watch lists."""
-        return sum(1 for watchers, token in self._noted.copy() if token is not None and token in watchers)
+        # Both of two that finish an operation and park it may have noted it.
+        noted = {(id(watchers), token): watchers for watchers, token in self._noted.copy() if token is not None}
+        return sum(1 for (_, token), watchers in noted.items() if token in watchers)
 
     @property
     def purged(self) -> int:
@@ -71,9 +73,12 @@ class Graveyard:
 
     def bury(self, operation: DelayedOperation, but: Watchers | None = None) -> None:
         """Leave a tombstone under each key of a finished operation, ``but`` one."""
+        watches = operation._watches
+        if not watches:
+            return
         token = operation._token
         noted = self._noted
-        for watchers in operation._watches:
+        for watchers in watches:
             if watchers is not but:
                 watchers[token] = None
                 noted.append((watchers, token))
@@ -90,6 +95,8 @@ class Graveyard:
 
     def note_idle(self, watchers: Watchers) -> None:
         """Nobody waits under the key any more."""
+        if watchers.idle:
+            return
         watchers.idle = True
         self._noted.append((watchers, None))
         if len(self._noted) > self._interval:

@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from purgatory._log import log, throttle
-from timer import TimerError, TimerTask
+from timer import TimerTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,8 @@ class Keeper:
     def retry(self, operation: DelayedOperation) -> None:
         """Try the operation until its lock could be had."""
         with self._changed:
+            if self._stopped:
+                return
             self._missed[operation] = None
             stand_in = self._wake()
         self._ask(stand_in)
@@ -140,7 +142,7 @@ class Keeper:
             return
         try:
             self._timer.add(stand_in)
-        except TimerError as error:  # full, or shut down: the work stays noted for the next occasion
+        except Exception as error:  # noqa: BLE001  # full, or shut down: the work stays noted for the next occasion
             with self._changed:
                 self._round = None
             log.error("keeper_not_started", keeper=self._name, error=repr(error))

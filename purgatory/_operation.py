@@ -14,7 +14,7 @@ runs ``on_complete``.
 If A looked before releasing, B's flag could come between look and release, and both would leave. If B didn't try
 again after setting the flag, A could release and look between B's failed try and the flag. As it is: B's second try
 failed, so A had not released when the flag was already set, so A's look, which comes later, sees it. (The lock is the
-one cell of a list, see ``purgatory._hold``: a ``pop`` that fails and the ``append`` that gives the cell back go through
+one cell of a list, see ``purgatory._hold``: a ``del`` that fails and the ``append`` that gives the cell back go through
 the list's own lock in the free-threaded build, one after the other.)
 
 **A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A
@@ -191,11 +191,11 @@ class DelayedOperation(TimerTask, abc.ABC):
         completed = False
         while self._outcome == OPEN:
             try:
-                hold.pop()
+                del hold[0]
             except IndexError:
                 self._pending = True
                 try:
-                    hold.pop()
+                    del hold[0]
                 except IndexError:
                     if type(hold) is not list and self._home is not None:
                         self._home.graveyard.keeper.retry(self)
@@ -273,7 +273,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     @property
     def created_ns(self) -> int:
-        """When the operation was parked, on its timer's clock; 0 if it never was, or if there is no timer."""
+        """When the operation was parked, on its timer's clock, or ``time.monotonic_ns``; 0 if it never was."""
         return self.added_ns
 
     # -- the machinery
@@ -282,7 +282,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Take the one step from open to ``outcome``, and leave the timer and the watch lists.
 
         If somebody is inside ``try_complete`` of it, that one sees the outcome when leaving, and buries the operation:
-        a check drops the entry that it came by without more ado. If not, it is buried here. Somebody who leaves at this
+        a check drops the entry that it came by without more ado, and an expiry goes the way of a check. If not, it is
+        buried here. Somebody who leaves at this
         moment ends the phase before looking at the outcome, so at least one of the two does it.
         """
         home = self._home
@@ -292,7 +293,12 @@ class DelayedOperation(TimerTask, abc.ABC):
         if home is None:
             return False
         lock = home.lock
-        lock.acquire()
+        try:
+            lock.acquire()
+        except BaseException:
+            if lock._is_owned():  # type: ignore[attr-defined]  # an interrupt, just when it had been taken
+                lock.release()
+            raise
         try:
             if self._outcome != OPEN:
                 return False
@@ -313,7 +319,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         # TimerTask.cancel, its first look written out. One that expires is in no bucket: it was claimed there.
         if bucket is not None and bucket.pop(self, MISSING) is MISSING and outcome != EXPIRED:
             TimerTask.cancel(self)
-        if self._phase == OPEN and self._watches:
+        if self._phase == OPEN and outcome != EXPIRED:
             home.graveyard.bury(self)
         if home.audience.leavers:
             home.audience.leaving(self)

@@ -216,9 +216,14 @@ class DelayedOperationPurgatory(Looking[OperationT]):
 
         hold = operation._hold
         try:
-            hold.pop()
-        except IndexError:
-            wait_for(hold)
+            try:
+                del hold[0]
+            except IndexError:
+                wait_for(hold)
+        except BaseException:  # the user's lock raised, or an interrupt ended the wait for it
+            if self._room is not None:
+                self._room.give()
+            raise
         if operation._home is not None:  # another thread was quicker
             self._stay_out(operation)
             if operation._pending:
@@ -242,19 +247,21 @@ class DelayedOperationPurgatory(Looking[OperationT]):
                 completed = False
             if operation._outcome != OPEN:
                 # Completed by this very check, or meanwhile from outside.
-                return self._at_once(operation, home) and completed
+                return self._was_immediate(operation, home) and completed
             operation._token = token = object()
             if several is None:
                 # WatcherList.watch, its usual way written out.
                 watchers = home.by_key.get(key)
                 if watchers is None:
-                    operation._watches = home.watch(key, token, operation).alone
+                    watchers = home.watch(key, token, operation)
+                    operation._watches = watchers.alone or (watchers,)
                 else:
                     operation._watches = watchers.alone
                     watchers[token] = operation
                     if watchers.closed:
                         watchers.pop(token, None)
-                        operation._watches = home.watch(key, token, operation).alone
+                        watchers = home.watch(key, token, operation)
+                        operation._watches = watchers.alone or (watchers,)
             else:
                 self._watch(operation, several, token)
             if operation._outcome == OPEN:
@@ -265,11 +272,14 @@ class DelayedOperationPurgatory(Looking[OperationT]):
                     self._audience.contain(operation, "try_complete", error)
             if operation._outcome == IMMEDIATE:
                 self._graveyard.bury(operation)
-                return self._at_once(operation, home) and completed
+                return self._was_immediate(operation, home) and completed
         except BaseException:
             operation._phase = OPEN
             if operation.cancel():
                 home.waiting.append(None)
+            else:
+                self._at_once(operation, home)
+                self._graveyard.bury(operation)
             raise
         finally:
             operation._phase = OPEN
@@ -294,8 +304,8 @@ class DelayedOperationPurgatory(Looking[OperationT]):
         # What happened since the last check?
         if operation._outcome == OPEN and not self._closed:
             home.waiting.append(None)
-        else:
-            self._put_right(operation, home)
+        elif self._put_right(operation, home):
+            return False
         if self._audience.parkers:
             self._audience.parked(operation)
         if operation._pending:
@@ -316,23 +326,31 @@ class DelayedOperationPurgatory(Looking[OperationT]):
     def _at_once(operation: OperationT, home: WatcherList) -> bool:
         """Whether an operation that is complete counts as immediate; if not, it is counted as parked."""
         operation._phase = OPEN
-        lock = home.lock
-        lock.acquire()  # behind it, whoever decided has made up his mind
-        lock.release()
+        with home.lock:
+            pass  # behind it, whoever decided has made up his mind
         if operation._outcome == IMMEDIATE:
             return True
         home.waiting.append(None)
         return False
 
-    def _put_right(self, operation: OperationT, home: WatcherList) -> None:
-        """An operation was completed, or the purgatory shut down, while it was being parked."""
-        self._at_once(operation, home)
+    def _was_immediate(self, operation: OperationT, home: WatcherList) -> bool:
+        """The same, and tell whoever is told of those that were parked."""
+        if self._at_once(operation, home):
+            return True
+        if self._audience.parkers:
+            self._audience.parked(operation)
+        return False
+
+    def _put_right(self, operation: OperationT, home: WatcherList) -> bool:
+        """An operation was completed, or the purgatory shut down, meanwhile. Whether it counts as immediate."""
+        immediate = self._at_once(operation, home)
         if operation._outcome != OPEN:
             # Whoever completed it may have come before its last watch, or before the timer.
             self._graveyard.bury(operation)
             TimerTask.cancel(operation)
         elif operation.cancel():
             raise PurgatoryClosed(self._name)
+        return immediate
 
     def _stay_out(self, operation: OperationT) -> None:
         """Give back what an operation took that is not parked after all."""

@@ -1,8 +1,8 @@
 """The end of a purgatory: refuse, settle what is parked, let go of the threads.
 
-**Nothing slips through.** ``_closed`` is set first. Whoever is parking an operation at that moment takes the home
-shard's lock once more at the end, under which the operations are collected here: either the collection sees the
-operation in the watch lists, or the parker sees ``_closed`` and takes its operation out again.
+**Nothing slips through.** ``_closed`` is set first. Whoever is parking an operation at that moment watches first
+and looks at ``_closed`` then: either the collection here sees the operation in the watch lists, or the parker sees
+``_closed`` and takes its operation out again.
 
 **Every client gets its answer.** An operation whose lock is held is left to the holder, or to the keeper, and waited
 for. Only one whose lock somebody holds until the patience runs out stays open; the report names it.

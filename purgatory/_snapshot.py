@@ -67,7 +67,7 @@ class PurgatorySnapshot:
         capacity: ``max_parked``.
         purged: entries of finished operations dropped by purges.
         purge_debt: entries of finished operations known to be in watch lists.
-        oldest_age_ms: how long the operation that has waited longest has; None if none waits, or without a timer.
+        oldest_age_ms: how long the operation that has waited longest has; None if none waits.
         largest_keys: the keys with the most entries, and how many.
         wheel_occupancy: the timer's pending tasks by level of its wheel; empty if the timer doesn't tell.
         totals: operations by outcome.

@@ -11,9 +11,9 @@ key or by a purge. The token is an object that belongs to the operation alone; a
 can have the same identity, so clearing away a tombstone can never hit a newcomer.
 
 **The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home
-here from open to its one outcome, and the counters. It is never held while a hook runs. Watching under a key that
-exists doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks
-inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
+here from open to its one outcome, and the counters of those that left. It is never held while a hook runs. Watching
+under a key that exists doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first
+and then looks inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
 
     1. thread A finds the watchers of key K, and is about to add its operation
     2. thread B drops the last operation under K, sees the watchers empty, removes K from the shard
@@ -112,24 +112,21 @@ class WatcherList:
 
     def remove_if_empty(self, watchers: Watchers) -> None:
         """Forget a key that nobody waits under."""
-        lock = self.lock
-        lock.acquire()
-        try:
+        with self.lock:
             # The user's code first, as it may raise; and one that was removed stays closed, tombstones or not.
             if self.by_key.get(watchers.key) is not watchers:
                 return
-            watchers.closed = True
-            # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
-            if not watchers.copy():
-                del self.by_key[watchers.key]
-                watchers.alone = ()  # it would be a circle of references
-                return
+            try:
+                watchers.closed = True
+                # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
+                if not watchers.copy():
+                    del self.by_key[watchers.key]
+                    watchers.alone = ()  # it would be a circle of references
+                    return
+            except BaseException:
+                watchers.closed = False  # its __eq__ raised: the key stays
+                raise
             watchers.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
-        except BaseException:
-            watchers.closed = False  # its __eq__ raised: the key stays
-            raise
-        finally:
-            lock.release()
 
     def operations(self) -> list[DelayedOperation]:
         """Every operation in the shard, some perhaps several times."""

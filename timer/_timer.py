@@ -101,6 +101,7 @@ class SystemTimer(Timer):
         "_lock",
         "_max_pending",
         "_name",
+        "_nowhere",
         "_origin_ns",
         "_reaped",
         "_recent",
@@ -134,10 +135,10 @@ class SystemTimer(Timer):
         self._changed = threading.Condition(self._lock)
         self._wheel = TimingWheel(wheel_size, self._lock)
         self._origin_ns = self._clock()
-        # Buckets that were found lately, by stretch of time. One that is out of date doesn't fit, or is closed.
-        self._known: dict[int, TimerTaskList] = {}
+        self._known = self._wheel.known  # what is out of date doesn't fit, or is closed
         # The bucket added to last, usually right for the next task too. It starts as one that fits no tick.
-        self._recent = TimerTaskList(0, 0, 0, self._lock, closed=True)
+        self._nowhere = TimerTaskList(0, 0, 0, self._lock, closed=True)
+        self._recent = self._nowhere
         self._cascading: list[tuple[TimerTaskList, Iterator[TimerTask]]] = []
         self._rest_s = REST_S
         self._sleepers = 0
@@ -193,7 +194,7 @@ class SystemTimer(Timer):
         bucket.after_ns = self._origin_ns + (bucket.first - 1) * tick_ns
         bucket.until_ns = self._origin_ns + (bucket.end - 1) * tick_ns
         self._recent = bucket
-        if (bucket.end - bucket.first) * tick_ns >> STRETCH - 2:
+        if bucket.level and (bucket.end - bucket.first) * tick_ns >> STRETCH - 2:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[deadline_ns >> STRETCH] = bucket
@@ -270,6 +271,8 @@ class SystemTimer(Timer):
                         return False
                     wake_ns = until_ns if due_ns is None else due_ns if until_ns is None else min(due_ns, until_ns)
                     wait_s = None if wake_ns is None else min((wake_ns - now_ns) / 1e9, threading.TIMEOUT_MAX)
+                    if self._recent.closed:
+                        self._recent = self._nowhere  # nor should this one's table be kept
                     # Whoever makes a bucket that comes before all others wakes the sleepers.
                     self._sleepers += 1
                     try:

@@ -90,12 +90,14 @@ class TimingWheel:
 
     Attributes:
         hand: every bucket up to this tick has been taken out.
+        known: coarse buckets that the timer found lately, by stretch of time. Emptied whenever one is taken out: a dict
+            that was emptied keeps its table, and nobody should keep that.
 
     Raises:
         TimerConfigError: ``wheel_size`` is not a whole number of at least 1, which counts as 2.
     """
 
-    __slots__ = ("_levels", "_lock", "_occupied", "_slots", "_wheel_size", "hand")
+    __slots__ = ("_levels", "_lock", "_occupied", "_slots", "_wheel_size", "hand", "known")
 
     def __init__(self, wheel_size: int, lock: threading.Lock) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
@@ -105,6 +107,7 @@ class TimingWheel:
         self._slots = 2 * self._wheel_size
         self._lock = lock
         self.hand = 0
+        self.known: dict[int, TimerTaskList] = {}
         self._levels = [WheelLevel(1, self._wheel_size, 0)]
         self._occupied: list[tuple[int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
 
@@ -217,6 +220,8 @@ class TimingWheel:
         bucket.closed = True
         level = self._levels[bucket.level]
         level.slots[bucket.first // level.span % self._slots] = None
+        if bucket.level:
+            self.known.clear()
 
     def _move_hand(self, tick: int) -> None:
         if tick <= self.hand:

@@ -152,7 +152,7 @@ OURS = (
         OPERATION,
         """
         try:
-            hold.pop()
+            del hold[0]
         except IndexError:
             if type(hold) is not list and self._home is not None:
                 self._home.graveyard.keeper.retry(self)
@@ -210,13 +210,13 @@ OURS = (
         "the step from open to an outcome is looked at and taken without the lock",
         OPERATION,
         """
-        lock.acquire()
         try:
             if self._outcome != OPEN:
                 return False
             self._outcome = outcome
         """,
         """
+        lock.release()
         if self._outcome != OPEN:
             return False
         lock.acquire()
@@ -286,18 +286,6 @@ OURS = (
         2,
     ),
     Mutant(
-        "reopen-removed-key",
-        "a key that was removed is opened again by a tombstone",
-        WATCHERS,
-        """
-        if self.by_key.get(watchers.key) is not watchers:
-            return
-        """,
-        "pass",
-        "purge_vs_purge_vs_watch",
-        3,
-    ),
-    Mutant(
         "closed-unseen",
         "whoever parks doesn't look whether a shutdown has come between",
         PURGATORY,
@@ -327,8 +315,8 @@ OURS = (
         "who parks takes the outcome as it is while another still decides between two",
         PURGATORY,
         """
-        lock.acquire()  # behind it, whoever decided has made up his mind
-        lock.release()
+        with home.lock:
+            pass  # behind it, whoever decided has made up his mind
         """,
         "pass",
         "park_unready_vs_force",

@@ -21,8 +21,8 @@ def _words(text: str) -> frozenset[str]:
 
 #: Fields that are written while another thread may look.
 FIELDS = _words(
-    "_outcome _pending _phase _overdue _home _watches _bucket _deadline_ns _closed _recent closed idle limit hand "
-    "_sleepers _cascading _stopped _thread _driver _purging _missed _report busy value _value "
+    "_outcome _pending _phase _overdue _home _watches _bucket _deadline_ns _closed _recent closed idle alone limit "
+    "hand _sleepers _cascading _stopped _thread _driver _purging _missed _report busy value _value "
     "ready observers leavers"
 )
 #: Methods that are one atomic step on something shared.

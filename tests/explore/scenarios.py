@@ -191,6 +191,32 @@ def park_unready_vs_force(world):
     return done
 
 
+def park_observed_vs_force(world):
+    """Observers are told of as many parked operations as are counted, however the operation ends."""
+
+    class Observer:
+        def __init__(self):
+            self.parks = self.ends = 0
+
+        def parked(self, operation):
+            self.parks += 1
+
+        def finished(self, operation, outcome, error):
+            self.ends += 1
+
+    observer = Observer()
+    purgatory = world.purgatory(observers=[observer])
+    op = operation(world)
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("forcer", lambda: force(world, op))
+
+    def done():
+        assert observer.parks == purgatory.totals().parked, f"told of {observer.parks}, {purgatory.totals()}"
+        assert observer.ends <= 1
+
+    return done
+
+
 def park_vs_cancel(world):
     """An operation that is cancelled while it is parked is out, and nothing is left of it."""
     purgatory = world.purgatory(max_parked=5)
@@ -691,6 +717,7 @@ SCENARIOS = {
         park_due_vs_check,
         park_vs_force,
         park_unready_vs_force,
+        park_observed_vs_force,
         park_vs_cancel,
         park_twice_vs_check,
         park_vs_shutdown,

@@ -37,6 +37,7 @@ DISPATCH = "timer/_dispatch.py"
 
 T_OPERATION = "tests/unit/purgatory/test_operation.py::"
 T_PARK = "tests/unit/purgatory/test_park.py::"
+T_RARE = "tests/unit/purgatory/test_rare.py::"
 T_CHECK = "tests/unit/purgatory/test_check.py::"
 T_PURGE = "tests/unit/purgatory/test_purge.py::"
 T_SHUTDOWN = "tests/unit/purgatory/test_shutdown.py::"
@@ -115,7 +116,7 @@ MUTANTS = (
     Mutant(
         "whoever sets the flag tries the lock again",
         OPERATION,
-        "                try:\n                    hold.pop()\n"
+        "                try:\n                    del hold[0]\n"
         "                except IndexError:\n                    if type",
         "                if True:\n                    if type",
         T_OPERATION + "test_thread_that_sets_the_flag_tries_again",
@@ -123,9 +124,10 @@ MUTANTS = (
     Mutant(
         "a check never blocks its caller",
         OPERATION,
-        "            try:\n                hold.pop()\n"
+        "            try:\n                del hold[0]\n"
         "            except IndexError:\n                self._pending = True\n",
-        "            try:\n                hold.pop() if type(hold) is list else hold.lock.acquire()\n"
+        "            try:\n                if type(hold) is not list:\n                    hold.lock.acquire()\n"
+        "                else:\n                    del hold[0]\n"
         "            except IndexError:\n                self._pending = True\n",
         T_OPERATION + "test_expiry_missed_on_a_shared_lock_is_made_up",
     ),
@@ -186,8 +188,8 @@ MUTANTS = (
         "True only if this call completed it",
         PURGATORY,
         "                self._graveyard.bury(operation)\n"
-        "                return self._at_once(operation, home) and completed",
-        "                self._graveyard.bury(operation)\n                return self._at_once(operation, home)",
+        "                return self._was_immediate(operation, home) and completed",
+        "                self._graveyard.bury(operation)\n                return self._was_immediate(operation, home)",
         T_PARK + "test_true_only_if_this_call_completed_it",
     ),
     Mutant(
@@ -228,6 +230,28 @@ MUTANTS = (
         "                    if watchers.closed:\n",
         "                    if False:\n",
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
+    ),
+    Mutant(
+        "a key that was removed is not opened again by a tombstone",
+        WATCHERS,
+        "            if self.by_key.get(watchers.key) is not watchers:\n                return\n",
+        "",
+        T_RARE + "test_removed_key_stays_removed",
+    ),
+    Mutant(
+        "a lock that raises costs no room",
+        PURGATORY,
+        "            if self._room is not None:\n                self._room.give()\n            raise\n",
+        "            raise\n",
+        T_RARE + "test_lock_that_raises_costs_no_room",
+    ),
+    Mutant(
+        "an interrupt leaves no shard's lock taken",
+        OPERATION,
+        "            if lock._is_owned():  # type: ignore[attr-defined]  # an interrupt, just when it had been taken\n"
+        "                lock.release()\n",
+        "",
+        T_RARE + "test_interrupts_leave_no_lock_held",
     ),
     # -- never early
     Mutant(
@@ -383,7 +407,7 @@ MUTANTS = (
     Mutant(
         "a finished operation leaves every key",
         OPERATION,
-        "        if self._phase == OPEN and self._watches:\n            home.graveyard.bury(self)\n",
+        "        if self._phase == OPEN and outcome != EXPIRED:\n            home.graveyard.bury(self)\n",
         "",
         T_PURGE + "test_finished_operation_is_not_kept_alive_by_a_quiet_key",
     ),

@@ -149,9 +149,9 @@ class Scripted(list):
         self.after_release = after_release
         self.after_miss = after_miss
 
-    def pop(self):
+    def __delitem__(self, place):
         try:
-            super().pop()
+            super().__delitem__(place)
         except IndexError:
             if self.after_miss is not None:
                 self.after_miss()
@@ -182,7 +182,7 @@ def test_thread_that_sets_the_flag_tries_again():
     """A lock that is released between the failed try and the flag is got by the second try."""
     operation = Waiting(ready=True)
     hold = Scripted()
-    hold.pop()
+    del hold[0]
     hold.after_miss = lambda: hold.append(None) if operation.checks == 0 and not hold else None
     operation._hold = hold
 

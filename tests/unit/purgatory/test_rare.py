@@ -1,0 +1,204 @@
+"""The rare ways through: locks that raise, threads that are stopped, keys that turn hostile late."""
+
+import signal
+
+import pytest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
+from tests.support import Waiting, eventually, in_thread
+from timer import MockTimer
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+class Key:
+    """A key that refuses to be compared while ``refuses`` is set."""
+
+    refuses = False
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return 1
+
+    def __eq__(self, other):
+        if self.refuses:
+            raise ValueError("not to be compared")
+        return self.number == other.number
+
+
+class Told:
+    """Notes what an observer is told."""
+
+    def __init__(self):
+        self.log = []
+
+    def parked(self, operation):
+        self.log.append("parked")
+
+    def finished(self, operation, outcome, error):
+        self.log.append(outcome.value)
+
+
+def test_immediate_operation_may_be_checked_again(purgatory):
+    """A check of an operation that completed before it was ever watched does nothing."""
+    operation = Waiting(ready=True, complete=lambda operation: operation.maybe_try_complete())
+    assert purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert not operation.maybe_try_complete()
+    assert {} == purgatory.snapshot().callback_errors
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_lock_that_raises_costs_no_room(mock_timer, blocking):
+    """If the operation's lock raises, at once or while it is waited for, the place that was taken is given back."""
+
+    class Broken:
+        def acquire(self, blocks=True, timeout=-1):
+            if blocks == blocking:
+                raise Interrupted
+            return False
+
+        def release(self):
+            raise AssertionError("it was never taken")
+
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        with pytest.raises(Interrupted):
+            purgatory.try_complete_else_watch(Waiting(lock=Broken()), ["k"])
+
+        assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
+        with pytest.raises(PurgatoryFull):
+            purgatory.try_complete_else_watch(Waiting(), ["k"])
+
+
+def test_cancelled_and_interrupted_while_it_is_parked(purgatory):
+    """An operation that is cancelled in its second check, which is then interrupted, leaves no entry and no count."""
+
+    class Cancelled(DelayedOperation):
+        def try_complete(self):
+            if self.checks == 2:
+                self.cancel()
+                raise Interrupted
+            return False
+
+    purgatory.try_complete_else_watch(Waiting(), ["other"])
+    for _ in range(3):
+        with pytest.raises(Interrupted):
+            purgatory.try_complete_else_watch(Cancelled(1000), ["k"])
+    purgatory.purge()
+
+    assert (1, 1, 4) == (purgatory.watched, purgatory.parked, purgatory.totals().parked)
+
+
+def test_interrupted_answer_of_the_second_check(purgatory):
+    """An operation that completes in its second check, and is interrupted in its answer, leaves no entry."""
+
+    class Stopped(DelayedOperation):
+        def try_complete(self):
+            return self.checks == 2 and self.force_complete()
+
+        def on_complete(self):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        purgatory.try_complete_else_watch(Stopped(1000), ["k", "l"])
+    purgatory.purge()
+
+    assert (0, 0, 1) == (purgatory.watched, purgatory.parked, purgatory.totals().immediate)
+
+
+def test_removed_key_stays_removed(mock_timer):
+    """A key that was removed isn't opened again when a late purge can't compare it: a newcomer there would be lost."""
+    with DelayedOperationPurgatory("hostile", timer=mock_timer, shards=1) as purgatory:
+        key = Key(1)
+        purgatory.try_complete_else_watch(Waiting(), [Key(2)])
+        operation = Waiting()
+        purgatory.try_complete_else_watch(operation, [key])
+        removed = purgatory._shards[0].by_key[key]
+        operation.cancel()
+        purgatory.purge()
+        assert removed.closed
+        operation.maybe_try_complete()  # a late tombstone
+        Key.refuses = True
+        try:
+            purgatory.purge()
+        finally:
+            Key.refuses = False
+
+        assert removed.closed
+
+
+def test_expiry_leaves_each_tombstone_once(purgatory, mock_timer):
+    """What an expired operation leaves is noted once a key."""
+    for _ in range(10):
+        purgatory.try_complete_else_watch(Waiting(5), ["k", "l", "m"])
+    mock_timer.advance_clock(10)
+
+    assert (30, 30, 30) == (purgatory.watched, purgatory.snapshot().purge_debt, len(purgatory._graveyard._noted))
+
+
+def test_cancelled_in_its_first_check_is_told_of(mock_timer):
+    """An operation that counts as parked is told of as parked, though it was gone before it was watched."""
+    told = Told()
+    with DelayedOperationPurgatory("told", timer=mock_timer, observers=[told]) as purgatory:
+        operation = Waiting(look=lambda operation: operation.cancel())
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert ["cancelled", "parked"] == told.log
+        assert 1 == purgatory.totals().parked
+
+
+def can_be_had(lock):
+    """Whether the lock is free for this thread."""
+    got = lock.acquire(timeout=1)
+    if got:
+        lock.release()
+    return got
+
+
+def test_interrupts_leave_no_lock_held():
+    """A signal's exception, wherever it strikes the thread that parks and checks, leaves no lock taken."""
+    strikes = 0
+    armed = False
+
+    def strike(*_):
+        nonlocal armed
+        if armed:
+            armed = False
+            raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, strike)
+    watch = signal.getitimer(signal.ITIMER_REAL)  # the test runner's own
+    try:
+        for turn in range(600):
+            timer = MockTimer()
+            purgatory = DelayedOperationPurgatory("struck", timer=timer, reaper_enabled=False, shards=1)
+            operations = []
+            armed = True
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn * 1.5e-6)
+                for number in range(60):
+                    operation = Waiting()
+                    operations.append(operation)
+                    purgatory.try_complete_else_watch(operation, ["k", "l"] if number % 2 else ["k"])
+                    operation.ready = number % 3 == 0
+                    purgatory.check_and_complete("k")
+                armed = False
+            except Interrupted:
+                strikes += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            armed = False
+
+            assert in_thread(can_be_had, purgatory._shards[0].lock), "a lock is held by a thread that has gone on"
+            at_home = [operation for operation in operations if operation._home is not None]
+            # The keeper may be making up the check that was struck, and hold its operation.
+            assert eventually(lambda held=at_home: all(operation._hold for operation in held))
+            purgatory.shutdown("cancel")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *watch)
+    assert strikes > 100
