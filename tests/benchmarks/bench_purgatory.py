@@ -305,20 +305,23 @@ def parked_bytes(parked: int, keys: int | None) -> tuple[float, float]:
 
     Keys, and whatever else the user's operation would hold, are not in it. With ``keys=None`` each has its own key.
     """
-    names = [[f"topic-{number}"] for number in range(keys or 2 * parked)]
-    with DelayedOperationPurgatory("bench") as purgatory:
+    names = [[f"topic-{number}"] for number in range(keys or parked)]
 
-        def park(first: int) -> None:
-            for number in range(first, first + parked):
-                purgatory.try_complete_else_watch(Bare(DELAY_MS), names[number % len(names)])
+    def park(purgatory: DelayedOperationPurgatory[Bare]) -> None:
+        for number in range(parked):
+            purgatory.try_complete_else_watch(Bare(DELAY_MS), names[number % len(names)])
 
+    # Two populations, each from nothing: a dict that outgrows its table would be counted whole, and the old one not.
+    with DelayedOperationPurgatory[Bare]("bench") as purgatory:
         gc.collect()
         before = resident_bytes()
-        park(0)
+        park(purgatory)
         resident = resident_bytes() - before
+        purgatory.shutdown("cancel")
+    with DelayedOperationPurgatory[Bare]("bench") as purgatory:
         gc.collect()
         tracemalloc.start()
-        park(parked)
+        park(purgatory)
         gc.collect()
         traced, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
