@@ -20,7 +20,7 @@ from purgatory._keeper import Keeper
 from purgatory._log import log, throttle
 
 if TYPE_CHECKING:
-    from purgatory._operation import DelayedOperation
+    from purgatory._operation import Operation
     from purgatory._watchers import Watchers
     from timer import Timer
 
@@ -71,7 +71,7 @@ class Graveyard:
         """Whether more is noted than may be."""
         return len(self._noted) > self._interval
 
-    def bury(self, operation: DelayedOperation, but: Watchers | None = None) -> None:
+    def bury(self, operation: Operation, but: Watchers | None = None) -> None:
         """Leave a tombstone under each key of a finished operation, ``but`` one."""
         watches = operation._watches
         if not watches:

@@ -21,7 +21,7 @@ from timer import TimerTask
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from purgatory._operation import DelayedOperation
+    from purgatory._operation import Operation
     from timer import Timer
 
 __all__ = ["Keeper"]
@@ -62,14 +62,14 @@ class Keeper:
         self._name = name
         self._purge_slice = purge_slice
         self._changed = threading.Condition(threading.Lock())
-        self._missed: dict[DelayedOperation, None] = {}
+        self._missed: dict[Operation, None] = {}
         self._purging = False
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
         self._round: _Round | None = None  # while the timer has it
 
-    def retry(self, operation: DelayedOperation) -> None:
+    def retry(self, operation: Operation) -> None:
         """Try the operation until its lock could be had."""
         with self._changed:
             if self._stopped:
@@ -111,7 +111,7 @@ class Keeper:
         # A fork leaves the thread behind.
         return self._thread is not None and self._thread.is_alive()
 
-    def _take(self) -> tuple[list[DelayedOperation], bool]:
+    def _take(self) -> tuple[list[Operation], bool]:
         """What there is to do. Taken out before it is tried: whoever misses meanwhile puts the operation in again."""
         waiting, purging = list(self._missed), self._purging
         self._missed.clear()
@@ -177,7 +177,7 @@ class Keeper:
             return False
 
     @staticmethod
-    def _try(operation: DelayedOperation) -> None:
+    def _try(operation: Operation) -> None:
         """Try once; one whose lock is still held comes back by itself, through :meth:`retry`."""
         try:
             operation.maybe_try_complete()

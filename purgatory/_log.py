@@ -16,7 +16,7 @@ import structlog
 from purgatory._fork import in_child
 
 if TYPE_CHECKING:
-    from purgatory._operation import DelayedOperation
+    from purgatory._operation import Operation
 
 __all__ = ["Throttle", "log", "log_callback_error", "throttle"]
 
@@ -60,7 +60,7 @@ throttle = Throttle()
 in_child(throttle.start_over)
 
 
-def log_callback_error(purgatory: str | None, operation: DelayedOperation, hook: str, error: BaseException) -> None:
+def log_callback_error(purgatory: str | None, operation: Operation, hook: str, error: BaseException) -> None:
     """Log what a hook raised, with the operation's type and keys."""
     kind = type(operation).__qualname__
     suppressed = throttle.admit("callback_failed", purgatory, kind, hook, type(error).__qualname__)

@@ -42,7 +42,7 @@ from purgatory._hold import Hold, LockLike, SharedHold
 from purgatory._log import log_callback_error
 from purgatory._outcome import Outcome
 from purgatory._watchers import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OPEN, SATISFIED, WatcherList, Watchers
-from timer import MISSING, TimerTask, checked_delay_ms
+from timer._task import MISSING, TimerTask, TimerTaskEntry, checked_delay_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,29 +78,8 @@ in_child(homeless.start_over)
 NEVER_HOME: list[Watchers] = []
 
 
-class DelayedOperation(TimerTask, abc.ABC):
-    """Something that cannot be done yet, and must be answered within a delay.
-
-    Subclass it and define :meth:`try_complete` and :meth:`on_complete`:
-
-    >>> class Join(DelayedOperation):
-    ...     def __init__(self, group: set[str], size: int, delay_ms: int) -> None:
-    ...         super().__init__(delay_ms)
-    ...         self.group, self.size = group, size
-    ...     def try_complete(self) -> bool:
-    ...         return len(self.group) >= self.size and self.force_complete()
-    ...     def on_complete(self) -> None:
-    ...         print("joined by", sorted(self.group))
-
-    Args:
-        delay_ms: how long it may take; zero or less means that the time is up already.
-        lock: held while the operation is checked. Give the lock of the state that ``try_complete`` reads, if the
-            operation is parked or checked by code that holds it; make that an ``RLock``. One of its own if not given.
-
-    Raises:
-        timer.DelayTypeError: the delay is no number, or a bool.
-        timer.DelayValueError: the delay is NaN or infinite.
-    """
+class Operation(TimerTaskEntry):
+    """The machinery of a :class:`DelayedOperation`: all that is neither the user's nor abstract."""
 
     __slots__ = (
         "_checks",
@@ -122,7 +101,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     _watches: Sequence[Watchers]
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
-        # TimerTask.__init__, written out: a parked operation is made once a request.
+        # TimerTaskEntry.__init__, written out: a parked operation is made once a request.
         self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
         self._deadline_ns = 0
         self._bucket = None
@@ -135,13 +114,9 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     # -- what a subclass defines
 
-    @abc.abstractmethod
     def try_complete(self) -> bool:
-        """Look whether the operation can complete; if so, ``return self.force_complete()``, else return False.
-
-        Called with the operation's lock held, never by two threads at once. Look only; act in :meth:`on_complete`. What
-        it raises is logged and counted, and the operation stays parked.
-        """
+        """See :meth:`DelayedOperation.try_complete`."""
+        raise NotImplementedError
 
     def on_complete(self) -> None:
         """Answer. Called exactly once if the operation completes, for whatever reason, expiry included."""
@@ -316,13 +291,13 @@ class DelayedOperation(TimerTask, abc.ABC):
         finally:
             lock.release()
         bucket = self._bucket
-        # TimerTask.cancel, its first look written out. One that expires is in no bucket: it was claimed there.
-        if bucket is not None and bucket.pop(self, MISSING) is MISSING and outcome != EXPIRED:
-            TimerTask.cancel(self)
+        # TimerTaskEntry.cancel, its first look written out. One that expires is in no bucket: it was claimed there.
+        if bucket is not None and bucket.pop(self, MISSING) is MISSING and outcome != EXPIRED:  # type: ignore[call-overload]
+            TimerTaskEntry.cancel(self)
         if self._phase == OPEN and outcome != EXPIRED:
             home.graveyard.bury(self)
         if home.audience.leavers:
-            home.audience.leaving(self)
+            home.audience.leaving(self)  # type: ignore[arg-type]  # it is one
         return True
 
     def _finish_homeless(self, outcome: int) -> bool:
@@ -343,7 +318,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._watches = NEVER_HOME
             finally:
                 homeless.busy = False
-        TimerTask.cancel(self)
+        TimerTaskEntry.cancel(self)
         return True
 
     def _complete(self) -> Exception | None:
@@ -375,10 +350,45 @@ class DelayedOperation(TimerTask, abc.ABC):
         if home is not None and home.audience.finishers:
             outcome = _OUTCOMES[self._outcome]
             assert outcome is not None
-            home.audience.finished(self, outcome, error)
+            home.audience.finished(self, outcome, error)  # type: ignore[arg-type]
 
     def _contain(self, hook: str, error: BaseException) -> None:
         if self._home is not None:
-            self._home.audience.contain(self, hook, error)
+            self._home.audience.contain(self, hook, error)  # type: ignore[arg-type]
         else:
             log_callback_error(None, self, hook, error)
+
+
+class DelayedOperation(Operation, TimerTask, abc.ABC):
+    """Something that cannot be done yet, and must be answered within a delay.
+
+    Subclass it and define :meth:`try_complete` and :meth:`on_complete`:
+
+    >>> class Join(DelayedOperation):
+    ...     def __init__(self, group: set[str], size: int, delay_ms: int) -> None:
+    ...         super().__init__(delay_ms)
+    ...         self.group, self.size = group, size
+    ...     def try_complete(self) -> bool:
+    ...         return len(self.group) >= self.size and self.force_complete()
+    ...     def on_complete(self) -> None:
+    ...         print("joined by", sorted(self.group))
+
+    Args:
+        delay_ms: how long it may take; zero or less means that the time is up already.
+        lock: held while the operation is checked. Give the lock of the state that ``try_complete`` reads, if the
+            operation is parked or checked by code that holds it; make that an ``RLock``. One of its own if not given.
+
+    Raises:
+        timer.DelayTypeError: the delay is no number, or a bool.
+        timer.DelayValueError: the delay is NaN or infinite.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def try_complete(self) -> bool:
+        """Look whether the operation can complete; if so, ``return self.force_complete()``, else return False.
+
+        Called with the operation's lock held, never by two threads at once. Look only; act in :meth:`on_complete`. What
+        it raises is logged and counted, and the operation stays parked.
+        """

@@ -49,16 +49,18 @@ def checked_delay_ms(delay_ms: object) -> int:
 
 
 class TimerTaskEntry:
-    """What a timer writes on a task: when it is due and which bucket holds it."""
+    """All of a task but what it does: its delay, when it is due, and which bucket holds it."""
 
-    __slots__ = ("_bucket", "_deadline_ns")
+    __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms")
 
     _bucket: TimerTaskList | None
     _deadline_ns: int
+    _delay_ms: int
 
-    def __init__(self) -> None:
+    def __init__(self, delay_ms: int = 0) -> None:
         self._bucket = None
         self._deadline_ns = 0
+        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
 
     @property
     def deadline_ns(self) -> int:
@@ -70,6 +72,33 @@ class TimerTaskEntry:
         """Whether a timer holds the task."""
         bucket = self._bucket
         return bucket is not None and self in bucket
+
+    @property
+    def delay_ms(self) -> int:
+        """The delay that the task was made with."""
+        return self._delay_ms
+
+    @property
+    def added_ns(self) -> int:
+        """When the task was last added to a timer, on that timer's clock; 0 before it ever was."""
+        return self._deadline_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
+
+    def cancel(self) -> bool:
+        """Take the task out of its timer.
+
+        Returns:
+            True if it will now not run; False if it wasn't pending: never added, running, run, or cancelled already.
+        """
+        bucket = self._bucket
+        if bucket is None:
+            return False
+        if bucket.pop(self, MISSING) is not MISSING:  # type: ignore[call-overload]  # it is a task
+            return True
+        # It is not where it was said to be: it ran, or a cascade is moving it just now. A cascade moves under the
+        # timer's lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
+        with bucket.lock:
+            bucket = self._bucket
+            return bucket is not None and bucket.pop(self, MISSING) is not MISSING  # type: ignore[call-overload]
 
 
 class TimerTask(TimerTaskEntry):
@@ -90,13 +119,7 @@ class TimerTask(TimerTaskEntry):
         DelayValueError: the delay is NaN or infinite.
     """
 
-    __slots__ = ("__weakref__", "_delay_ms")
-
-    def __init__(self, delay_ms: int) -> None:
-        # Not super().__init__(): a call saved on every parked operation.
-        self._bucket = None
-        self._deadline_ns = 0
-        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+    __slots__ = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -107,33 +130,6 @@ class TimerTask(TimerTaskEntry):
                     "with attrs or dataclasses say eq=False"
                 )
 
-    @property
-    def delay_ms(self) -> int:
-        """The delay that the task was made with."""
-        return self._delay_ms
-
-    @property
-    def added_ns(self) -> int:
-        """When the task was last added to a timer, on that timer's clock; 0 before it ever was."""
-        return self._deadline_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
-
     def run(self) -> None:
         """Do what was put off. Called once per ``add``, on the timer's executor, unless cancelled before."""
         raise NotImplementedError(f"{type(self).__qualname__} must define run()")
-
-    def cancel(self) -> bool:
-        """Take the task out of its timer.
-
-        Returns:
-            True if it will now not run; False if it wasn't pending: never added, running, run, or cancelled already.
-        """
-        bucket = self._bucket
-        if bucket is None:
-            return False
-        if bucket.pop(self, MISSING) is not MISSING:
-            return True
-        # It is not where it was said to be: it ran, or a cascade is moving it just now. A cascade moves under the
-        # timer's lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
-        with bucket.lock:
-            bucket = self._bucket
-            return bucket is not None and bucket.pop(self, MISSING) is not MISSING

@@ -62,34 +62,8 @@ def _by_first(cascade: tuple[TimerTaskList, Iterator[TimerTask]]) -> int:
     return cascade[0].first
 
 
-class SystemTimer(Timer):
-    """A timer on a hierarchical wheel, driven by whoever calls :meth:`advance_clock`.
-
-    Args:
-        name: names its threads and its errors.
-        tick_ms: how finely time is told apart. A task runs up to this much late, never early.
-        wheel_size: how many buckets of one level a bucket of the next spans.
-        clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
-        executor: where due tasks run, as one call a batch; a thread of the timer's own if not given. One that is
-            given is not shut down with the timer.
-        max_pending: refuse to hold more tasks than this.
-        on_error: told of whatever a task raises.
-
-    Raises:
-        TimerConfigError: a setting that cannot work.
-
-    >>> from timer import ManualClock, InlineExecutor
-    >>> clock = ManualClock()
-    >>> class Ping(TimerTask):
-    ...     def run(self) -> None:
-    ...         print("ping")
-    >>> with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
-    ...     timer.add(Ping(20))
-    ...     clock.advance(20)
-    ...     timer.advance_clock(0)
-    ping
-    True
-    """
+class Adding:
+    """The part of :class:`SystemTimer` that every task goes through."""
 
     __slots__ = (
         "_cascading",
@@ -103,51 +77,27 @@ class SystemTimer(Timer):
         "_name",
         "_nowhere",
         "_origin_ns",
-        "_reaped",
         "_recent",
-        "_rest_s",
         "_sleepers",
         "_tick_ns",
         "_wheel",
     )
 
-    def __init__(
-        self,
-        name: str = "timer",
-        *,
-        tick_ms: int = 1,
-        wheel_size: int = 20,
-        clock: Clock | None = None,
-        executor: Submits | None = None,
-        max_pending: int | None = None,
-        on_error: Callable[[TimerTask, BaseException], None] | None = None,
-    ) -> None:
-        if max_pending is not None and (type(max_pending) is not int or max_pending < 1):
-            raise TimerConfigError("max_pending", max_pending, "a whole number of tasks, 1 or more, or None")
-        if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise TimerConfigError("executor", executor, "something with a submit(fn, *args) method")
-        if clock is not None and not callable(clock):
-            raise TimerConfigError("clock", clock, "a callable that answers with monotonic nanoseconds")
-        self._tick_ns = _positive_ms("tick_ms", tick_ms) * NS_PER_MS
-        self._name = name
-        self._clock: Clock = clock or system_clock
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._wheel = TimingWheel(wheel_size, self._lock)
-        self._origin_ns = self._clock()
-        self._known = self._wheel.known  # what is out of date doesn't fit, or is closed
-        # The bucket added to last, usually right for the next task too. It starts as one that fits no tick.
-        self._nowhere = TimerTaskList(0, 0, 0, self._lock, closed=True)
-        self._recent = self._nowhere
-        self._cascading: list[tuple[TimerTaskList, Iterator[TimerTask]]] = []
-        self._rest_s = REST_S
-        self._sleepers = 0
-        self._reaped = False  # whether a SystemTimerReaper drives it
-        self._max_pending = max_pending
-        self._closed = False
-        self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)
-
-    # -- adding
+    _cascading: list[tuple[TimerTaskList, Iterator[TimerTask]]]
+    _changed: threading.Condition
+    _clock: Clock
+    _closed: bool
+    _dispatcher: Dispatcher
+    _known: dict[int, TimerTaskList]
+    _lock: threading.Lock
+    _max_pending: int | None
+    _name: str
+    _nowhere: TimerTaskList
+    _origin_ns: int
+    _recent: TimerTaskList
+    _sleepers: int
+    _tick_ns: int
+    _wheel: TimingWheel
 
     def add(self, task: TimerTask) -> None:
         """Run ``task`` once, when its delay from now has passed; a pending task is moved.
@@ -234,6 +184,86 @@ class SystemTimer(Timer):
         if new and self._sleepers and wheel.is_next(bucket):
             self._changed.notify_all()
         return None
+
+    def _waiting(self) -> list[TimerTaskList]:
+        return [*self._wheel.buckets(), *[bucket for bucket, _ in self._cascading]]
+
+    def _pending(self) -> int:
+        return sum(map(len, self._waiting()))
+
+    def _tick_now(self) -> int:
+        return (self._clock() - self._origin_ns) // self._tick_ns
+
+
+class SystemTimer(Adding, Timer):
+    """A timer on a hierarchical wheel, driven by whoever calls :meth:`advance_clock`.
+
+    Args:
+        name: names its threads and its errors.
+        tick_ms: how finely time is told apart. A task runs up to this much late, never early.
+        wheel_size: how many buckets of one level a bucket of the next spans.
+        clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
+        executor: where due tasks run, as one call a batch; a thread of the timer's own if not given. One that is
+            given is not shut down with the timer.
+        max_pending: refuse to hold more tasks than this.
+        on_error: told of whatever a task raises.
+
+    Raises:
+        TimerConfigError: a setting that cannot work.
+
+    >>> from timer import ManualClock, InlineExecutor
+    >>> clock = ManualClock()
+    >>> class Ping(TimerTask):
+    ...     def run(self) -> None:
+    ...         print("ping")
+    >>> with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
+    ...     timer.add(Ping(20))
+    ...     clock.advance(20)
+    ...     timer.advance_clock(0)
+    ping
+    True
+    """
+
+    __slots__ = (
+        "_reaped",
+        "_rest_s",
+    )
+
+    def __init__(
+        self,
+        name: str = "timer",
+        *,
+        tick_ms: int = 1,
+        wheel_size: int = 20,
+        clock: Clock | None = None,
+        executor: Submits | None = None,
+        max_pending: int | None = None,
+        on_error: Callable[[TimerTask, BaseException], None] | None = None,
+    ) -> None:
+        if max_pending is not None and (type(max_pending) is not int or max_pending < 1):
+            raise TimerConfigError("max_pending", max_pending, "a whole number of tasks, 1 or more, or None")
+        if executor is not None and not callable(getattr(executor, "submit", None)):
+            raise TimerConfigError("executor", executor, "something with a submit(fn, *args) method")
+        if clock is not None and not callable(clock):
+            raise TimerConfigError("clock", clock, "a callable that answers with monotonic nanoseconds")
+        self._tick_ns = _positive_ms("tick_ms", tick_ms) * NS_PER_MS
+        self._name = name
+        self._clock: Clock = clock or system_clock
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._wheel = TimingWheel(wheel_size, self._lock)
+        self._origin_ns = self._clock()
+        self._known = self._wheel.known  # what is out of date doesn't fit, or is closed
+        # The bucket added to last, usually right for the next task too. It starts as one that fits no tick.
+        self._nowhere = TimerTaskList(0, 0, 0, self._lock, closed=True)
+        self._recent = self._nowhere
+        self._cascading: list[tuple[TimerTaskList, Iterator[TimerTask]]] = []
+        self._rest_s = REST_S
+        self._sleepers = 0
+        self._reaped = False  # whether a SystemTimerReaper drives it
+        self._max_pending = max_pending
+        self._closed = False
+        self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)
 
     # -- expiring
 
@@ -442,15 +472,6 @@ class SystemTimer(Timer):
                     for level in self._wheel.levels
                 ),
             )
-
-    def _waiting(self) -> list[TimerTaskList]:
-        return [*self._wheel.buckets(), *[bucket for bucket, _ in self._cascading]]
-
-    def _pending(self) -> int:
-        return sum(map(len, self._waiting()))
-
-    def _tick_now(self) -> int:
-        return (self._clock() - self._origin_ns) // self._tick_ns
 
     # -- the end
 
