@@ -3,9 +3,11 @@
 #   PYTHON=...   the interpreter to build .venv with (else the first Python >= 3.11 on the PATH)
 #   VENV=...     where the environment goes (.venv)
 #   ARGS=...     further arguments for the program or for pytest
+#   COMPILED=1   test the compiled core (docs/compiled.md)
 
 VENV  ?= .venv
 ARGS  ?=
+COMPILED ?=
 # All of them, so that every test can run.
 EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.*/\1/p' pyproject.toml | paste -s -d , -)
 
@@ -15,7 +17,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants programs clean broker bench-broker
+.PHONY: help run quickstart test wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants programs clean broker bench-broker
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,8 +29,17 @@ run: $(READY) ## Watch it work: a broker with three replicas, real clients, a fo
 quickstart: $(READY) ## The same in small, in one process, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
 	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
 
-test: $(READY) programs ## Run every test (ARGS="-k wheel" for some of them)
+test: $(READY) programs ## Run every test (ARGS="-k wheel" for some of them; COMPILED=1 against the compiled core)
+ifeq ($(COMPILED),1)
+	$(PY) hatch_build.py build/compiled
+	cd build/compiled && PYTHONPATH=$(CURDIR)/build/compiled $(abspath $(PY)) -m pytest -ra $(ARGS)
+else
 	$(PY) -m pytest -ra $(ARGS)
+endif
+
+wheel: $(READY) ## Build the wheel with the compiled core into dist/ (needs a C compiler; an editable install stays pure Python)
+	PURGATORY_COMPILED=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/*.whl
 
 check: $(READY) ## What to run before a commit: format, lint, types, fast tests
 	$(VENV)/bin/ruff format --check .

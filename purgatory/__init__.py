@@ -1,5 +1,6 @@
 """Park what cannot be answered yet; complete it on events, expire the rest, each operation exactly once."""
 
+from purgatory import _flows
 from purgatory._actions import ActionQueue
 from purgatory._errors import (
     AlreadyParked,
@@ -21,7 +22,11 @@ from purgatory._slow import slow_callback_ms, slow_callbacks
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
 from purgatory._threshold import ThresholdPurgatory
 
+#: Whether the core runs compiled (see docs/compiled.md), or as Python.
+COMPILED: bool = not _flows.__file__.endswith(".py")
+
 __all__ = [
+    "COMPILED",
     "ActionQueue",
     "AlreadyParked",
     "DelayedFuture",

@@ -15,6 +15,9 @@ gets the task. Why who takes it out leaves ``_bucket`` alone:
     3. the executor writes None: the task is in a bucket, and can be neither cancelled nor claimed there
 """
 
+# An entry is a task, but that is for TimerTask to say.
+# mypy: disable-error-code="call-overload"
+
 from __future__ import annotations
 
 import math
@@ -92,13 +95,13 @@ class TimerTaskEntry:
         bucket = self._bucket
         if bucket is None:
             return False
-        if bucket.pop(self, MISSING) is not MISSING:  # type: ignore[call-overload]  # it is a task
+        if bucket.pop(self, MISSING) is not MISSING:
             return True
         # It is not where it was said to be: it ran, or a cascade is moving it just now. A cascade moves under the
         # timer's lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
         with bucket.lock:
             bucket = self._bucket
-            return bucket is not None and bucket.pop(self, MISSING) is not MISSING  # type: ignore[call-overload]
+            return bucket is not None and bucket.pop(self, MISSING) is not MISSING
 
 
 class TimerTask(TimerTaskEntry):

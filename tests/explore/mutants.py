@@ -51,7 +51,7 @@ class Mutant:
         return "\n".join([*text[:at], textwrap.indent(new, indent), *text[at + height :]])
 
 
-OPERATION, PURGATORY = "purgatory._operation", "purgatory._purgatory"
+OPERATION, FLOWS = "purgatory._operation", "purgatory._flows"
 WATCHERS, TIMER, TASK, WHEEL = "purgatory._watchers", "timer._timer", "timer._task", "timer._wheel"
 
 KAFKAS = (
@@ -97,10 +97,10 @@ KAFKAS = (
     Mutant(
         "no-look-after-timer",
         "an operation completed between its last check and the timer stays in the timer",
-        PURGATORY,
+        FLOWS,
         """
         self._graveyard.bury(operation)
-        TimerTask.cancel(operation)
+        TimerTaskEntry.cancel(operation)
         """,
         "self._graveyard.bury(operation)",
         "park_vs_check",
@@ -180,13 +180,13 @@ OURS = (
     Mutant(
         "no-second-check",
         "the operation is not checked again once it is watched",
-        PURGATORY,
+        FLOWS,
         """
-        operation._checks = 2
+        op._checks = 2
         try:
-            completed = operation.try_complete()
+            completed = op.try_complete()
         except Exception as error:  # noqa: BLE001  # contained: the operation is parked
-            self._audience.contain(operation, "try_complete", error)
+            self._audience.contain(op, "try_complete", error)
         """,
         "pass",
         "park_vs_check",
@@ -195,10 +195,10 @@ OURS = (
     Mutant(
         "parker-ignores-flag",
         "the parker lets go of the lock and doesn't look who missed it",
-        PURGATORY,
+        FLOWS,
         """
-        if operation._pending:
-            operation.maybe_try_complete()
+        if op._pending:
+            op.maybe_try_complete()
         return False
         """,
         "return False",
@@ -288,7 +288,7 @@ OURS = (
     Mutant(
         "closed-unseen",
         "whoever parks doesn't look whether a shutdown has come between",
-        PURGATORY,
+        FLOWS,
         "elif operation.cancel():",
         "elif False:",
         "park_vs_shutdown",
@@ -313,7 +313,7 @@ OURS = (
     Mutant(
         "made-up-mind",
         "who parks takes the outcome as it is while another still decides between two",
-        PURGATORY,
+        FLOWS,
         """
         with home.lock:
             pass  # behind it, whoever decided has made up his mind
@@ -334,7 +334,7 @@ OURS = (
     Mutant(
         "homeless-in-between",
         "an operation that is forced just when it is parked may be completed by both",
-        PURGATORY,
+        FLOWS,
         """
         if homeless.busy:
             with homeless.lock:

@@ -24,6 +24,7 @@ class Mutant:
 
 OPERATION = "purgatory/_operation.py"
 PURGATORY = "purgatory/_purgatory.py"
+FLOWS = "purgatory/_flows.py"
 GRAVEYARD = "purgatory/_graveyard.py"
 WATCHERS = "purgatory/_watchers.py"
 SHUTDOWN = "purgatory/_shutdown.py"
@@ -79,15 +80,15 @@ MUTANTS = (
     # -- no check is lost
     Mutant(
         "an event between check and watch is seen by a second check",
-        PURGATORY,
-        "            if operation._outcome == OPEN:\n                operation._checks = 2",
-        "            if False:\n                operation._checks = 2",
+        FLOWS,
+        "            if op._outcome == OPEN:\n                op._checks = 2",
+        "            if False:\n                op._checks = 2",
         T_PARK + "test_operation_is_checked_twice",
     ),
     Mutant(
         "a check missed while parking is made up by the parker",
-        PURGATORY,
-        "        if operation._pending:\n            operation.maybe_try_complete()\n        return False",
+        FLOWS,
+        "        if op._pending:\n            op.maybe_try_complete()\n        return False",
         "        return False",
         T_PARK + "test_check_missed_while_parking_is_made_up",
     ),
@@ -149,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "an interrupted check is made up for the others under its key",
-        PURGATORY,
+        FLOWS,
         "                    self._check_later(operations)\n",
         "",
         T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
@@ -172,37 +173,36 @@ MUTANTS = (
     # -- parking
     Mutant(
         "the lock is held over check, watch, check",
-        PURGATORY,
-        "        hold = operation._hold\n        try:",
+        FLOWS,
+        "        hold = op._hold\n        try:",
         "        hold = [None]\n        try:",
         T_PARK + "test_lock_is_held_in_both_checks",
     ),
     Mutant(
         "no key is added once the operation is complete",
-        PURGATORY,
+        FLOWS,
         "            if operation._outcome != OPEN:\n                break\n",
         "",
         T_PARK + "test_keys_are_added_until_the_operation_is_complete",
     ),
     Mutant(
         "True only if this call completed it",
-        PURGATORY,
-        "                self._graveyard.bury(operation)\n"
-        "                return self._was_immediate(operation, home) and completed",
-        "                self._graveyard.bury(operation)\n                return self._was_immediate(operation, home)",
+        FLOWS,
+        "                self._graveyard.bury(op)\n                return self._was_immediate(op, home) and completed",
+        "                self._graveyard.bury(op)\n                return self._was_immediate(op, home)",
         T_PARK + "test_true_only_if_this_call_completed_it",
     ),
     Mutant(
         "completed before the timer's add: out of the timer",
-        PURGATORY,
-        "            self._graveyard.bury(operation)\n            TimerTask.cancel(operation)\n",
+        FLOWS,
+        "            self._graveyard.bury(operation)\n            TimerTaskEntry.cancel(operation)\n",
         "            self._graveyard.bury(operation)\n",
         T_PARK + "test_completed_between_last_check_and_timer",
     ),
     # -- locks and callbacks
     Mutant(
         "no callback runs with a shard's lock held",
-        PURGATORY,
+        FLOWS,
         "                    if operation._check():\n",
         "                    with shard.lock:\n                        done = operation._check()\n"
         "                    if done:\n",
@@ -226,7 +226,7 @@ MUTANTS = (
     ),
     Mutant(
         "so does one that comes to no other key",
-        PURGATORY,
+        FLOWS,
         "                    if watchers.closed:\n",
         "                    if False:\n",
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
@@ -240,7 +240,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lock that raises costs no room",
-        PURGATORY,
+        FLOWS,
         "            if self._room is not None:\n                self._room.give()\n            raise\n",
         "            raise\n",
         T_RARE + "test_lock_that_raises_costs_no_room",
@@ -435,16 +435,16 @@ MUTANTS = (
     # -- shutdown
     Mutant(
         "a closed purgatory refuses",
-        PURGATORY,
+        FLOWS,
         "        if self._closed:\n            raise PurgatoryClosed(self._name)\n        if self._room",
         "        if self._room",
         T_SHUTDOWN + "test_closed_purgatory_refuses",
     ),
     Mutant(
         "an operation that comes in during a shutdown is settled",
-        PURGATORY,
-        "        if operation._outcome == OPEN and not self._closed:\n",
-        "        if operation._outcome == OPEN:\n",
+        FLOWS,
+        "        if op._outcome == OPEN and not self._closed:\n",
+        "        if op._outcome == OPEN:\n",
         "tests/concurrency/test_purgatory_races.py::test_shutdown_against_everything",
     ),
     Mutant(
@@ -466,7 +466,7 @@ MUTANTS = (
         SHUTDOWN,
         "    purgatory._graveyard.keeper.stop()\n",
         "",
-        "tests/unit/purgatory/test_keeper.py",
+        "tests/unit/purgatory/test_keeper.py::test_shutdown_ends_the_keeper",
     ),
     Mutant(
         "the second shutdown gives the same report",
@@ -492,22 +492,22 @@ MUTANTS = (
     ),
     Mutant(
         "no keys is an error",
-        PURGATORY,
+        FLOWS,
         "                if not several:\n                    raise NoKeys\n",
         "                if not several:\n                    return False\n",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
         "a text is no sequence of keys",
-        PURGATORY,
+        FLOWS,
         "    if isinstance(watch_keys, (str, bytes, bytearray)) or not",
         "    if not",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
         "an operation is parked once",
-        PURGATORY,
-        "        if operation._home is not None:\n            raise AlreadyParked(operation)\n",
+        FLOWS,
+        "        if op._home is not None:\n            raise AlreadyParked(op)\n",
         "",
         T_PARK + "test_parking_again_from_a_hook_is_refused",
     ),

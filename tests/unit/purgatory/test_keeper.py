@@ -76,6 +76,17 @@ def test_keeper_survives_what_it_tries(threaded):
     assert eventually(lambda: good.is_completed)
 
 
+def test_shutdown_ends_the_keeper(threaded):
+    """When a shutdown returns, the thread is gone, though it would have waited for more to do."""
+    lock = threading.Lock()
+    threaded.try_complete_else_watch(Waiting(lock=lock), ["k"])
+    with lock:
+        threaded.check_and_complete("k")
+    threaded.shutdown("cancel")
+
+    assert [] == keepers()
+
+
 def test_keeper_works_off_a_large_purge():
     """What one purge doesn't drop in its slice the keeper does."""
     with DelayedOperationPurgatory("large", purge_interval=3_000) as purgatory:

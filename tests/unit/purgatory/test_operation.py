@@ -47,6 +47,7 @@ def test_force_complete_gives_true_once():
     assert operation.is_completed
 
 
+@pytest.mark.interpreted
 def test_forcing_begun_while_parking_is_counted_once(purgatory):
     """Who set out to force an operation while it was being parked, and comes when it is, has forced a parked one."""
     operation = Waiting()

@@ -18,6 +18,7 @@ def test_key_is_forgotten_when_nobody_waits(purgatory):
     assert 0 == sum(len(shard.by_key) for shard in purgatory._shards)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("keys", [["k"], ["k", "another"]])
 def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     """Someone who found the list of a key just before it was removed puts itself into the new one."""

@@ -311,6 +311,7 @@ def test_cascade_lets_others_in(clock):
     assert [] == [task for task in cancelled if task.log]
 
 
+@pytest.mark.interpreted
 def test_task_cancelled_and_added_again_while_a_cascade_moves_it(clock, monkeypatch):
     """Re-arming a task at the moment that a cascade moves it leaves it in the wheel exactly once."""
     timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
