@@ -49,6 +49,16 @@ def test_no_thread_for_the_executor_expires_all_the_same(monkeypatch):
         assert eventually(lambda: operation.history == ["complete", "expire"])
 
 
+_start = threading.Thread.start
+
+
+def start_all_but_keepers(thread):
+    """As ``Thread.start`` where no thread can be had for a keeper."""
+    if "keeper" in thread.name:
+        raise RuntimeError("can't start new thread")
+    _start(thread)
+
+
 def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
     """A check misses the user's lock while no thread is to be had: the next that comes by finishes it."""
     lock = threading.RLock()
@@ -57,15 +67,8 @@ def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
         for one in (operation, next_one):
             purgatory.try_complete_else_watch(one, ["k"])
         operation.ready = True
-        start = threading.Thread.start
-
-        def fail(thread):
-            if "keeper" in thread.name:
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
+            patch.setattr(threading.Thread, "start", start_all_but_keepers)
             with lock:
                 checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"))
                 checker.start()
@@ -85,14 +88,7 @@ def test_the_timer_stands_in_for_a_keeper_that_cannot_start(monkeypatch, mock_ti
         operation = Waiting(lock=lock)
         purgatory.try_complete_else_watch(operation, ["k"])
         operation.ready = True
-        start = threading.Thread.start
-
-        def fail(thread):
-            if "keeper" in thread.name:
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        monkeypatch.setattr(threading.Thread, "start", fail)
+        monkeypatch.setattr(threading.Thread, "start", start_all_but_keepers)
         with lock:
             in_thread(purgatory.check_and_complete, "k")
             in_thread(purgatory.check_and_complete, "k")
