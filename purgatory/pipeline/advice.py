@@ -11,59 +11,80 @@ denominator. ::
 S(t) is the share that would expire under a timeout of t. Beyond the longest timeout that anybody was
 given the journal knows nothing: a target that isn't reached by then gets no number, but the survival at the
 end of what is known.
+
+It takes the counts of `kernels.waits`, which are small however long the journal is. Plain numpy.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory.pipeline.grouped import groups, numbers, texts
+from purgatory.pipeline.kernels import GOOD
 
 TARGETS: Final = (0.1, 0.05, 0.01, 0.001)
-_LEAST: Final = 1e-12
+CURVE: Final = pa.schema(
+    [
+        *(("purgatory", pa.string()), ("type", pa.string()), ("wait_ms", pa.int64()), ("answered", pa.int64())),
+        *(("left", pa.int64()), ("at_risk", pa.int64()), ("survival", pa.float64()), ("answered_share", pa.float64())),
+    ]
+)
+ADVICE: Final = pa.schema(
+    [
+        *(("purgatory", pa.string()), ("type", pa.string()), ("target", pa.float64()), ("timeout_ms", pa.int64())),
+        *(("known_to_ms", pa.int64()), ("survival_there", pa.float64()), ("operations", pa.int64())),
+        ("identified", pa.bool_()),
+    ]
+)
+_KIND: Final = ("purgatory", "type")
 
 
-def survival(rows: DataFrame) -> DataFrame:
+def survival(waits: pa.Table) -> pa.Table:
     """S(t) for each purgatory and type at every wait that occurred, in whole milliseconds (rounded up)."""
-    wait = F.ceil(F.greatest(F.col("wait_us"), F.lit(0)) / 1000).alias("wait_ms")
-    return curve(rows.select("purgatory", "type", wait, "outcome", F.lit(1).alias("operations")))
-
-
-def curve(left: DataFrame) -> DataFrame:
-    """The curve of each purgatory and type from counts of those that left, by wait and outcome."""
-    by = ("purgatory", "type")
-    answered = F.when(F.col("outcome").isin("immediate", "satisfied"), F.col("operations")).otherwise(0)
-    counted = left.groupBy(*by, "wait_ms").agg(F.sum(answered).alias("answered"), F.sum("operations").alias("left"))
-    in_order = Window.partitionBy(*by).orderBy("wait_ms")
-    upto = in_order.rowsBetween(Window.unboundedPreceding, 0)
-    step = F.greatest(1 - F.col("answered") / F.col("at_risk"), F.lit(_LEAST))
-    # Those at risk are all less those before: a sum over the rows that follow would be done anew for each row.
-    whole = F.sum("left").over(Window.partitionBy(*by))
-    return (
-        counted.withColumn("at_risk", whole - F.sum("left").over(upto) + F.col("left"))
-        .withColumn("survival", F.exp(F.sum(F.log(step)).over(upto)))
-        .withColumn("survival", F.when(F.col("survival") < _LEAST * 10, 0.0).otherwise(F.col("survival")))
-        .withColumn("answered_share", F.sum("answered").over(upto) / whole)
+    operations = waits.column("operations")
+    good = pc.is_in(waits.column("outcome"), value_set=pa.array(GOOD))
+    counted = (
+        waits.select(["purgatory", "type", "wait_ms"])
+        .append_column("answered", pc.if_else(good, operations, 0))
+        .append_column("left", operations)
+        .group_by([*_KIND, "wait_ms"], use_threads=False)
+        .aggregate([("answered", "sum"), ("left", "sum")])
+        .rename_columns([*_KIND, "wait_ms", "answered", "left"])
     )
+    parts = [CURVE.empty_table()]
+    for kind, rows in groups(counted, _KIND, "wait_ms"):
+        answered, left = numbers(rows, "answered"), numbers(rows, "left")
+        at_risk = left.sum() - np.cumsum(left) + left
+        columns = [rows.column("wait_ms"), rows.column("answered"), rows.column("left"), at_risk]
+        columns += [np.cumprod(1 - answered / at_risk), np.cumsum(answered) / left.sum()]
+        parts.append(pa.Table.from_arrays([*texts(kind, len(rows)), *columns], schema=CURVE))
+    return pa.concat_tables(parts)
 
 
-def advice(curve: DataFrame) -> DataFrame:
+def advice(curve: pa.Table) -> pa.Table:
     """For each purgatory, type and target: the shortest timeout whose expiry share stays at or below the target.
 
     `timeout_ms` is null where the waits observed don't reach that far; `known_to_ms` and `survival_there`
     say how far they do.
     """
-    targets = F.explode(F.array(*(F.lit(t) for t in TARGETS))).alias("target")
-    by = ("purgatory", "type")
-    return (
-        curve.select("*", targets)
-        .groupBy(*by, "target")
-        .agg(
-            F.min(F.when(F.col("survival") <= F.col("target"), F.col("wait_ms"))).alias("timeout_ms"),
-            F.max("wait_ms").alias("known_to_ms"),
-            F.min("survival").alias("survival_there"),
-            F.sum("left").alias("operations"),
-        )
-        .withColumn("identified", F.col("timeout_ms").isNotNull())
-    )
+    found: list[dict[str, Any]] = []
+    for (purgatory, kind), rows in groups(curve, _KIND, "wait_ms"):
+        wait_ms, share = numbers(rows, "wait_ms"), rows.column("survival").to_numpy()
+        for target in TARGETS:
+            reached = np.flatnonzero(share <= target)
+            row = {
+                "purgatory": purgatory,
+                "type": kind,
+                "target": target,
+                "timeout_ms": int(wait_ms[reached[0]]) if len(reached) else None,
+                "known_to_ms": int(wait_ms[-1]),
+                "survival_there": float(share[-1]),
+                "operations": int(numbers(rows, "left").sum()),
+                "identified": len(reached) > 0,
+            }
+            found.append(row)
+    return pa.Table.from_pylist(found, ADVICE)

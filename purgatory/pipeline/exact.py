@@ -16,16 +16,16 @@ many are left nevertheless, they are cut into shorter ones before anything is lo
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
 import numpy as np
 
+from purgatory.pipeline.grouped import groups, numbers
 from purgatory.pipeline.kernels import slot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -39,35 +39,16 @@ _MOST_SLOTS: Final = 400_000
 _CUT: Final = 10
 
 
-def _groups(table: pa.Table, by: list[str], order: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """The rows of each group, in order."""
-    if not len(table):
-        return
-    table = table.sort_by([(name, "ascending") for name in (*by, order)]).combine_chunks()
-    codes = np.zeros(len(table) - 1, bool)
-    for name in by:
-        encoded = table.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
-        codes |= encoded[1:] != encoded[:-1]
-    starts = [0, *(np.flatnonzero(codes) + 1).tolist(), len(table)]
-    for start, end in pairwise(starts):
-        yield tuple(table.column(name)[start].as_py() for name in by), table.slice(start, end - start)
-
-
-def _numbers(table: pa.Table, name: str) -> Numbers:
-    found: Numbers = table.column(name).to_numpy()
-    return found
-
-
 _KIND: Final = ["purgatory", "type", "window_us"]
 
 
 def wanted_bins(bins: pa.Table) -> dict[tuple[str, str], Numbers]:
     """The pairs (window, bin) of each purgatory's type in which a percentile lies."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    for (purgatory, kind, window), rows in _groups(bins, _KIND, "bin_us"):
-        upto = np.cumsum(_numbers(rows, "answered"))
+    for (purgatory, kind, window), rows in groups(bins, _KIND, "bin_us"):
+        upto = np.cumsum(numbers(rows, "answered"))
         places = [place for share in PERCENTILES.values() for place in _places(int(upto[-1]), share)]
-        for bin_us in np.unique(_numbers(rows, "bin_us")[np.searchsorted(upto, places, side="right")]):
+        for bin_us in np.unique(numbers(rows, "bin_us")[np.searchsorted(upto, places, side="right")]):
             found.setdefault((purgatory, kind), []).append((window, int(bin_us)))
     return {kind: np.array(pairs, np.int64) for kind, pairs in found.items()}
 
@@ -79,21 +60,21 @@ def _places(count: int, share: float) -> tuple[int, int]:
 
 def latency(bins: pa.Table, inside: pa.Table) -> list[dict[str, Any]]:
     """Percentiles per purgatory, type and window; between two waits they lie in proportion."""
-    looked = dict(_groups(inside, _KIND, "wait_us"))
+    looked = dict(groups(inside, _KIND, "wait_us"))
     found = []
-    for group, rows in _groups(bins, _KIND, "bin_us"):
-        ends, counts = _numbers(rows, "bin_us"), _numbers(rows, "answered")
+    for group, rows in groups(bins, _KIND, "bin_us"):
+        ends, counts = numbers(rows, "bin_us"), numbers(rows, "answered")
         answered = int(counts.sum())
         exact = looked.get(group)
         if exact is None:  # gone since the first walk: an old segment that was deleted
             continue
-        waits = _numbers(exact, "wait_us")
+        waits = numbers(exact, "wait_us")
         # The bins that weren't looked into keep their counts, as if all were at their end.
-        apart = ~np.isin(ends, _numbers(exact, "bin_us"))
+        apart = ~np.isin(ends, numbers(exact, "bin_us"))
         values: Numbers = np.concatenate([waits, ends[apart]])
         order = np.argsort(values, kind="stable")
         values = values[order]
-        upto = np.cumsum(np.concatenate([_numbers(exact, "answered"), counts[apart]])[order])
+        upto = np.cumsum(np.concatenate([numbers(exact, "answered"), counts[apart]])[order])
         row: dict[str, Any] = {"purgatory": group[0], "type": group[1], "window_us": group[2], "answered": answered}
         for name, share in PERCENTILES.items():
             low, high = (
@@ -102,7 +83,7 @@ def latency(bins: pa.Table, inside: pa.Table) -> list[dict[str, Any]]:
             )
             at = (answered - 1) * share
             row[name] = (low + (at - math.floor(at)) * (high - low)) / 1000
-        row["max_ms"] = int(_numbers(rows, "longest_us").max()) / 1000
+        row["max_ms"] = int(numbers(rows, "longest_us").max()) / 1000
         found.append(row)
     return found
 
@@ -119,9 +100,9 @@ class _Levels:
     @classmethod
     def of(cls, rows: pa.Table, before: Numbers | None = None) -> Self:
         """From arrivals and departures, and what is to be added to their running sum."""
-        arrived, left = _numbers(rows, "arrived"), _numbers(rows, "left")
+        arrived, left = numbers(rows, "arrived"), numbers(rows, "left")
         ends = np.cumsum(arrived - left)
-        return cls(_numbers(rows, "slot_us"), arrived, left, ends if before is None else ends + before)
+        return cls(numbers(rows, "slot_us"), arrived, left, ends if before is None else ends + before)
 
     def likely(self) -> Self:
         """The slots in which the level may have been higher than it is known to have been anywhere."""
@@ -133,9 +114,9 @@ class _Levels:
 
     def cut(self, inner: pa.Table, width_us: int) -> Self:
         """The same for parts of these slots."""
-        outer = np.searchsorted(self.slots, slot(_numbers(inner, "slot_us"), width_us))
+        outer = np.searchsorted(self.slots, slot(numbers(inner, "slot_us"), width_us))
         begins = self.ends - self.arrived + self.left
-        net = _numbers(inner, "arrived") - _numbers(inner, "left")
+        net = numbers(inner, "arrived") - numbers(inner, "left")
         running = np.cumsum(net)
         first = np.searchsorted(outer, np.arange(len(self.slots)))  # where each slot's parts begin
         lead = np.concatenate(([0], running))[first]
@@ -153,34 +134,53 @@ def fine_slot(width_us: int, span_us: int, operations: int, waited_us: int) -> i
     return width_us // next((n for n in reversed(parts) if width_us / n >= wanted), 1)
 
 
-def peaks(
-    moves: pa.Table,
-    width_us: int,
-    cut: Callable[[Mapping[str, Numbers], int, int], pa.Table],
-    *,
-    sortable: int = SORTABLE,
-) -> list[dict[str, Any]]:
-    """The exact peak of each purgatory, and the instant at which it was first reached.
+@attrs.frozen(eq=False)
+class Wanted:
+    """The slots of each purgatory to be looked into, their length, and that of the parts they are to be cut into."""
+
+    slots: Mapping[str, Numbers]
+    width_us: int
+    into_us: int
+
+
+class Peaks:
+    """The search for the exact peak of each purgatory: says which slots to look into next, as long as there are any.
 
     Args:
         moves: arrivals and departures by slots.
         width_us: the length of these slots.
-        cut: gives the same in some slots of a length, by slots of another length.
         sortable: how many events may be looked at one by one; while more are left, slots are cut into ten.
     """
-    levels = {name: _Levels.of(rows) for (name,), rows in _groups(moves, ["purgatory"], "slot_us")}
-    while width_us > 1:
-        likely = {name: each.likely() for name, each in levels.items()}
-        events = sum(int(each.arrived.sum() + each.left.sum()) for each in likely.values())
-        into_us = width_us // _CUT if events > sortable and width_us % _CUT == 0 and width_us > _FINEST_US else 1
-        moved = cut({name: each.slots for name, each in likely.items()}, width_us, into_us)
-        inner = {name: rows for (name,), rows in _groups(moved, ["purgatory"], "slot_us")}
-        levels = {name: each.cut(inner[name], width_us) for name, each in likely.items() if name in inner}
-        width_us = into_us
-    found = []
-    for name, each in levels.items():
-        # In slots of a microsecond the ends are the levels themselves. At one instant those who leave go first: the
-        # level between is one that nobody could have seen.
-        place = int(np.argmax(each.ends))
-        found.append({"purgatory": name, "peak": int(each.ends[place]), "at_us": int(each.slots[place])})
-    return found
+
+    def __init__(self, moves: pa.Table, width_us: int, *, sortable: int = SORTABLE) -> None:
+        self._levels = {name: _Levels.of(rows) for (name,), rows in groups(moves, ["purgatory"], "slot_us")}
+        self._sortable = sortable
+        self.wanted = self._look(width_us)
+
+    def _look(self, width_us: int) -> Wanted:
+        if width_us == 1:
+            return Wanted({}, 1, 1)
+        self._levels = {name: each.likely() for name, each in self._levels.items()}
+        events = sum(int(each.arrived.sum() + each.left.sum()) for each in self._levels.values())
+        cut = events > self._sortable and width_us % _CUT == 0 and width_us > _FINEST_US
+        slots = {name: each.slots for name, each in self._levels.items()}
+        return Wanted(slots, width_us, width_us // _CUT if cut else 1)
+
+    def narrow(self, moves: pa.Table) -> None:
+        """Take what was found in the slots that were wanted."""
+        wanted = self.wanted
+        if wanted.slots:
+            inner = {name: rows for (name,), rows in groups(moves, ["purgatory"], "slot_us")}
+            known = {name: each for name, each in self._levels.items() if name in inner}
+            self._levels = {name: each.cut(inner[name], wanted.width_us) for name, each in known.items()}
+            self.wanted = self._look(wanted.into_us)
+
+    def found(self) -> list[dict[str, Any]]:
+        """The peaks, and the instant at which each was first reached."""
+        found = []
+        for name, each in self._levels.items():
+            # In slots of a microsecond the ends are the levels themselves. At one instant those who leave go first: the
+            # level between is one that nobody could have seen.
+            place = int(np.argmax(each.ends))
+            found.append({"purgatory": name, "peak": int(each.ends[place]), "at_us": int(each.slots[place])})
+        return found

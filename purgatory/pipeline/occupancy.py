@@ -1,8 +1,9 @@
 """How many operations were parked, over time: sums of +1 and -1, never a join of intervals.
 
-Each operation is an arrival and a departure. Summed by slot, a running sum over *slots* gives the level at
-each slot's end, and the time-weighted mean follows from the same sums: in a slot that ends at E, an arrival
-at t adds E - t, a departure takes E - t away, and what was there at the start adds the whole slot. ::
+Each operation is an arrival and a departure. Summed by slot (`kernels.slots`), a running sum over *slots*
+gives the level at each slot's end, and the time-weighted mean follows from the same sums: in a slot that
+ends at E, an arrival at t adds E - t, a departure takes E - t away, and what was there at the start adds
+the whole slot. ::
 
     slot 0..10, 2 parked at its start, one arrives at 4, one leaves at 9:   area = 2*10 + (10-4) - (10-9) =
     25, mean 2.5
@@ -13,39 +14,39 @@ area under the curve is exactly the sum of all waits, which is checked. (The exa
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+
+from purgatory.pipeline.grouped import dated, groups, numbers, texts
 
 _MAX_FILL: Final = 1_000_000
+_COLUMNS: Final = ("slot_us", "close", "mean", "arrived", "left", "area_us")
 
 
-def occupancy(slots: DataFrame, width_us: int) -> DataFrame:
+def occupancy(slots: pa.Table, width_us: int) -> pa.Table:
     """Per purgatory and slot: the level at its end (`close`), its time-weighted mean, arrivals and departures."""
-    width = F.lit(width_us).cast("long")
-    net = F.col("arrived") - F.col("left")
-    sums = slots.groupBy("purgatory", "slot_us").agg(
-        *(F.sum(name).alias(name) for name in ("arrived", "left", "moved_us"))
-    )
-    in_order = Window.partitionBy("purgatory").orderBy("slot_us")
-    levels = sums.withColumn("close", F.sum(net).over(in_order)).withColumn(
-        "area_us", (F.col("close") - net) * width + F.col("moved_us")
-    )
-    following = F.coalesce(F.lead("slot_us").over(in_order), F.col("slot_us") + width)
-    last = F.least(following - width, F.col("slot_us") + width * _MAX_FILL)
-    filled = levels.withColumn("upto_us", last).withColumn(
-        "filled_us", F.explode(F.sequence("slot_us", "upto_us", width))
-    )
-    own = F.col("filled_us") == F.col("slot_us")
-    area = F.when(own, F.col("area_us")).otherwise(F.col("close") * width)
-    return filled.select(
-        "purgatory",
-        F.timestamp_micros("filled_us").alias("slot"),
-        F.col("filled_us").alias("slot_us"),
-        "close",
-        (area / width).alias("mean"),
-        F.when(own, F.col("arrived")).otherwise(0).alias("arrived"),
-        F.when(own, F.col("left")).otherwise(0).alias("left"),
-        area.cast("long").alias("area_us"),
-    )
+    parts = []
+    for name, rows in groups(slots, ["purgatory"], "slot_us"):
+        columns = _filled(rows, width_us)
+        (names,) = texts(name, len(columns[0]))
+        parts.append(pa.table([names, *columns], names=["purgatory", *_COLUMNS]))
+    return dated(pa.concat_tables(parts), "slot") if parts else pa.table({})
+
+
+def _filled(rows: pa.Table, width_us: int) -> list[Any]:
+    """The columns of one purgatory, with those slots in which nothing happened."""
+    begin, arrived, left = (numbers(rows, column) for column in ("slot_us", "arrived", "left"))
+    net = arrived - left
+    close = np.cumsum(net)
+    area = (close - net) * width_us + numbers(rows, "moved_us")
+    # Each slot makes as many rows as there are slots up to the next that has a row: its own first, then empty ones.
+    count = np.minimum(np.diff(begin, append=begin[-1] + width_us) // width_us, _MAX_FILL)
+    source = np.repeat(np.arange(len(count)), count)
+    after = np.arange(len(source)) - np.repeat(np.cumsum(count) - count, count)
+    own = after == 0
+    level = close[source]
+    whole = np.where(own, area[source], level * width_us)
+    moved = [np.where(own, each[source], 0) for each in (arrived, left)]
+    return [begin[source] + after * width_us, level, whole / width_us, *moved, whole]

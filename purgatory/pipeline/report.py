@@ -1,7 +1,10 @@
 """`purgatory pipeline report`: from a journal to Parquet tables and a page, telling what it is doing.
 
-Each table is computed once, written as Parquet, and the small result is read back for the page. So what the
-page says is what the tables say, and the tables are there for the next question.
+What Spark does is go over the rows: a first look, a walk that sums up, one that looks closer where that
+says so, and the keys, of which there may be any number. What comes out is small, and is made into tables
+here: for some thousand rows the planning and compiling of a Spark query takes a hundred times as long as
+the work. Each table is written as Parquet and its rows go to the page, so that the page says what the tables say, and
+the tables are there for the next question.
 """
 
 from __future__ import annotations
@@ -12,18 +15,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import advice, exact, occupancy, tables
-from purgatory.pipeline.findings import Row, Tables
+from purgatory.pipeline.findings import Tables
+from purgatory.pipeline.grouped import dated
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.page import page
 from purgatory.pipeline.walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
+
+    from pyspark.sql import SparkSession
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
@@ -86,7 +91,7 @@ def report(
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress(11, quiet=quiet)
+    progress = Progress(6, quiet=quiet)
     walk = Walk(spark, journal)
     with progress.step("a first look at the journal"):
         span = walk.span()
@@ -100,45 +105,40 @@ def report(
     fine_us = exact.fine_slot(slot_us, span_us, span.operations, span.waited_us)
     with progress.step(f"walking {span.operations:,} operations"):
         sums = walk.summaries(window_us, slot_us, fine_us)
-
-    def table(name: str, text: str, make: Callable[[], DataFrame]) -> list[Row]:
-        with progress.step(text):
-            return _write(spark, folder / "tables" / name, make())
-
-    def latency() -> DataFrame:
-        inside = walk.inside(window_us, exact.wanted_bins(sums.bins))
-        return _dated(spark, exact.latency(sums.bins, inside), tables.LATENCY, "window")
-
-    def peaks() -> DataFrame:
-        return _dated(spark, exact.peaks(sums.moves, fine_us, walk.cut), tables.PEAKS, "at")
-
-    frame = spark.createDataFrame
-    outcome_rows = table("outcomes", "outcomes", lambda: tables.outcomes(frame(sums.outcomes)))
-    latency_rows = table("latency", "exact percentiles of the waits", latency)
-    curve_rows = table("survival", "survival of the waits", lambda: advice.curve(frame(sums.waits)))
-    curve = spark.read.parquet(str(folder / "tables" / "survival"))
-    advice_rows = table("advice", "advice on timeouts", lambda: advice.advice(curve))
-    key_rows = table("hot_keys", "hot keys", lambda: tables.hot_keys(sums.keys, expiry_normal=expiry_normal))
-    expiry_rows = table("expiries", "where and when operations expired", lambda: tables.expiries(sums.keys))
-    level_rows = table("occupancy", "occupancy", lambda: occupancy.occupancy(frame(sums.slots), slot_us))
-    peak_rows = table("peaks", "exact peaks", peaks)
+    with progress.step("looking closer where percentiles and peaks lie"):
+        highest = exact.Peaks(sums.moves, fine_us)
+        inside, moves = walk.again(window_us, exact.wanted_bins(sums.bins), highest.wanted)
+        highest.narrow(moves)
+        while highest.wanted.slots:
+            highest.narrow(walk.cut(highest.wanted))
+    with progress.step("hot keys"):
+        hot = tables.hot_keys(sums.keys, expiry_normal=expiry_normal).toArrow()
+    with progress.step("where and when operations expired"):
+        expired = tables.expiries(sums.keys).toArrow()
     walk.close()
     if span.malformed:
         raw = load(spark, journal, JOURNAL).withColumn("reason", journal_problem())
         raw.where("reason is not null").write.mode("overwrite").parquet(str(folder / "tables" / "quarantine"))
-    with progress.step("the page"):
+    with progress.step("the tables and the page"):
+        curve = advice.survival(sums.waits)
+        rows = {
+            name: tables.written(folder / "tables" / name, table)
+            for name, table in (
+                ("outcomes", tables.outcomes(sums.outcomes)),
+                ("latency", dated(pa.Table.from_pylist(exact.latency(sums.bins, inside), tables.LATENCY), "window")),
+                ("survival", curve),
+                ("advice", advice.advice(curve)),
+                ("hot_keys", hot),
+                ("expiries", expired),
+                ("occupancy", occupancy.occupancy(sums.slots, slot_us)),
+                ("peaks", dated(pa.Table.from_pylist(highest.found(), tables.PEAKS), "at")),
+            )
+        }
         found = Tables(
-            window_us=window_s * 1_000_000,
+            **rows,
+            window_us=window_us,
             first_us=span.first_us,
             last_us=span.last_us,
-            outcomes=sorted(outcome_rows, key=lambda row: (row["purgatory"], row["type"], row["window_us"])),
-            latency=sorted(latency_rows, key=lambda row: (row["purgatory"], row["type"], row["window_us"])),
-            hot_keys=key_rows,
-            expiries=expiry_rows,
-            occupancy=sorted(level_rows, key=lambda row: (row["purgatory"], row["slot_us"])),
-            peaks=sorted(peak_rows, key=lambda row: row["purgatory"]),
-            survival=sorted(curve_rows, key=lambda row: (row["purgatory"], row["type"], row["wait_ms"])),
-            advice=sorted(advice_rows, key=lambda row: (row["purgatory"], row["type"], row["target"])),
             quarantined=span.malformed,
             expiry_normal=frozenset(expiry_normal),
         )
@@ -146,13 +146,3 @@ def report(
         heading = title or f"{span.operations:,} delayed operations"
         path.write_text(page(found, heading, f"the journal in {Path(journal).name}"), encoding="utf-8")
     return path
-
-
-def _dated(spark: SparkSession, rows: list[Row], columns: str, name: str) -> DataFrame:
-    """Rows as a DataFrame of these columns, with their instant as a timestamp, too."""
-    return spark.createDataFrame(rows, columns).withColumn(name, F.timestamp_micros(f"{name}_us"))
-
-
-def _write(spark: SparkSession, path: Path, frame: DataFrame) -> list[Row]:
-    frame.coalesce(1).write.mode("overwrite").parquet(str(path))
-    return [row.asDict() for row in spark.read.parquet(str(path)).collect()]

@@ -1,4 +1,7 @@
-"""The report's tables, as DataFrames from the walk's summaries (`walk`, `kernels`), in which groups may come twice.
+"""The report's tables of outcomes and of keys, from the walk's summaries (`walk`, `kernels`).
+
+Outcomes are few and counted on the driver. Of keys there may be any number, so they stay with Spark, in rows
+of which several may be about the same key; what is kept of them is small again.
 
 `wasted` are the checks that didn't complete an operation. One that was satisfied needed one good check; one
 that expired, none of its checks was good.
@@ -6,73 +9,60 @@ that expired, none of its checks was good.
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OUTCOMES
+from purgatory.pipeline.grouped import dated
 from purgatory.pipeline.kernels import GOOD
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
-LATENCY: Final = (
-    "window_us long, purgatory string, type string, answered long, p50_ms double, p90_ms double, p99_ms double, "
-    "p999_ms double, max_ms double"
+    from purgatory.pipeline.findings import Row
+
+LATENCY: Final = pa.schema(
+    [
+        *(("window_us", pa.int64()), ("purgatory", pa.string()), ("type", pa.string()), ("answered", pa.int64())),
+        *(("p50_ms", pa.float64()), ("p90_ms", pa.float64()), ("p99_ms", pa.float64()), ("p999_ms", pa.float64())),
+        ("max_ms", pa.float64()),
+    ]
 )
-PEAKS: Final = "purgatory string, peak long, at_us long"
+PEAKS: Final = pa.schema([("purgatory", pa.string()), ("peak", pa.int64()), ("at_us", pa.int64())])
+_ORDER: Final = ("purgatory", "type", "window_us", "slot_us", "wait_ms", "target", "rank")
+_GROUP: Final = ("window_us", "purgatory", "type")
 
 
-def prepared(journal: DataFrame, window_s: int) -> DataFrame:
-    """The journal with what most tables need."""
-    created, finished = F.unix_micros("created"), F.unix_micros("finished")
-    return journal.select(
-        "purgatory",
-        F.coalesce("type", F.lit("")).alias("type"),
-        "keys",
-        "outcome",
-        "error",
-        "delay_ms",
-        "checks",
-        created.alias("created_us"),
-        finished.alias("finished_us"),
-        (finished - created).alias("wait_us"),
-        slot(finished, window_s * 1_000_000).alias("window_us"),
-    )
-
-
-def slot(instant: Column, width_us: int) -> Column:
-    """The beginning of the slot that an instant lies in."""
-    return instant - F.pmod(instant, F.lit(width_us))
-
-
-def outcomes(counts: DataFrame) -> DataFrame:
+def outcomes(counts: pa.Table) -> pa.Table:
     """Per window, purgatory and type: operations by outcome, expiry share, checks and the wasted ones, errors."""
-    operations = F.col("operations")
-    outcome = F.col("outcome")
-    by_outcome = [F.sum(F.when(outcome == name, operations).otherwise(0)).alias(name) for name in OUTCOMES]
+    outcome, operations = counts.column("outcome"), counts.column("operations")
+    watches, nothing = counts.column("watches"), pa.scalar(0, pa.int64())
+    good = pc.is_in(outcome, value_set=pa.array(GOOD))
     # What completed operations leave behind under keys that nobody checked: the purge's work.
-    debt = (
-        F.when(outcome.isin("immediate", "cancelled"), 0)
-        .when(outcome == "satisfied", F.col("watches") - operations)
-        .otherwise(F.col("watches"))
-    )
-    return (
-        counts.groupBy("window_us", "purgatory", "type")
-        .agg(
-            F.sum(operations).alias("operations"),
-            *by_outcome,
-            F.sum("checks").alias("checks"),
-            F.sum(F.col("checks") - F.when(outcome.isin(*GOOD), operations).otherwise(0)).alias("wasted_checks"),
-            F.sum("errors").alias("errors"),
-            F.sum("waited_us").alias("waited_us"),
-            F.max("delay_ms").alias("delay_ms"),
-            F.sum(debt).alias("purge_debt"),
-        )
-        .withColumn("expiry_share", F.col("expired") / operations)
-        .withColumn("window", F.timestamp_micros("window_us"))
-    )
+    spared = pc.is_in(outcome, value_set=pa.array(["immediate", "cancelled"]))
+    one = pc.if_else(pc.equal(outcome, "satisfied"), operations, nothing)
+    parts = {
+        "operations": operations,
+        **{name: pc.if_else(pc.equal(outcome, name), operations, nothing) for name in OUTCOMES},
+        "checks": counts.column("checks"),
+        "wasted_checks": pc.subtract(counts.column("checks"), pc.if_else(good, operations, nothing)),
+        "errors": counts.column("errors"),
+        "waited_us": counts.column("waited_us"),
+        "delay_ms": counts.column("delay_ms"),
+        "purge_debt": pc.if_else(spared, nothing, pc.subtract(watches, one)),
+    }
+    how = [(name, "max" if name == "delay_ms" else "sum") for name in parts]
+    table = pa.table({**{name: counts.column(name) for name in _GROUP}, **parts})
+    found = table.group_by(_GROUP, use_threads=False).aggregate(how).rename_columns([*_GROUP, *parts])
+    share = pc.divide(found.column("expired").cast(pa.float64()), found.column("operations"))
+    return dated(found.append_column("expiry_share", share), "window")
 
 
 def hot_keys(keys: DataFrame, top: int = 20, expiry_normal: Collection[str] = ()) -> DataFrame:
@@ -115,3 +105,14 @@ def expiries(keys: DataFrame, top: int = 12) -> DataFrame:
         .where(F.col("rank") <= top)
         .withColumn("window", F.timestamp_micros("window_us"))
     )
+
+
+def written(folder: Path, table: pa.Table) -> list[Row]:
+    """The table as Parquet, and its rows for the page."""
+    order = [(name, "ascending") for name in _ORDER if name in table.column_names]
+    table = table.sort_by(order) if order else table
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pq.write_table(table, folder / "part-0.parquet", compression="zstd")
+    rows: list[Row] = table.to_pylist()
+    return rows

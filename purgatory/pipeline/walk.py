@@ -24,11 +24,16 @@ from purgatory.pipeline import kernels
 from purgatory.pipeline.load import check_kind, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import TypeAlias
 
     import pyarrow as pa
 
+    from purgatory.pipeline.exact import Wanted
     from purgatory.pipeline.kernels import Numbers
+
+    Summary: TypeAlias = Callable[[kernels.Columns, int], pa.Table]
+    Parts: TypeAlias = dict[str, Summary]
 
 _TASK_ROWS: Final = 1_000_000
 _LEAST_ROWS: Final = 50_000
@@ -81,7 +86,7 @@ class Walk:
 
     def span(self) -> Span:
         """From when to when, how many operations, how many rows can't be true."""
-        rows = _gathered(self._go({"span": kernels.span}), "span").to_pylist()
+        rows = self._gather({"span": kernels.span})["span"].to_pylist()
         return Span(
             min((row["first_us"] for row in rows if row["operations"]), default=0),
             max((row["last_us"] for row in rows if row["operations"]), default=0),
@@ -90,37 +95,43 @@ class Walk:
 
     def summaries(self, window_us: int, slot_us: int, fine_us: int) -> Summaries:
         """All that the tables need but for the order of waits and events, in one walk."""
-        parts: dict[str, Callable[[kernels.Columns, int], pa.Table]] = {
+        parts: Parts = {
             "outcomes": lambda rows, _: kernels.outcomes(rows, window_us),
             "waits": lambda rows, _: kernels.waits(rows),
             "bins": lambda rows, _: kernels.bins(rows, window_us),
             "slots": lambda rows, _: kernels.slots(rows, slot_us),
             "moves": lambda rows, _: kernels.moves(rows, fine_us),
+            "keys": lambda rows, _: kernels.keys(rows, window_us),
         }
-        with_keys = {**parts, "keys": lambda rows, _: kernels.keys(rows, window_us)}
-        self._found = self._go(with_keys, kernels.ALL_COLUMNS).cache()
+        self._found = self._go(parts, kernels.ALL_COLUMNS).cache()
         keys = self._found.where(F.col("part") == "keys").select(*(name for name, _ in kernels.KEYS))
-        return Summaries(keys, **{part: _gathered(self._found, part) for part in parts})
+        return Summaries(keys, **_gathered(self._found, [part for part in parts if part != "keys"]))
 
-    def inside(self, window_us: int, wanted: Mapping[tuple[str, str], Numbers]) -> pa.Table:
-        """How often each exact wait occurs in the wanted windows and bins."""
-        return _gathered(self._go({"inside": lambda rows, _: kernels.inside(rows, window_us, wanted)}), "inside")
+    def again(
+        self, window_us: int, bins: Mapping[tuple[str, str], Numbers], wanted: Wanted
+    ) -> tuple[pa.Table, pa.Table]:
+        """How often each exact wait occurs in these windows and bins; arrivals and departures in the wanted slots."""
+        parts: Parts = {"inside": lambda rows, _: kernels.inside(rows, window_us, bins), "moves": _cut(wanted)}
+        found = self._gather(parts)
+        return found["inside"], found["moves"]
 
-    def cut(self, wanted: Mapping[str, Numbers], width_us: int, into_us: int) -> pa.Table:
+    def cut(self, wanted: Wanted) -> pa.Table:
         """Arrivals and departures in the wanted slots, by shorter ones."""
-        found = self._go({"moves": lambda rows, _: kernels.moves_inside(rows, width_us, into_us, wanted)})
-        return _gathered(found, "moves")
+        return self._gather({"moves": _cut(wanted)})["moves"]
+
+    def waits(self) -> pa.Table:
+        """Operations by purgatory, type, outcome and wait."""
+        return self._gather({"waits": lambda rows, _: kernels.waits(rows)})["waits"]
 
     def close(self) -> None:
         """Let go of what is kept between the tables."""
         if self._found is not None:
             self._found.unpersist()
 
-    def _go(
-        self,
-        parts: dict[str, Callable[[kernels.Columns, int], pa.Table]],
-        columns: tuple[str, ...] = kernels.COLUMNS,
-    ) -> DataFrame:
+    def _gather(self, parts: Parts) -> dict[str, pa.Table]:
+        return _gathered(self._go(parts), parts)
+
+    def _go(self, parts: Parts, columns: tuple[str, ...] = kernels.COLUMNS) -> DataFrame:
         """Every row is looked at once, however many summaries are wanted."""
         layout = from_arrow_schema(kernels.LAYOUT)
         if not self._ranges:
@@ -136,6 +147,10 @@ class Walk:
         return self._spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(task, layout)
 
 
+def _cut(wanted: Wanted) -> Summary:
+    return lambda rows, _: kernels.moves_inside(rows, wanted.width_us, wanted.into_us, wanted.slots)
+
+
 def _rows(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
     for table in tables:
         yield from table.to_batches()
@@ -145,7 +160,9 @@ def _read(folder: Path, columns: tuple[str, ...], after: int, upto: int) -> Iter
     return read_range(folder, JOURNAL, after, upto, columns=columns, words=kernels.REPEATED)
 
 
-def _gathered(found: DataFrame, part: str) -> pa.Table:
-    """A summary on the driver, each group once."""
-    blobs = found.where(F.col("part") == part).select("blob").collect()
-    return kernels.unpacked(part, [bytes(row[0]) for row in blobs])
+def _gathered(found: DataFrame, parts: Iterable[str]) -> dict[str, pa.Table]:
+    """Summaries on the driver, each group once."""
+    blobs: dict[str, list[bytes]] = {part: [] for part in parts}
+    for part, blob in found.where(F.col("blob").isNotNull()).select("part", "blob").collect():
+        blobs[part].append(bytes(blob))
+    return {part: kernels.unpacked(part, held) for part, held in blobs.items()}

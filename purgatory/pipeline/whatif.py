@@ -24,15 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import advice
+from purgatory.pipeline.grouped import numbers
+from purgatory.pipeline.kernels import GOOD
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.plan import plan
 from purgatory.pipeline.replay import needs
-from purgatory.pipeline.tables import prepared
+from purgatory.pipeline.tables import written
+from purgatory.pipeline.walk import Walk
 from purgatory.pipeline.wheels import wheels
 
 if TYPE_CHECKING:
@@ -133,24 +137,21 @@ def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
     )
 
 
-def timeouts_of_journal(rows: DataFrame, grid: Grid) -> DataFrame:
-    """The same from a journal: an estimate, and none beyond what was observed."""
-    spark = rows.sparkSession
-    curve = advice.survival(rows.withColumn("type", F.lit("all")).withColumn("purgatory", F.lit("all")))
-    configs = spark.createDataFrame([(t,) for t in grid.timeouts_ms], "timeout_ms long")
-    known = F.max("wait_ms")
-    share = F.coalesce(F.min(F.when(F.col("wait_ms") <= F.col("timeout_ms"), F.col("survival"))), F.lit(1.0))
-    # The mean wait under a timeout is the area under the curve up to it: steps of S between the waits that
-    # occurred.
-    return (
-        curve.crossJoin(F.broadcast(configs))
-        .groupBy("timeout_ms")
-        .agg(
-            F.sum("left").alias("operations"),
-            F.when(known >= F.col("timeout_ms"), share).alias("expiry_share"),
-        )
-        .orderBy("timeout_ms")
-    )
+def timeouts_of_journal(waits: pa.Table, grid: Grid) -> pa.Table:
+    """The same from a journal's counts of waits (`Walk.waits`): an estimate, and none beyond what was observed."""
+    every = pa.repeat(pa.scalar("all"), len(waits))
+    for name in ("purgatory", "type"):
+        waits = waits.set_column(waits.schema.get_field_index(name), name, every)
+    curve = advice.survival(waits)
+    wait_ms, survival = numbers(curve, "wait_ms"), curve.column("survival").to_numpy()
+    rows = []
+    for timeout in sorted(set(grid.timeouts_ms)):
+        upto = int(np.searchsorted(wait_ms, timeout, side="right"))
+        known = len(wait_ms) > 0 and int(wait_ms[-1]) >= timeout
+        share = (float(survival[upto - 1]) if upto else 1.0) if known else None
+        rows.append({"timeout_ms": timeout, "operations": int(numbers(curve, "left").sum()), "expiry_share": share})
+    columns = [("timeout_ms", pa.int64()), ("operations", pa.int64()), ("expiry_share", pa.float64())]
+    return pa.Table.from_pylist(rows, pa.schema(columns))
 
 
 def purge_run(debt: np.ndarray[Any, Any], held: np.ndarray[Any, Any], interval: int) -> dict[str, int]:
@@ -266,33 +267,26 @@ def whatif(spark: SparkSession, out: str, grid: Grid, *, trace: str | None = Non
         rows = load(spark, trace, TRACE)
         waits = waits_of_trace(rows).cache()
         keys = rows.where("kind = 'operation'").select(F.explode("keys").alias("key"))
-        by_timeout, exact = timeouts(waits, grid), True
+        by_timeout, exact = timeouts(waits, grid).toArrow(), True
     else:
         assert journal is not None
         records = load(spark, journal, JOURNAL).where(journal_problem().isNull())
-        answered = F.col("outcome").isin("immediate", "satisfied")
-        base = prepared(records, 60)
-        waits = base.select(
-            F.lit(None).cast("string").alias("operation"),
-            F.col("created_us").alias("arrival"),
+        arrival = F.unix_micros("created")
+        waits = records.select(
+            arrival.alias("arrival"),
             "delay_ms",
             F.size("keys").alias("keys"),
-            F.when(answered, F.col("wait_us")).alias("wait_us"),
+            F.when(F.col("outcome").isin(*GOOD), F.unix_micros("finished") - arrival).alias("wait_us"),
         ).cache()
         keys = records.select(F.explode("keys").alias("key"))
-        by_timeout, exact = timeouts_of_journal(base, grid), False
-    tables = {
+        by_timeout, exact = timeouts_of_journal(Walk(spark, journal).waits(), grid), False
+    results = {
         "timeouts": by_timeout,
-        "wheels": wheels(waits, grid.ticks_ms, grid.wheel_sizes),
-        "purges": purges(spark, waits, grid, folder),
-        "shards": shards(keys, grid),
+        "wheels": wheels(waits, grid.ticks_ms, grid.wheel_sizes).toArrow(),
+        "purges": purges(spark, waits, grid, folder).toArrow(),
+        "shards": shards(keys, grid).toArrow(),
     }
-    found = {}
-    for name, table in tables.items():
-        place = str(folder / "tables" / name)
-        table.coalesce(1).write.mode("overwrite").parquet(place)
-        order = table.columns[:2] if name == "wheels" else table.columns[:1]
-        found[name] = [row.asDict() for row in spark.read.parquet(place).orderBy(*order).collect()]
+    found = {name: written(folder / "tables" / name, table) for name, table in results.items()}
     waits.unpersist()
     chosen = choose(found, grid)
     (folder / "choice.json").write_text(

@@ -77,10 +77,11 @@ def test_peaks_are_those_of_a_sweep(batch, seed, sortable):
     whole = batch(rows)
     moves = together("moves", whole, lambda rows, _: kernels.moves(rows, 1_000_000))
 
-    def cut(wanted, width_us, into_us):
-        return together("moves", whole, lambda rows, _: kernels.moves_inside(rows, width_us, into_us, wanted))
-
-    found = {r["purgatory"]: (r["peak"], r["at_us"]) for r in exact.peaks(moves, 1_000_000, cut, sortable=sortable)}
+    search = exact.Peaks(moves, 1_000_000, sortable=sortable)
+    while search.wanted.slots:
+        look = (search.wanted.width_us, search.wanted.into_us, search.wanted.slots)
+        search.narrow(together("moves", whole, lambda rows, _, look=look: kernels.moves_inside(rows, *look)))
+    found = {r["purgatory"]: (r["peak"], r["at_us"]) for r in search.found()}
     for name in "pq":
         mine = [row for row in rows if row["purgatory"] == name and row["finished"] > row["created"]]
         events = sorted([(row["created"], 1) for row in mine] + [(row["finished"], -1) for row in mine])

@@ -12,7 +12,7 @@ from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
-from purgatory.pipeline import advice, exact, gen, occupancy, tables
+from purgatory.pipeline import exact, gen, occupancy, tables
 from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.report import EmptyJournal, report
 from purgatory.pipeline.walk import Walk
@@ -58,11 +58,11 @@ def test_the_first_look_gives_span_and_count(walk, journal):
     assert max(row["created_us"] + row["wait_us"] for row in rows) == span.last_us
 
 
-def test_outcomes_are_those_counted(spark, summaries, journal):
+def test_outcomes_are_those_counted(summaries, journal):
     """Operations by purgatory and outcome add up to what the journal holds; so do checks and the wasted ones."""
     found = Counter()
     checks = wasted = 0
-    for row in tables.outcomes(spark.createDataFrame(summaries.outcomes)).collect():
+    for row in tables.outcomes(summaries.outcomes).to_pylist():
         for name in ("immediate", "satisfied", "expired", "cancelled", "forced"):
             found[row["purgatory"], name] += row[name]
         checks, wasted = checks + row["checks"], wasted + row["wasted_checks"]
@@ -114,7 +114,9 @@ def test_percentiles_are_exact(walk, summaries, journal):
         if row["outcome"] in ("immediate", "satisfied"):
             left = row["created_us"] + row["wait_us"]
             waits[row["purgatory"], left - left % WINDOW_US].append(row["wait_us"] / 1000)
-    rows = exact.latency(summaries.bins, walk.inside(WINDOW_US, exact.wanted_bins(summaries.bins)))
+    wanted = exact.Peaks(summaries.moves, SLOT_US).wanted
+    inside, _ = walk.again(WINDOW_US, exact.wanted_bins(summaries.bins), wanted)
+    rows = exact.latency(summaries.bins, inside)
     found = {(r["purgatory"], r["window_us"]): r for r in rows}
     assert waits.keys() == found.keys()
     for group, values in waits.items():
@@ -123,10 +125,10 @@ def test_percentiles_are_exact(walk, summaries, journal):
         assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
 
 
-def test_area_under_the_occupancy_is_the_sum_of_the_waits(spark, summaries, journal):
+def test_area_under_the_occupancy_is_the_sum_of_the_waits(summaries, journal):
     """The time-weighted levels, filled slots included, account for every microsecond waited."""
     found = defaultdict(int)
-    for row in occupancy.occupancy(spark.createDataFrame(summaries.slots), SLOT_US).collect():
+    for row in occupancy.occupancy(summaries.slots, SLOT_US).to_pylist():
         found[row["purgatory"]] += row["area_us"]
     expected = defaultdict(int)
     for row in journal[1]:
@@ -154,8 +156,10 @@ def swept(rows):
 @pytest.mark.parametrize("sortable", [1_000_000, 50], ids=["at once", "cut in between"])
 def test_peaks_are_exact(walk, summaries, journal, sortable):
     """The peak found among a few slots is the one that a sweep over all events finds."""
-    rows = exact.peaks(summaries.moves, SLOT_US, walk.cut, sortable=sortable)
-    assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in rows}
+    search = exact.Peaks(summaries.moves, SLOT_US, sortable=sortable)
+    while search.wanted.slots:
+        search.narrow(walk.cut(search.wanted))
+    assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in search.found()}
 
 
 def test_a_store_that_only_spark_reaches_gives_the_same_summaries(spark, walk, summaries, journal):
@@ -169,31 +173,6 @@ def test_a_store_that_only_spark_reaches_gives_the_same_summaries(spark, walk, s
         assert expected.sort_by(order).equals(getattr(found, part).sort_by(order))
     assertDataFrameEqual(tables.hot_keys(summaries.keys), tables.hot_keys(found.keys))
     other.close()
-
-
-def test_survival_is_kaplan_and_meier_s(spark):
-    """On the textbook's small sample, the curve is the one worked out by hand."""
-    sample = [(1, "satisfied"), (2, "expired"), (3, "satisfied"), (3, "satisfied"), (5, "expired")]
-    rows = spark.createDataFrame(
-        [("p", "t", wait * 1000, outcome) for wait, outcome in sample],
-        "purgatory string, type string, wait_us long, outcome string",
-    )
-    curve = {row["wait_ms"]: row["survival"] for row in advice.survival(rows).collect()}
-    expected = {1: 0.8, 2: 0.8, 3: 0.8 / 3, 5: 0.8 / 3}
-    assert expected.keys() == curve.keys()
-    assert all(math.isclose(expected[wait], curve[wait], rel_tol=1e-9) for wait in expected)
-
-
-def test_advice_beyond_the_observed_is_null(spark):
-    """A target that isn't reached within the waits observed has no timeout, and says how far they reach."""
-    rows = spark.createDataFrame(
-        [("p", "t", 10_000, "satisfied")] * 8 + [("p", "t", 50_000, "expired")] * 2,
-        "purgatory string, type string, wait_us long, outcome string",
-    )
-    found = {row["target"]: row for row in advice.advice(advice.survival(rows)).collect()}
-    assert found[0.01]["timeout_ms"] is None
-    assert (50, False) == (found[0.01]["known_to_ms"], found[0.01]["identified"])
-    assert math.isclose(0.2, found[0.01]["survival_there"])
 
 
 def test_a_report_is_a_page_and_tables_and_sets_the_impossible_aside(spark, tmp_path):
@@ -210,8 +189,12 @@ def test_a_report_is_a_page_and_tables_and_sets_the_impossible_aside(spark, tmp_
     assert "What stands out" in text
     reasons = spark.read.parquet(str(tmp_path / "out" / "tables" / "quarantine")).select("reason").collect()
     assert {"unknown outcome"} == {row["reason"] for row in reasons}
-    names = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
-    assert {"outcomes", "latency", "hot_keys", "occupancy", "peaks", "survival", "advice"} <= names
+    tables = {path.name: spark.read.parquet(str(path)) for path in (tmp_path / "out" / "tables").iterdir()}
+    names = {"outcomes", "latency", "hot_keys", "expiries", "occupancy", "peaks", "survival", "advice", "quarantine"}
+    assert names == set(tables)
+    assert tables["outcomes"].groupBy().sum("operations").first()[0] == 501  # of the two at the end, one can be true
+    assert all(frame.count() for frame in tables.values())
+    assert "timestamp" == dict(tables["outcomes"].dtypes)["window"]
 
 
 def test_open_segments_are_read_too(spark, tmp_path):

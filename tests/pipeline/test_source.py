@@ -127,6 +127,21 @@ def test_whatif_of_a_trace_is_exact(source, tmp_path, brute, trace_rows):
     assert "What it would choose" in page.read_text()
 
 
+def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(source, tmp_path):
+    """From a journal the wheels count every record, and a timeout that nobody was given has no expiry share."""
+    records = gen.journal(500, seconds=60)
+    gen.write(tmp_path / "journal", records, JOURNAL, files=2)
+    longest = max(records.column("delay_ms").to_pylist())
+    grid = Grid(timeouts_ms=(1, 10 * longest), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
+    page = whatif(source, str(tmp_path / "out"), grid, journal=str(tmp_path / "journal"))
+    tables = tmp_path / "out" / "tables"
+    by_timeout = {r["timeout_ms"]: r for r in source.read.parquet(str(tables / "timeouts")).collect()}
+    assert 0 < by_timeout[1]["expiry_share"] < 1
+    assert (500, None) == (by_timeout[10 * longest]["operations"], by_timeout[10 * longest]["expiry_share"])
+    assert [500] == [row["operations"] for row in source.read.parquet(str(tables / "wheels")).collect()]
+    assert "What it would choose" in page.read_text()
+
+
 def test_wheels_are_summed_over_all_parts_of_the_data(source):
     """Each setting's sums are those of all rows, wherever they lie; what never came waits for its timeout."""
     rows = [(10**9 + 137_000 * n, 40 * n, None if n % 3 else 900 * n) for n in range(1_000)]

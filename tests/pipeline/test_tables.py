@@ -1,0 +1,145 @@
+"""The report's small tables from sums written by hand, without Spark."""
+
+import math
+import random
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from purgatory.pipeline import advice, occupancy, tables
+from purgatory.pipeline.whatif import Grid, timeouts_of_journal
+
+
+@pytest.fixture
+def waits():
+    """Counts of waits of one purgatory's type from (wait, outcome, operations)."""
+
+    def waits(*rows):
+        named = [
+            {"purgatory": "p", "type": "t", "outcome": outcome, "wait_ms": wait, "operations": count}
+            for wait, outcome, count in rows
+        ]
+        return pa.Table.from_pylist(named)
+
+    return waits
+
+
+@pytest.fixture
+def sums():
+    """The sums of one outcome, by which the table of outcomes is made."""
+
+    def sums(outcome, operations, **other):
+        blank = {"checks": 0, "errors": 0, "waited_us": 0, "delay_ms": 0, "watches": 0}
+        group = {"window_us": 1_000_000, "purgatory": "p", "type": "t"}
+        return {**group, "outcome": outcome, "operations": operations, **blank, **other}
+
+    return sums
+
+
+def test_survival_is_kaplan_and_meier_s(waits):
+    """On the textbook's small sample, the curve is the one worked out by hand."""
+    curve = advice.survival(waits((1, "satisfied", 1), (2, "expired", 1), (3, "satisfied", 2), (5, "expired", 1)))
+    expected = {1: 0.8, 2: 0.8, 3: 0.8 / 3, 5: 0.8 / 3}
+    found = {row["wait_ms"]: row["survival"] for row in curve.to_pylist()}
+    assert expected.keys() == found.keys()
+    assert all(math.isclose(expected[wait], found[wait], rel_tol=1e-9) for wait in expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_survival_agrees_with_the_definition(waits, seed):
+    """Over random waits of every outcome, each step is the share answered of those still waiting."""
+    rng = random.Random(seed)
+    outcomes = ("immediate", "satisfied", "expired", "cancelled", "forced")
+    rows = [(rng.randrange(20), rng.choice(outcomes), rng.randrange(1, 5)) for _ in range(60)]
+    expected, share = {}, 1.0
+    for wait in sorted({row[0] for row in rows}):
+        at_risk = sum(n for at, _, n in rows if at >= wait)
+        answered = sum(n for at, outcome, n in rows if at == wait and outcome in ("immediate", "satisfied"))
+        share *= 1 - answered / at_risk
+        expected[wait] = (at_risk, answered, pytest.approx(share))
+    curve = advice.survival(waits(*rows)).to_pylist()
+    assert expected == {row["wait_ms"]: (row["at_risk"], row["answered"], row["survival"]) for row in curve}
+
+
+def test_types_have_curves_of_their_own(waits):
+    """Two types are two curves, each beginning with all of its operations at risk."""
+    both = [waits((1, "satisfied", 3)), waits((2, "expired", 2)).set_column(1, "type", pa.array(["u"]))]
+    curve = advice.survival(pa.concat_tables(both)).to_pylist()
+    assert [("t", 3, 0.0), ("u", 2, 1.0)] == [(row["type"], row["at_risk"], row["survival"]) for row in curve]
+
+
+def test_advice_is_the_shortest_timeout_that_does(waits):
+    """The first wait at which the curve is down to the target, for each target."""
+    curve = advice.survival(waits((10, "satisfied", 90), (20, "satisfied", 6), (30, "satisfied", 4)))
+    found = {row["target"]: row["timeout_ms"] for row in advice.advice(curve).to_pylist()}
+    assert {0.1: 10, 0.05: 20, 0.01: 30, 0.001: 30} == found
+
+
+def test_advice_beyond_the_observed_is_null(waits):
+    """A target that isn't reached within the waits observed has no timeout, and says how far they reach."""
+    curve = advice.survival(waits((10, "satisfied", 8), (50, "expired", 2)))
+    found = {row["target"]: row for row in advice.advice(curve).to_pylist()}[0.01]
+    assert (None, 50, False) == (found["timeout_ms"], found["known_to_ms"], found["identified"])
+    assert math.isclose(0.2, found["survival_there"])
+
+
+def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
+    """The share that needs longer, up to the longest wait observed; beyond it, nothing is said."""
+    counts = waits((10, "satisfied", 8), (50, "expired", 2))
+    found = timeouts_of_journal(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
+    assert [1.0, pytest.approx(0.2), pytest.approx(0.2), None] == [row["expiry_share"] for row in found]
+    assert {10} == {row["operations"] for row in found}
+
+
+def test_slots_without_events_have_the_level_before_them():
+    """The header's example, two slots in which nothing happens, and one in which the last leaves."""
+    slots = [
+        {"purgatory": "p", "slot_us": 0, "arrived": 2, "left": 0, "moved_us": 8},
+        {"purgatory": "p", "slot_us": 10, "arrived": 1, "left": 1, "moved_us": 5},
+        {"purgatory": "p", "slot_us": 40, "arrived": 0, "left": 2, "moved_us": -16},
+    ]
+    found = occupancy.occupancy(pa.Table.from_pylist(slots), 10).to_pylist()
+    assert [(0, 2, 0.8), (10, 2, 2.5), (20, 2, 2.0), (30, 2, 2.0), (40, 0, 0.4)] == [
+        (row["slot_us"], row["close"], row["mean"]) for row in found
+    ]
+    assert [(2, 0), (1, 1), (0, 0), (0, 0), (0, 2)] == [(row["arrived"], row["left"]) for row in found]
+
+
+def test_each_purgatory_has_its_own_level():
+    """What is parked in one is not in the other."""
+    rows = [
+        {"purgatory": name, "slot_us": 0, "arrived": count, "left": 0, "moved_us": 0}
+        for name, count in (("a", 1), ("b", 5))
+    ]
+    found = occupancy.occupancy(pa.Table.from_pylist(rows), 10).to_pylist()
+    assert {"a": 1, "b": 5} == {row["purgatory"]: row["close"] for row in found}
+
+
+def test_outcomes_stand_side_by_side(sums):
+    """One row for a window, purgatory and type: a column for each outcome, the expired as a share."""
+    counts = [sums("satisfied", 6, checks=10, waited_us=30), sums("expired", 2, checks=4, waited_us=70, errors=1)]
+    (found,) = tables.outcomes(pa.Table.from_pylist(counts)).to_pylist()
+    assert (8, 6, 2, 0) == tuple(found[name] for name in ("operations", "satisfied", "expired", "forced"))
+    assert (0.25, 100, 1) == (found["expiry_share"], found["waited_us"], found["errors"])
+    assert (14, 8) == (found["checks"], found["wasted_checks"])
+    assert 1 == found["window"].timestamp()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "debt"), [("immediate", 0), ("cancelled", 0), ("satisfied", 6), ("expired", 9), ("forced", 9)]
+)
+def test_purge_debt_is_what_completed_operations_leave_under_keys(sums, outcome, debt):
+    """Three operations on three keys each: none watched, one key of each was checked, or none was."""
+    (found,) = tables.outcomes(pa.Table.from_pylist([sums(outcome, 3, watches=9)])).to_pylist()
+    assert debt == found["purge_debt"]
+
+
+def test_a_table_written_anew_replaces_what_was_there(tmp_path):
+    """A second report into the same folder leaves nothing of the first, and gives rows in a reader's order."""
+    first = pa.table({"purgatory": ["z"], "peak": [9]})
+    (tmp_path / "peaks").mkdir()
+    pq.write_table(first, tmp_path / "peaks" / "part-9.parquet")
+    rows = tables.written(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
+    assert [{"purgatory": "a", "peak": 1}, {"purgatory": "b", "peak": 2}] == rows
+    assert rows == pq.read_table(tmp_path / "peaks").to_pylist()
