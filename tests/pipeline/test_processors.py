@@ -1,12 +1,15 @@
 """The stages as Spark drives them, by Spark's own tester, without a JVM."""
 
+import gc
 import json
+import pickle
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from purgatory.pipeline.cores import OperationCore
 from purgatory.pipeline.packed import hand, handed, home, packing, unpack
 from purgatory.pipeline.processors import KeyStage, OperationStage
 
@@ -122,6 +125,23 @@ def test_an_operation_expires_when_the_watermark_passes_its_deadline(stage, give
     assert [] == rows(tester.setWatermark(8))
     assert [("op", "expired", 9_000)] == rows(tester.setWatermark(9))
     assert [] == rows(tester.setWatermark(50))
+
+
+def test_the_garbage_collector_pauses_while_a_bucket_is_at_work(stage, given, monkeypatch):
+    """It is off while state is read, changed and written, and on again after that."""
+    seen = []
+    monkeypatch.setattr(OperationCore, "next_us", property(lambda _: seen.append(gc.isenabled())))
+    tester, _ = stage(OperationStage(), "operation")
+    tester.testInPandas(0, given([("op", 1, 5_000, 9_000)]))
+    assert ([False], True) == (seen, gc.isenabled())
+
+
+def test_the_garbage_collector_is_on_again_after_a_failure(stage):
+    """A value that can't be read stops the bucket, and leaves the collector as it was."""
+    tester, _ = stage(OperationStage(), "operation")
+    with pytest.raises(pickle.UnpicklingError):
+        tester.testInPandas(0, pd.DataFrame([(b"torn",)], columns=["rows"]))
+    assert gc.isenabled()
 
 
 def test_rows_set_aside_pass_through_the_second_stage(stage, given):
