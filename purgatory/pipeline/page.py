@@ -275,14 +275,15 @@ def _keys(tables: Tables) -> str:
 
 def _summary(tables: Tables) -> str:
     body = []
+    seen = [name for name in _OUTCOMES if total(tables.outcomes, name)]  # a column of zeros is one too many
     for kind, rows in by_type(tables.outcomes).items():
         operations = total(rows, "operations")
-        cells: list[Any] = [f"{operations:,}", *(f"{total(rows, name):,}" for name in _OUTCOMES)]
+        cells: list[Any] = [f"{operations:,}", *(f"{total(rows, name):,}" for name in seen)]
         cells += [share_text(total(rows, "expired") / operations)]
         cells += [duration_text(total(rows, "waited_us") / operations / 1000)]
         cells += [f"{total(rows, 'checks') / operations:.1f}", f"{total(rows, 'errors'):,}"]
         body.append(f"<tr><th>{escape(_name(kind))}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    names = ("operations", *_OUTCOMES, "expiry share", "mean wait", "checks each", "errors")
+    names = ("operations", *seen, "expiry share", "mean wait", "checks each", "errors")
     head = "".join(f"<th>{name}</th>" for name in names)
     table = f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     return section("In numbers", f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival.", table)

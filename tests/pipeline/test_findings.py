@@ -129,6 +129,15 @@ def test_a_page_needs_nothing_from_outside(tables):
     assert not re.search(r"<(link|img|iframe)|@import|url\(", text)
 
 
+def test_the_last_table_has_columns_for_what_happened(tables):
+    """An outcome that no operation had takes no column; one that a single operation had does."""
+    heads = re.findall(r"<th>(\w+)</th>", page(tables(), "Report", "x"))
+    assert {"satisfied", "expired"} <= set(heads)
+    assert not {"forced", "cancelled"} & set(heads)
+    forced = tables(outcomes=[outcome(0), outcome(1, forced=1)])
+    assert "forced" in re.findall(r"<th>(\w+)</th>", page(forced, "Report", "x"))
+
+
 def test_every_plot_is_well_formed(tables):
     """Each SVG of the page parses, and no coordinate is NaN."""
     plots_found = re.findall(r"<svg.*?</svg>", page(tables(), "Report", "x"), re.DOTALL)
