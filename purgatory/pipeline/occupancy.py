@@ -22,17 +22,22 @@ import pyarrow as pa
 from purgatory.pipeline.grouped import dated, groups, numbers, texts
 
 _MAX_FILL: Final = 1_000_000
-_COLUMNS: Final = ("slot_us", "close", "mean", "arrived", "left", "area_us")
+_LAYOUT: Final = pa.schema(
+    [
+        *(("purgatory", pa.string()), ("slot_us", pa.int64()), ("close", pa.int64()), ("mean", pa.float64())),
+        *(("arrived", pa.int64()), ("left", pa.int64()), ("area_us", pa.int64())),
+    ]
+)
 
 
 def occupancy(slots: pa.Table, width_us: int) -> pa.Table:
     """Per purgatory and slot: the level at its end (`close`), its time-weighted mean, arrivals and departures."""
-    parts = []
+    parts = [_LAYOUT.empty_table()]
     for name, rows in groups(slots, ["purgatory"], "slot_us"):
         columns = _filled(rows, width_us)
         (names,) = texts(name, len(columns[0]))
-        parts.append(pa.table([names, *columns], names=["purgatory", *_COLUMNS]))
-    return dated(pa.concat_tables(parts), "slot") if parts else pa.table({})
+        parts.append(pa.table([names, *columns], schema=_LAYOUT))
+    return dated(pa.concat_tables(parts), "slot")
 
 
 def _filled(rows: pa.Table, width_us: int) -> list[Any]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline import advice, occupancy, tables
+from purgatory.pipeline import advice, exact, occupancy, tables
 from purgatory.pipeline.whatif import Grid, timeouts_of_journal
 
 
@@ -114,6 +114,16 @@ def test_each_purgatory_has_its_own_level():
     ]
     found = occupancy.occupancy(pa.Table.from_pylist(rows), 10).to_pylist()
     assert {"a": 1, "b": 5} == {row["purgatory"]: row["close"] for row in found}
+
+
+def test_where_nobody_ever_waited_the_tables_are_empty_and_have_their_columns():
+    """A journal of operations that were all answered at once is no special case for a reader."""
+    nobody = pa.table({name: pa.array([], pa.int64()) for name in ("slot_us", "arrived", "left", "moved_us")})
+    nobody = nobody.append_column("purgatory", pa.array([], pa.string()))
+    found = occupancy.occupancy(nobody, 10)
+    assert (0, True) == (len(found), {"purgatory", "slot", "close", "mean"} <= set(found.column_names))
+    search = exact.Peaks(nobody, 1_000)
+    assert ({}, []) == (search.wanted.slots, search.found())
 
 
 def test_outcomes_stand_side_by_side(sums):
