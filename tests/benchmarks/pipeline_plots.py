@@ -33,6 +33,8 @@ def _sizes(table: Table, column: str, kind: str) -> list[tuple[float, float]]:
 
 
 def _growth(axes: Axes, tables: dict[str, Table]) -> None:
+    from matplotlib.ticker import LogLocator  # noqa: PLC0415  (only the pictures need it)
+
     table = tables["pipeline"]
     for kind, colour in _COLOURS.items():
         if points := _sizes(table, "s", kind):
@@ -40,6 +42,9 @@ def _growth(axes: Axes, tables: dict[str, Table]) -> None:
         if points := _sizes(table, "processor s", kind):
             axes.plot(*zip(*points, strict=True), marker=".", ls="--", color=colour, label=f"{kind}, processor seconds")
     axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="s", title="Growth, on two cores")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("")
 
 
 def _state(axes: Axes, tables: dict[str, Table]) -> None:
@@ -74,7 +79,7 @@ def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
             plt.close(figure)
         axes.spines["top"].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7)
+            axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # beside: it would lie on a line
         drawn.append(folder / f"pipeline-{name}.svg")
         figure.savefig(drawn[-1], metadata={"Date": None})
     return drawn
