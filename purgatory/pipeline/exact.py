@@ -37,9 +37,7 @@ SORTABLE: Final = 2_000_000
 _FINEST_US: Final = 1_000
 _MOST_SLOTS: Final = 400_000
 _CUT: Final = 10
-
-
-_KIND: Final = ["purgatory", "type", "window_us"]
+_KIND: Final = ("purgatory", "type", "window_us")
 
 
 def wanted_bins(bins: pa.Table) -> dict[tuple[str, str], Numbers]:

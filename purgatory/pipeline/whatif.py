@@ -144,12 +144,13 @@ def timeouts_of_journal(waits: pa.Table, grid: Grid) -> pa.Table:
         waits = waits.set_column(waits.schema.get_field_index(name), name, every)
     curve = advice.survival(waits)
     wait_ms, survival = numbers(curve, "wait_ms"), curve.column("survival").to_numpy()
+    operations = int(numbers(curve, "left").sum())
     rows = []
     for timeout in sorted(set(grid.timeouts_ms)):
         upto = int(np.searchsorted(wait_ms, timeout, side="right"))
         known = len(wait_ms) > 0 and int(wait_ms[-1]) >= timeout
         share = (float(survival[upto - 1]) if upto else 1.0) if known else None
-        rows.append({"timeout_ms": timeout, "operations": int(numbers(curve, "left").sum()), "expiry_share": share})
+        rows.append({"timeout_ms": timeout, "operations": operations, "expiry_share": share})
     columns = [("timeout_ms", pa.int64()), ("operations", pa.int64()), ("expiry_share", pa.float64())]
     return pa.Table.from_pylist(rows, pa.schema(columns))
 

@@ -146,7 +146,7 @@ def test_purge_debt_is_what_completed_operations_leave_under_keys(sums, outcome,
 
 
 def test_a_table_written_anew_replaces_what_was_there(tmp_path):
-    """A second report into the same folder leaves nothing of the first, and gives rows in a reader's order."""
+    """A table written into the same folder leaves nothing of the one before, and its rows are in a reader's order."""
     first = pa.table({"purgatory": ["z"], "peak": [9]})
     (tmp_path / "peaks").mkdir()
     pq.write_table(first, tmp_path / "peaks" / "part-9.parquet")

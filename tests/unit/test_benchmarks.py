@@ -1,5 +1,6 @@
 """The benchmarks run, at a size that takes no time; what they measure is nobody's concern here."""
 
+import gc
 import json
 from unittest import mock
 
@@ -12,6 +13,7 @@ from tests.benchmarks import (
     bench_load,
     bench_purgatory,
     bench_scale,
+    bench_state,
     bench_timer,
     bench_where,
     harness,
@@ -56,6 +58,14 @@ def test_the_cycle_is_measured_by_what_it_depends_on(table):
 def test_the_cycle_is_taken_apart(table):
     """Every step and every atom takes some time."""
     assert all(row[1] > 0 for row in table(**TINY).rows)
+
+
+def test_the_streams_state_is_measured_by_stage():
+    """A bucket of each stage has its bytes, and its time with the collector at work and without."""
+    table = bench_state.buckets(50, rounds=1)
+    assert 2 == len(table.rows)
+    assert all(value > 0 for row in table.rows for value in row[1:])
+    assert gc.isenabled()
 
 
 def test_memory_is_measured_an_operation():
