@@ -1,112 +1,148 @@
-"""Compiles the core: `make wheel` and `make test COMPILED=1`.
+"""Compiles the native edition, where there is a C compiler.
 
-The sources are the same, read by Cython in its pure Python mode; a ``.pxd`` beside a module gives its attributes and
-some of its names C types. An interpreter that finds the extension beside the module takes it, and without it the
-module: nothing else decides. So an editable install, the source distribution and a wheel built in the usual way are
-interpreted; the compiled wheel is built where ``PURGATORY_COMPILED=1`` says so.
+`pip install`, an editable install and `make wheel` come here by hatchling. Each C file below becomes an extension
+beside the Python modules that it speeds up; those take it if it is there. Where it can't be built (no compiler, no
+Python.h) one line says so, and Python's own edition is what is installed: that is no error, unless
+``PURGATORY_NATIVE=1`` asks for the native one. ``PURGATORY_PURE=1`` builds none.
 
-    python hatch_build.py TREE      copy what is needed to test into TREE, and compile the core there
+    python hatch_build.py              compile in place, what is older than its source
+    python hatch_build.py --sanitize   the same with the address and undefined-behaviour sanitizers, for the tests
+
+The compiler is called as the interpreter was built with it: a C file needs no build system of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
-import tempfile
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
-from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # to compile in place nothing but a compiler is needed
+    BuildHookInterface = None  # type: ignore[assignment,misc]
 
 HERE = Path(__file__).resolve().parent
 
-#: What every operation or task goes through. The rest of the core gains nothing.
-MODULES = (
-    "timer._bucket",
-    "timer._task",
-    "timer._timer",
-    "purgatory._hold",
-    "purgatory._audience",
-    "purgatory._graveyard",
-    "purgatory._watchers",
-    "purgatory._operation",
-    "purgatory._flows",
-)
-
-#: Types come from the .pxd files alone; what a function takes and refuses must not depend on the build.
-DIRECTIVES = {
-    "language_level": 3,
-    "annotation_typing": False,
-    "binding": False,  # a call of a plain C function is cheaper by a tenth of a cycle's time
-    "embedsignature": True,
-    "embedsignature.format": "clinic",  # for inspect.signature
-    "auto_pickle": False,
+#: The extensions, by what each is made from; the headers that it includes stand behind its C file.
+SOURCES = {
+    "timer/_core": ("timer/_core.c", "timer/_core.h"),
+    "purgatory/_core": ("purgatory/_core.c", "timer/_core.h"),
 }
 
-NOT_COPIED = (".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "build", "dist", "var", "_build", "*.so")
+#: Functions of every calling convention go through PyCFunction, and tables end with an entry of nothing but NULL.
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type", "-Wno-missing-field-initializers")
+PLAIN = ("-O3", "-g0", "-DNDEBUG")
+SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
 
-def compile_core(tree: Path, target: Path, *, optimize: str = "-O3") -> None:
-    """Compile the core of the source tree ``tree``; the extensions go into ``target``, in their packages."""
-    from Cython.Build import cythonize  # noqa: PLC0415  # only who compiles needs a compiler
-    from setuptools import Distribution, Extension  # noqa: PLC0415
-
-    back = Path.cwd()
-    os.chdir(tree)  # so that a traceback names the files as the packages do
-    try:
-        with tempfile.TemporaryDirectory() as scratch:
-            extensions = [
-                Extension(name, [name.replace(".", "/") + ".py"], extra_compile_args=[optimize, "-g0"])
-                for name in MODULES
-            ]
-            built = cythonize(extensions, build_dir=scratch, compiler_directives=DIRECTIVES, quiet=True)
-            build = Distribution({"name": "core", "ext_modules": built}).get_command_obj("build_ext")
-            build.build_lib, build.build_temp, build.parallel = str(target), scratch, os.cpu_count()
-            build.ensure_finalized()
-            build.run()
-    finally:
-        os.chdir(back)
+class CannotCompileError(Exception):
+    """There is no compiler, or it failed."""
 
 
-class CompiledCore(BuildHookInterface[Any]):
-    """Puts the extensions into the wheel, if it is to have them."""
-
-    PLUGIN_NAME = "custom"
-
-    def dependencies(self) -> list[str]:
-        """What the build needs besides."""
-        return ["cython>=3.1", "setuptools>=77"] if os.environ.get("PURGATORY_COMPILED") == "1" else []
-
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Before the wheel is put together."""
-        if version != "standard" or os.environ.get("PURGATORY_COMPILED") != "1":
-            return
-        target = Path(self.directory).resolve() / "core"
-        compile_core(HERE, target)
-        build_data["pure_python"] = False
-        build_data["infer_tag"] = True
-        for extension in target.rglob("*.so"):
-            build_data["force_include"][str(extension)] = str(extension.relative_to(target))
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """After it."""
-        del version, build_data, artifact_path
-        shutil.rmtree(Path(self.directory).resolve() / "core", ignore_errors=True)
+def suffix() -> str:
+    """What an extension's file name ends with, for this interpreter."""
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
 
 
-def main() -> None:
+def compile_one(name: str, target: Path, flags: tuple[str, ...]) -> None:
+    """Compile and link one extension.
+
+    Raises:
+        CannotCompileError: with the reason in a line, or the compiler's own words.
+    """
+    linker = shlex.split(os.environ.get("LDSHARED") or sysconfig.get_config_var("LDSHARED") or "")
+    if compiler := os.environ.get("CC"):
+        linker = [*shlex.split(compiler), *linker[1:]]
+    if not linker or shutil.which(linker[0]) is None:
+        raise CannotCompileError("no C compiler was found")
+    include = sysconfig.get_path("include")
+    if not Path(include, "Python.h").exists():
+        raise CannotCompileError(f"there is no Python.h in {include}")
+    position_independent = shlex.split(sysconfig.get_config_var("CCSHARED") or "-fPIC")
+    given = shlex.split(os.environ.get("CFLAGS", ""))
+    command = [*linker, *position_independent, "-std=c11", *flags, *WARNINGS, f"-I{include}", f"-I{HERE}", *given]
+    scratch = target.with_suffix(".part")
+    done = subprocess.run(  # noqa: S603  # the compiler that this interpreter was built with
+        [*command, str(HERE / SOURCES[name][0]), "-o", str(scratch)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        scratch.unlink(missing_ok=True)
+        raise CannotCompileError(f"the C compiler failed:\n{done.stderr.strip()}")
+    scratch.replace(target)  # at once: somebody may be importing it
+
+
+def compile_core(root: Path, flags: tuple[str, ...] = PLAIN, *, anew: bool = False) -> list[Path]:
+    """Compile the extensions into the tree ``root``, those that are older than their sources; all of them are returned.
+
+    Raises:
+        CannotCompileError: one could not be compiled.
+    """
+    built = []
+    for name, sources in SOURCES.items():
+        if not (HERE / sources[0]).exists():
+            continue
+        target = Path(root, name + suffix())
+        newest = max((HERE / source).stat().st_mtime for source in (*sources, "hatch_build.py"))
+        if anew or not target.exists() or target.stat().st_mtime < newest:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            compile_one(name, target, flags)
+        built.append(target)
+    return built
+
+
+if BuildHookInterface is not None:
+
+    class NativeCore(BuildHookInterface[Any]):
+        """Puts the extensions into the wheel; for an editable install, beside their sources."""
+
+        PLUGIN_NAME = "custom"
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+            """Before the wheel is put together."""
+            if os.environ.get("PURGATORY_PURE") == "1":
+                return
+            editable = version == "editable"
+            root = HERE if editable else Path(self.directory).resolve() / "native"
+            try:
+                built = compile_core(root, anew=not editable)
+            except CannotCompileError as error:
+                if os.environ.get("PURGATORY_NATIVE") == "1":
+                    raise
+                reason = str(error).splitlines()[0]
+                self.app.display_warning(f"purgatory: installed without its native edition, since {reason}")
+                return
+            if not editable:
+                build_data["pure_python"] = False
+                build_data["infer_tag"] = True
+                for extension in built:
+                    build_data["force_include"][str(extension)] = str(extension.relative_to(root))
+
+        def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+            """After it."""
+            del version, build_data, artifact_path
+            shutil.rmtree(Path(self.directory).resolve() / "native", ignore_errors=True)
+
+
+def main() -> int:
     """See the module's header."""
-    parser = argparse.ArgumentParser(description="Copy the tree and compile its core.")
-    parser.add_argument("tree", type=Path, help="where to; what is there is removed")
-    parser.add_argument("--quick", action="store_true", help="without optimization, to see whether it works at all")
+    parser = argparse.ArgumentParser(description="Compile the native edition in place.")
+    parser.add_argument("--sanitize", action="store_true", help="with the address and undefined-behaviour sanitizers")
     given = parser.parse_args()
-    tree = given.tree.resolve()
-    shutil.rmtree(tree, ignore_errors=True)
-    shutil.copytree(HERE, tree, ignore=shutil.ignore_patterns(*NOT_COPIED, tree.name))
-    compile_core(tree, tree, optimize="-O0" if given.quick else "-O3")
-    print(f"compiled core: {tree}")  # noqa: T201
+    try:
+        built = compile_core(HERE, SANITIZED if given.sanitize else PLAIN, anew=given.sanitize)
+    except CannotCompileError as error:
+        print(f"the native edition can't be compiled: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    print("native:", *[path.relative_to(HERE) for path in built])  # noqa: T201
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -13,12 +13,15 @@ This package knows time and nothing else: no operations, no metrics, no logging.
 """
 
 from timer._base import InlineExecutor, Submits, Timer, TimerStatistics, report_task_error
+from timer._batch import Batch
 from timer._bucket import TimerTaskList
 from timer._check import check_invariants
 from timer._clock import NS_PER_MS, Clock, ManualClock, system_clock
+from timer._edition import CORE
 from timer._errors import (
     DelayTypeError,
     DelayValueError,
+    TaskHeld,
     TimerClosed,
     TimerConfigError,
     TimerError,
@@ -30,9 +33,14 @@ from timer._task import MISSING, TimerTask, TimerTaskEntry, checked_delay_ms
 from timer._timer import SystemTimer
 from timer._wheel import TimingWheel
 
+#: Whether the native edition runs.
+COMPILED: bool = CORE is not None
+
 __all__ = [
+    "COMPILED",
     "MISSING",
     "NS_PER_MS",
+    "Batch",
     "Clock",
     "DelayTypeError",
     "DelayValueError",
@@ -43,6 +51,7 @@ __all__ = [
     "Submits",
     "SystemTimer",
     "SystemTimerReaper",
+    "TaskHeld",
     "Timer",
     "TimerClosed",
     "TimerConfigError",

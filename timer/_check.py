@@ -53,7 +53,7 @@ def check_invariants(timer: SystemTimer) -> None:
             assert bucket.first <= tick < bucket.end, (
                 f"{task!r}, due at tick {tick}, is in [{bucket.first}, {bucket.end})"
             )
-        assert not timer._cascading, "a cascade was left unfinished"
+        assert not timer._cascade, "a cascade was left unfinished"
         elsewhere = sum(map(len, timer._waiting())) - len(tasks)
         pending = len(tasks) + elsewhere
     assert timer.size == pending, f"size says {timer.size}, the wheel holds {pending}"

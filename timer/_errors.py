@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["DelayTypeError", "DelayValueError", "TimerClosed", "TimerConfigError", "TimerError", "TimerFull"]
+__all__ = [
+    "DelayTypeError",
+    "DelayValueError",
+    "TaskHeld",
+    "TimerClosed",
+    "TimerConfigError",
+    "TimerError",
+    "TimerFull",
+]
 
 
 class TimerError(Exception):
@@ -76,3 +84,18 @@ class TimerFull(TimerError, RuntimeError):
         )
         self.name = name
         self.limit = limit
+
+
+class TaskHeld(TimerError, RuntimeError):
+    """A pending task was added again, but whoever holds it keeps an account of it, and it isn't anybody else's to move.
+
+    Attributes:
+        task: the task. It is where it was.
+    """
+
+    def __init__(self, task: object) -> None:
+        super().__init__(
+            f"{type(task).__qualname__} is pending already, and held by its purgatory, not by whoever adds it; "
+            "to move its deadline use extend()"
+        )
+        self.task = task

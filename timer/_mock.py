@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from timer._clock import ManualClock
 from timer._task import checked_delay_ms
@@ -50,13 +50,12 @@ class MockTimer(SystemTimer):
     ) -> None:
         #: The clock that the timer runs on.
         self.clock = ManualClock()
-        self._held = _Held()
+        self._held: list[TimerTaskList] = []  # what is due, until time is moved
         super().__init__(
             name,
             tick_ms=tick_ms,
             wheel_size=wheel_size,
             clock=self.clock,
-            executor=self._held,
             max_pending=max_pending,
             on_error=on_error,
         )
@@ -74,16 +73,15 @@ class MockTimer(SystemTimer):
             Whether anything ran.
         """
         self.clock.advance(checked_delay_ms(timeout_ms))
-        fired = self._dispatcher.fired
+        total = self._dispatcher.total
+        fired = total.fired
         self._collect()
-        while self._held.calls:
+        while self._held:
             # Everything that is due, as one batch, for the order of deadlines.
-            batch = [bucket for call, _ in self._held.calls for bucket in call]
-            count = sum(count for _, count in self._held.calls)
-            self._held.calls.clear()
-            self._dispatcher.run(batch, count)
+            buckets, self._held = self._held, []
+            self._dispatcher.run(buckets)
             self._collect()
-        return self._dispatcher.fired > fired
+        return total.fired > fired
 
     def shutdown(self) -> list[TimerTask]:
         """Run what was due already, then stop for good and return what was pending, earliest first."""
@@ -93,26 +91,17 @@ class MockTimer(SystemTimer):
 
     def _waiting(self) -> list[TimerTaskList]:
         # What is due waits for the next advance.
-        return [*super()._waiting(), *(bucket for batch, _ in self._held.calls for bucket in batch)]
+        return [*super()._waiting(), *self._held]
+
+    def _hand_over(self, buckets: list[TimerTaskList]) -> None:
+        self._held += buckets
+
+    def _put_back(self, buckets: list[TimerTaskList]) -> None:
+        self._held[:0] = buckets
 
     def _collect(self) -> None:
         with self._lock:
             self._flush()
-            while self._cascading:
-                self._cascade()
+            while self._cascade:
+                self._move_a_slice()
             self._flush()
-
-    def _put_back(self, batch: list[TimerTaskList]) -> None:
-        self._held.calls.insert(0, ([bucket for bucket in batch if bucket], 0))
-
-
-class _Held:
-    """An executor that holds what it is given until the timer is advanced."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[list[TimerTaskList], int]] = []
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> None:
-        """Keep the batch."""
-        del fn
-        self.calls.append((args[0], args[1]))

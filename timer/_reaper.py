@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING
 
 from timer._base import Timer
 from timer._errors import TimerClosed, TimerConfigError
-from timer._timer import SystemTimer
 
 if TYPE_CHECKING:
+    from timer._base import TimerStatistics
     from timer._task import TimerTask
 
 __all__ = ["Driver", "SystemTimerReaper"]
 
-#: How long a driver waits at a time in a timer that is not ours and can't be woken, in milliseconds.
-_FOREIGN_WAIT_MS = 200
-
 
 class Driver:
-    """A daemon thread that calls ``advance_clock`` on a timer until it is stopped.
+    """A daemon thread that expires what comes due in a timer, until it is stopped or the timer is shut down.
+
+    Any timer will do, by :meth:`Timer.advance_until`. How promptly it stops is up to the timer: at once where waking
+    makes it look again, as ``SystemTimer`` does, and within a fifth of a second where it says nothing about it.
 
     Args:
         name: names the thread.
@@ -76,25 +76,21 @@ class Driver:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopped and not self._is_over():
+        while not self._is_over():
             try:
-                self._drive()
+                while not self._is_over():
+                    self._heartbeat_ns = time.monotonic_ns()
+                    self._timer.advance_until(self._is_stopped)
             except BaseException as error:  # noqa: BLE001  # whatever it is, expiry must go on
                 self._restarts += 1
                 self._on_restart(error, self._restarts)
                 time.sleep(0.01)  # a cause that stays must not become a busy loop
 
-    def _drive(self) -> None:
-        timer = self._timer
-        while not self._stopped and not self._is_over():
-            self._heartbeat_ns = time.monotonic_ns()
-            if isinstance(timer, SystemTimer):
-                timer._advance(None, lambda: self._stopped)
-            else:
-                timer.advance_clock(_FOREIGN_WAIT_MS)
+    def _is_stopped(self) -> bool:
+        return self._stopped
 
     def _is_over(self) -> bool:
-        return isinstance(self._timer, SystemTimer) and self._timer.is_closed
+        return self._stopped or self._timer.is_closed
 
 
 def _report(error: BaseException, restarts: int) -> None:
@@ -119,16 +115,25 @@ class SystemTimerReaper(Timer):
     def __init__(self, name: str, timer: Timer) -> None:
         if not isinstance(timer, Timer) or timer.is_driven:
             raise TimerConfigError("timer", timer, "a Timer that nothing drives yet")
-        if isinstance(timer, SystemTimer):
-            timer._reaped = True
         self._timer = timer
         self._closing = threading.Lock()
         self._driver: Driver | None = Driver(name, timer)
+        timer.driven_by(self._driver)
 
     @property
     def timer(self) -> Timer:
         """The timer that is driven."""
         return self._timer
+
+    @property
+    def inner(self) -> Timer:
+        """The timer that holds the tasks: the one that is driven, or what that was put around."""
+        return self._timer.inner
+
+    @property
+    def name(self) -> str:
+        """The driven timer's name."""
+        return self._timer.name
 
     @property
     def driver(self) -> Driver | None:
@@ -141,27 +146,48 @@ class SystemTimerReaper(Timer):
         return True
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the reaper, or the timer under it, was shut down."""
+        return self._driver is None or self._timer.is_closed
+
+    @property
     def size(self) -> int:
         """How many tasks are pending."""
         return self._timer.size
 
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once, when its delay from now has passed.
+        """Run ``task`` once, when its delay from now has passed; a pending task is moved.
 
         Raises:
             TimerClosed: the reaper is shut down.
         """
         if self._driver is None:
-            raise TimerClosed(getattr(self._timer, "name", "timer"))
+            raise TimerClosed(self._timer.name)
         self._timer.add(task)
+
+    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have."""
+        return self._timer.put_off(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:
         """Wait and expire as the thread does, beside it. There is hardly a reason to."""
         return self._timer.advance_clock(timeout_ms)
 
+    def advance_until(self, stopped: Callable[[], bool]) -> bool:
+        """Wait and expire as the thread does, beside it."""
+        return self._timer.advance_until(stopped)
+
     def wake(self) -> None:
         """Make the thread look again."""
         self._timer.wake()
+
+    def now_ns(self) -> int:
+        """The driven timer's clock."""
+        return self._timer.now_ns()
+
+    def statistics(self) -> TimerStatistics | None:
+        """The driven timer as it is now; None if it keeps no account."""
+        return self._timer.statistics()
 
     def shutdown(self) -> list[TimerTask]:
         """Stop the thread and shut down the timer, once; returns what was pending, earliest first."""

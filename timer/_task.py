@@ -21,9 +21,10 @@ gets the task. Why who takes it out leaves ``_bucket`` alone:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from timer._clock import NS_PER_MS
+from timer._edition import CORE
 from timer._errors import DelayTypeError, DelayValueError
 
 if TYPE_CHECKING:
@@ -54,16 +55,22 @@ def checked_delay_ms(delay_ms: object) -> int:
 class TimerTaskEntry:
     """All of a task but what it does: its delay, when it is due, and which bucket holds it."""
 
-    __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms")
+    __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms", "_moved_ns")
+
+    #: Whether ``Timer.add`` may move a task of this class that is pending. Whoever keeps an account of such tasks says
+    #: no, so that nobody moves one past him.
+    _movable: ClassVar[bool] = True
 
     _bucket: TimerTaskList | None
     _deadline_ns: int
     _delay_ms: int
+    _moved_ns: int
 
     def __init__(self, delay_ms: int = 0) -> None:
         self._bucket = None
         self._deadline_ns = 0
         self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+        self._moved_ns = 0
 
     @property
     def deadline_ns(self) -> int:
@@ -74,7 +81,13 @@ class TimerTaskEntry:
     def is_pending(self) -> bool:
         """Whether a timer holds the task."""
         bucket = self._bucket
-        return bucket is not None and self in bucket
+        if bucket is None:
+            return False
+        if self in bucket:
+            return True
+        with bucket.lock:  # or it is just being moved: see _withdraw
+            bucket = self._bucket
+            return bucket is not None and self in bucket
 
     @property
     def delay_ms(self) -> int:
@@ -83,10 +96,13 @@ class TimerTaskEntry:
 
     @property
     def added_ns(self) -> int:
-        """When the task was last added to a timer, on that timer's clock; 0 before it ever was."""
-        return self._deadline_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
+        """When the task was last added to a timer, on that timer's clock; 0 before it ever was.
 
-    def cancel(self) -> bool:
+        Putting a task off doesn't change it.
+        """
+        return self._deadline_ns - self._moved_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
+
+    def _withdraw(self) -> bool:
         """Take the task out of its timer.
 
         Returns:
@@ -97,11 +113,15 @@ class TimerTaskEntry:
             return False
         if bucket.pop(self, MISSING) is not MISSING:
             return True
-        # It is not where it was said to be: it ran, or a cascade is moving it just now. A cascade moves under the
-        # timer's lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
+        # It is not where it was said to be: it ran, or is being moved just now. Moving is done under the timer's lock,
+        # so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
         with bucket.lock:
             bucket = self._bucket
             return bucket is not None and bucket.pop(self, MISSING) is not MISSING
+
+
+if not TYPE_CHECKING and CORE is not None:
+    TimerTaskEntry = CORE.TimerTaskEntry
 
 
 class TimerTask(TimerTaskEntry):
@@ -109,7 +129,7 @@ class TimerTask(TimerTaskEntry):
 
     A delay of zero or less means "already due". A task may be added again, to the same timer or to another, and
     adding one that is pending moves it. Two threads that add *the same task* at the same time must agree among
-    themselves who does.
+    themselves who does; cancelling and putting off may be done from any thread at any time.
 
     >>> class Ping(TimerTask):
     ...     def run(self) -> None:
@@ -132,6 +152,9 @@ class TimerTask(TimerTaskEntry):
                     f"{cls.__qualname__} defines {name}, but tasks are told apart by identity; "
                     "with attrs or dataclasses say eq=False"
                 )
+
+    #: The public name. A name and not a call, which would cost an add and a cancel a fifth more.
+    cancel = TimerTaskEntry._withdraw
 
     def run(self) -> None:
         """Do what was put off. Called once per ``add``, on the timer's executor, unless cancelled before."""

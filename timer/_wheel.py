@@ -31,10 +31,10 @@ finest level again instead of being counted from where the hand was left.
 
 **One task, one bucket.** Adding to a bucket that exists needs no lock: three facts make it safe, two of them atomic
 dict operations. (1) An adder writes ``task._bucket``, inserts, then looks at ``bucket.closed``; if it is set, it takes
-the task back out, and only if *it* got it adds it again, under the lock. (2) Moving a task in a cascade happens under
-the lock: pop from the old bucket and, only if the pop got the task, write ``_bucket`` and insert into the new one.
-(3) A canceller that misses takes the lock, reads ``_bucket`` again and tries once more: the move it lost against is
-then complete. Without (3):
+the task back out, and only if *it* got it adds it again, under the lock. (2) Moving a task, in a cascade or because it
+is put off, happens under the lock and in one way, ``TimerTaskList.take``: pop from the old bucket and, only if the pop
+got the task, write ``_bucket`` and insert into the new one. (3) A canceller that misses takes the lock, reads
+``_bucket`` again and tries once more: the move it lost against is then complete. Without (3):
 
     1. cancel() reads the old bucket from ``_bucket``
     2. the cascade pops the task from it, writes ``_bucket``, and inserts the task into the new bucket
@@ -64,8 +64,12 @@ from timer._errors import TimerConfigError
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
+    from typing import Final
 
-__all__ = ["TimingWheel", "WheelLevel"]
+__all__ = ["PLACES", "TimingWheel", "WheelLevel"]
+
+#: How many buckets are kept in mind.
+PLACES: Final = 256
 
 
 class WheelLevel:
@@ -90,14 +94,15 @@ class TimingWheel:
 
     Attributes:
         hand: every bucket up to this tick has been taken out.
-        known: coarse buckets that the timer found lately, by stretch of time. Emptied whenever one is taken out: a dict
-            that was emptied keeps its table, and nobody should keep that.
+        nowhere: a bucket that no task fits.
+        known: buckets that tasks were put into lately, or ``nowhere``. Forgotten whenever one is taken out: a dict that
+            was emptied keeps its table, and nobody should keep that.
 
     Raises:
         TimerConfigError: ``wheel_size`` is not a whole number of at least 1, which counts as 2.
     """
 
-    __slots__ = ("_levels", "_lock", "_occupied", "_slots", "_wheel_size", "hand", "known")
+    __slots__ = ("_levels", "_lock", "_occupied", "_slots", "_wheel_size", "hand", "known", "nowhere")
 
     def __init__(self, wheel_size: int, lock: threading.Lock) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
@@ -107,7 +112,8 @@ class TimingWheel:
         self._slots = 2 * self._wheel_size
         self._lock = lock
         self.hand = 0
-        self.known: dict[int, TimerTaskList] = {}
+        self.nowhere = TimerTaskList(0, 0, 0, lock, closed=True)
+        self.known = [self.nowhere] * PLACES
         self._levels = [WheelLevel(1, self._wheel_size, 0)]
         self._occupied: list[tuple[int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
 
@@ -158,10 +164,17 @@ class TimingWheel:
                 return first
             # Everyone in it was cancelled. An adder may be inserting at this moment: after closing, look again.
             bucket.closed = True
-            if len(bucket.copy()):
-                bucket.closed = False  # adders that saw the flag come by the lock and find it open
+            try:
+                deserted = bucket.is_deserted()
+                if deserted:
+                    self._detach(bucket)
+                else:
+                    bucket.closed = False  # adders that saw the flag come by the lock and find it open
+            except BaseException:  # an interrupt: nothing was taken out
+                bucket.closed = False
+                raise
+            if not deserted:
                 return first
-            self._detach(bucket)
             heappop(occupied)
         return None
 
@@ -220,8 +233,7 @@ class TimingWheel:
         bucket.closed = True
         level = self._levels[bucket.level]
         level.slots[bucket.first // level.span % self._slots] = None
-        if bucket.level:
-            self.known.clear()
+        self.known[:] = [self.nowhere] * PLACES
 
     def _move_hand(self, tick: int) -> None:
         if tick <= self.hand:

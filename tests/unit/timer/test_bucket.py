@@ -21,13 +21,46 @@ def test_bucket_keeps_the_order_of_arrival():
 
 
 def test_bucket_holds_a_task_once():
-    """Adding a task to the bucket that it is in leaves one of it."""
+    """Moving a task to the bucket that it is in leaves one of it, behind those that were there."""
     bucket = TimerTaskList(3, 4, 0, threading.Lock())
-    task = Ping(3)
-    bucket[task] = None
-    bucket[task] = None
+    task, other = Ping(3), Ping(3)
+    bucket.put(task)
+    bucket.put(other)
 
-    assert [task] == list(bucket)
+    assert bucket.take(task, bucket, 5_000_000)
+    assert ([other, task], 2) == (bucket.tasks(), len(bucket))
+    assert 5_000_000 == task.deadline_ns
+
+
+def test_only_what_is_there_is_taken():
+    """A task that has left the bucket it is looked for in is left alone, and so are its times."""
+    lock = threading.Lock()
+    bucket, source, third = (TimerTaskList(3, 4, 0, lock) for _ in range(3))
+    task = Ping(3)
+    third.put(task)
+
+    assert not bucket.take(task, source, 5_000_000)
+    assert (False, True, 0) == (task in bucket, task in third, task.deadline_ns)
+
+
+def test_bucket_gives_its_tasks_in_slices():
+    """Whoever takes out what he is given, a slice at a time, is given everything once, but for what left meanwhile."""
+    lock = threading.Lock()
+    bucket, target = TimerTaskList(3, 4, 1, lock), TimerTaskList(3, 4, 0, lock)
+    tasks = [Ping(3) for _ in range(7)]
+    for task in tasks:
+        bucket.put(task)
+    given = []
+    for some in bucket.slices(3):
+        given.append(some)
+        for task in some:
+            target.take(task, bucket)
+        tasks[4].cancel()
+
+    assert tasks[:3] == given[0]
+    assert [*tasks[:4], *tasks[5:]] == target.tasks()
+    assert 0 == len(bucket)
+    assert bucket.is_deserted()
 
 
 def test_bucket_tells_its_span():
@@ -45,7 +78,7 @@ def test_add_that_finds_a_closed_bucket_goes_elsewhere():
     with timer._lock:
         closed = timer._wheel.pop_any()  # as a flush does it, between an adder's look and its insertion
     task = Ping(5)
-    timer._recent = closed
+    timer._known[:] = [closed] * len(timer._known)
     timer.add(task)
 
     assert task not in closed

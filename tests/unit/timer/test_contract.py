@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from tests.support import Ping, eventually
-from timer import DelayTypeError, DelayValueError, TimerClosed, TimerConfigError, TimerFull
+from timer import DelayTypeError, DelayValueError, TaskHeld, TimerClosed, TimerConfigError, TimerFull
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -383,3 +383,187 @@ def test_cancelling_all_leaves_nothing_to_do(bench, timer):
 
     assert 0 == timer.size
     assert [] == [task for task in tasks if task.log]
+
+
+# -- putting off
+
+
+def test_task_put_off_runs_by_its_new_deadline(bench, timer):
+    """A pending task that is put off runs once, when the new delay has passed from then."""
+    task = Ping(60, clock=bench.clock)
+    timer.add(task)
+    before_ns = task.deadline_ns
+    bench.pass_ms(timer, 2)
+
+    assert timer.put_off(task, 90)
+    assert before_ns + 30_000_000 < task.deadline_ns
+    assert 1 == timer.size
+    bench.pass_ms(timer, 70)
+    assert [] == task.log
+    bench.pass_ms(timer, 30)
+    assert bench.ran(task)
+    assert [task] == task.log
+    assert task.deadline_ns <= task.ran_ns[0]
+
+
+def test_task_put_off_to_an_earlier_time_runs_then(bench, timer):
+    """A new delay may be shorter than what is left of the old one."""
+    task = Ping(60_000)
+    timer.add(task)
+
+    assert timer.put_off(task, 5)
+    bench.pass_ms(timer, 6)
+    assert bench.ran(task)
+
+
+@pytest.mark.parametrize("delay_ms", [0, -5])
+def test_task_put_off_to_now_runs_promptly(bench, timer, delay_ms):
+    """A new delay of zero or less means: due already."""
+    task = Ping(60_000)
+    timer.add(task)
+
+    assert timer.put_off(task, delay_ms)
+    bench.pass_ms(timer, 0)
+    assert bench.ran(task)
+
+
+def test_task_put_off_for_ages_waits(bench, timer):
+    """A delay too long for 64 bits of nanoseconds is one like any other."""
+    task = Ping(50)
+    timer.add(task)
+    added_ns = task.added_ns
+
+    assert timer.put_off(task, 10**16)
+    assert task.deadline_ns > 10**21
+    assert added_ns == task.added_ns
+    assert timer.put_off(task, 1)
+    bench.pass_ms(timer, 2)
+    assert bench.ran(task)
+
+
+def test_only_a_pending_task_is_put_off(bench, timer):
+    """One that was never added, was cancelled or has run is left alone, and so is one of another timer's."""
+    new, cancelled, run, foreign = Ping(50), Ping(50), Ping(0), Ping(50_000)
+    timer.add(cancelled)
+    cancelled.cancel()
+    timer.add(run)
+    bench.pass_ms(timer, 1)
+    assert bench.ran(run)
+    bench.make().add(foreign)
+    deadline_ns = foreign.deadline_ns
+
+    assert [False] * 4 == [timer.put_off(task, 90) for task in (new, cancelled, run, foreign)]
+    assert 0 == timer.size
+    assert (0, deadline_ns) == (new.deadline_ns, foreign.deadline_ns)
+
+
+def test_running_task_is_not_put_off(bench, timer):
+    """A task that is running has come too far."""
+    answers = []
+    task = Ping(1)
+    task.do = lambda: answers.append(timer.put_off(task, 1))
+    timer.add(task)
+    bench.pass_ms(timer, 1)
+    assert bench.ran(task)
+
+    assert [False] == answers
+
+
+def test_task_put_off_remembers_when_it_was_added(bench, timer):
+    """However often a task is put off, it knows when it was added, and with what delay it was made."""
+    task = Ping(50_000)
+    timer.add(task)
+    added_ns = task.added_ns
+    for delay_ms in (70_000, 40_000, 90_000):
+        bench.pass_ms(timer, 1)
+        timer.put_off(task, delay_ms)
+
+    assert (added_ns, 50_000) == (task.added_ns, task.delay_ms)
+    timer.add(task)
+    assert task.added_ns > added_ns
+    assert task.deadline_ns == task.added_ns + 50_000 * 1_000_000
+
+
+def test_putting_off_is_counted(bench, timer):
+    """Statistics tell how often a task was put off."""
+    task = Ping(50_000)
+    timer.put_off(task, 5)
+    timer.add(task)
+    for _ in range(3):
+        timer.put_off(task, 60_000)
+
+    assert 3 == timer.statistics().put_off
+
+
+def test_closed_timer_puts_nothing_off(bench, timer):
+    """What was pending at the shutdown is its receiver's, and isn't put off any more."""
+    task = Ping(50_000)
+    timer.add(task)
+    timer.shutdown()
+
+    assert not timer.put_off(task, 5)
+    assert not task.is_pending
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "error"), [("5", DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)]
+)
+def test_new_delay_is_checked(timer, delay_ms, error):
+    """A new delay that is none changes nothing."""
+    task = Ping(50_000)
+    timer.add(task)
+    deadline_ns = task.deadline_ns
+    with pytest.raises(error):
+        timer.put_off(task, delay_ms)
+
+    assert task.is_pending
+    assert deadline_ns == task.deadline_ns
+
+
+# -- tasks that are held
+
+
+class Held(Ping):
+    """A task of a class that nobody but its owner moves."""
+
+    _movable = False
+
+    def cancel(self):
+        """Means something else to its owner."""
+        raise AssertionError("the timer called what is not its own")
+
+
+def test_task_that_its_owner_holds_is_not_moved(bench, timer):
+    """Adding such a task while it is pending raises and changes nothing; before and after it can be added."""
+    task = Held(1)
+    timer.add(task)
+    deadline_ns = task.deadline_ns
+    with pytest.raises(TaskHeld, match=r"extend\(\)") as caught:
+        timer.add(task)
+
+    assert task is caught.value.task
+    assert (deadline_ns, True) == (task.deadline_ns, task.is_pending)
+    assert timer.put_off(task, 2)
+    bench.pass_ms(timer, 3)
+    assert bench.ran(task)
+    timer.add(task)
+    bench.pass_ms(timer, 3)
+    assert [task, task] == task.log
+
+
+def test_timer_never_calls_cancel(bench, timer):
+    """A subclass may give ``cancel`` a wider meaning: to the timer it is nothing."""
+
+    class Wide(Held):
+        _movable = True
+
+    task = Wide(50_000)
+    timer.add(task)
+    timer.add(task)
+    bench.make().add(task)
+
+    assert 0 == timer.size
+    assert task._withdraw()
+    timer.add(task)
+    timer.shutdown()
+    assert not task.is_pending

@@ -184,6 +184,58 @@ def test_task_moved_after_its_bucket_was_handed_over(clock):
     assert [task] == task.log
 
 
+def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
+    """A task put off into a coarse bucket isn't run when that bucket is taken out to be emptied, ahead of its time."""
+    timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
+    others = [Ping(100) for _ in range(600)]  # more than are moved at a time
+    second = Ping(5, clock=clock)
+
+    def meanwhile():
+        assert timer.put_off(second, 100)
+        for task in others:
+            timer.add(task)
+        clock.advance(90)
+        with timer._lock:  # as a driver that has just begun to empty the bucket leaves it
+            bucket = timer._wheel.pop_due(timer._tick_now())
+            assert second in bucket
+            timer._cascade.begin(bucket)
+
+    timer.add(Ping(5, do=meanwhile))
+    timer.add(second)
+    clock.advance(5)
+    timer.advance_clock(0)
+    clock.advance(100)
+    timer.advance_clock(0)
+
+    assert [second] == second.log
+    assert second.deadline_ns <= second.ran_ns[0]
+
+
+def test_batch_may_be_run_a_few_tasks_at_a_time(clock):
+    """An executor may call a batch for some tasks at a time; it says whether there may be more, and counts on."""
+    runs = []
+
+    class Patient:
+        def submit(self, run):
+            runs.append(run)
+
+    timer = SystemTimer(clock=clock, executor=Patient())
+    tasks = [Ping(delay_ms) for delay_ms in (3, 1, 2, 1, 3)]
+    for task in tasks:
+        timer.add(task)
+    clock.advance(3)
+    timer.advance_clock(0)
+    (run,) = runs
+    told = []
+    for _ in range(3):
+        more = run(2)
+        told.append((more, timer.statistics().handed_over, timer.statistics().fired))
+        tasks[4].cancel()
+
+    assert [(True, 3, 2), (True, 1, 4), (False, 0, 4)] == told
+    assert [1, 1, 1, 1, 0] == [len(task.log) for task in tasks]
+
+
 def test_given_executor_is_not_shut_down(clock):
     """An executor that was given is its owner's to shut down."""
     with ThreadPoolExecutor(1) as executor:
@@ -320,14 +372,14 @@ def test_task_cancelled_and_added_again_while_a_cascade_moves_it(clock, monkeypa
     timer.add(other)
     helper = []
 
-    def pop(bucket, key, *default):
+    def take_out(bucket, key):
         if key is task and bucket.level == 1 and not helper:
             helper.append(threading.Thread(target=lambda: [task.cancel(), timer.add(task)], daemon=True))
             helper[0].start()
             helper[0].join(0.05)
-        return dict.pop(bucket, key, *default)
+        dict.__delitem__(bucket, key)
 
-    monkeypatch.setattr(TimerTaskList, "pop", pop, raising=False)
+    monkeypatch.setattr(TimerTaskList, "__delitem__", take_out, raising=False)
     clock.advance(8)
     timer.advance_clock(0)
     helper[0].join(PATIENCE_S)

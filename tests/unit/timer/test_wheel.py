@@ -158,7 +158,7 @@ def test_next_tick_is_known_without_walking():
     """The next bucket to be taken out is found at once, however far it is: a coarse one a span ahead."""
     wheel = TimingWheel(20, threading.Lock())
     bucket, new = wheel.place(20**8 + 5)
-    bucket[Ping(1)] = None
+    bucket.put(Ping(1))
 
     assert new
     assert bucket.first - wheel.levels[bucket.level].span == wheel.next_tick()

@@ -1,0 +1,114 @@
+"""What is true of every timer, also of one that defines nothing but what it must."""
+
+import time
+
+import pytest
+
+from tests.support import PATIENCE_S, Ping, eventually
+from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed
+
+
+class Plain(Timer):
+    """A timer of somebody else's, around one of ours, that says nothing of itself."""
+
+    def __init__(self):
+        self.under = MockTimer()
+
+    def add(self, task):
+        self.under.add(task)
+
+    def advance_clock(self, timeout_ms):
+        return self.under.advance_clock(timeout_ms)
+
+    @property
+    def size(self):
+        return self.under.size
+
+    def shutdown(self):
+        return self.under.shutdown()
+
+
+@pytest.fixture
+def plain():
+    with Plain() as timer:
+        yield timer
+
+
+def test_timer_that_says_nothing_of_itself(plain):
+    """It is its own innermost timer, bears its class's name, and isn't known to be driven or closed."""
+    assert plain is plain.inner
+    assert ("Plain", None, None) == (plain.name, plain.driver, plain.statistics())
+    assert (False, False) == (plain.is_driven, plain.is_closed)
+    assert plain.wake() is None
+
+
+def test_its_clock_is_the_systems(plain):
+    """A timer that doesn't name its clock is taken to go by the monotonic one."""
+    before_ns = time.monotonic_ns()
+
+    assert before_ns <= plain.now_ns() <= time.monotonic_ns()
+
+
+def test_task_is_put_off_by_any_timer(plain):
+    """A timer that doesn't say how is asked to add the task again, with the new delay from now."""
+    task = Ping(50)
+    plain.advance_clock(1)
+    started_ns = plain.under.now_ns()
+    plain.add(task)
+    plain.advance_clock(20)
+
+    assert plain.put_off(task, 70)
+    assert (50, 0, 90_000_000) == (task.delay_ms, task.added_ns - started_ns, task.deadline_ns - started_ns)
+    assert not plain.advance_clock(69)
+    assert plain.advance_clock(1)
+    assert not plain.put_off(task, 5)
+
+
+def test_delay_survives_a_timer_that_refuses(plain):
+    """A task that is to be put off in a timer that was shut down meanwhile keeps its delay."""
+    task = Ping(50)
+    plain.add(task)
+    plain.under._closed = True  # as it is for a moment, before a shutdown takes the tasks out
+    with pytest.raises(TimerClosed):
+        plain.put_off(task, 70)
+
+    assert 50 == task.delay_ms
+    assert not task.is_pending
+
+
+def test_any_timer_is_driven(plain, no_threads_left):
+    """A driver needs nothing but ``advance_clock``, and stops within a moment."""
+    rounds = []
+    plain.advance_clock = lambda timeout_ms: rounds.append(timeout_ms) or time.sleep(0.001)
+    driver = Driver("driver", plain)
+
+    assert eventually(lambda: len(rounds) > 3)
+    began = time.monotonic()
+    driver.stop()
+    assert PATIENCE_S > time.monotonic() - began
+    assert not driver.thread.is_alive()
+
+
+def test_reaper_answers_for_what_it_drives(no_threads_left):
+    """A reaper's name, clock, figures and innermost timer are the driven timer's; the thread is known to both."""
+    timer = SystemTimer("pings")
+    with SystemTimerReaper("grim", timer) as reaper:
+        task = Ping(60_000)
+        reaper.add(task)
+
+        assert timer is reaper.inner
+        assert ("pings", 1, 1) == (reaper.name, reaper.size, reaper.statistics().pending)
+        assert abs(timer.now_ns() - reaper.now_ns()) < 10**10
+        assert reaper.driver is timer.driver
+        assert (True, True, False) == (timer.is_driven, reaper.is_driven, reaper.is_closed)
+        assert reaper.put_off(task, 90_000)
+    assert (True, True) == (timer.is_closed, reaper.is_closed)
+
+
+def test_reaper_reports_a_timer_shut_down_under_it(no_threads_left):
+    """A reaper whose timer was shut down by somebody else is closed too."""
+    timer = SystemTimer()
+    with SystemTimerReaper("grim", timer) as reaper:
+        timer.shutdown()
+
+        assert reaper.is_closed

@@ -1,0 +1,191 @@
+"""What only the native edition can get wrong: memory, and what it is handed that is no task."""
+
+import gc
+import random
+import sys
+import threading
+
+import pytest
+
+from tests.support import Ping
+from timer import InlineExecutor, ManualClock, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
+from timer._edition import CORE
+
+pytestmark = pytest.mark.native
+
+
+class Short(TimerTask):
+    """A task as small as they come."""
+
+    __slots__ = ("__dict__",)
+
+    def run(self):
+        """Nothing."""
+
+
+@pytest.fixture
+def timer():
+    with SystemTimer(clock=ManualClock(), executor=InlineExecutor()) as timer:
+        yield timer
+
+
+@pytest.mark.parametrize("what", [None, 5, object(), "task", TimerTask])
+def test_only_tasks_are_taken(timer, what):
+    """What is no task is refused wherever one is wanted, and nothing happens."""
+    bucket = TimerTaskList(0, 1, 0, timer._lock)
+    calls = [
+        lambda: timer.add(what),
+        lambda: timer.put_off(what, 5),
+        lambda: bucket.put(what),
+        lambda: bucket.pop(what, None),
+        lambda: bucket.take(what, bucket),
+        lambda: CORE.spread([what], 0, bucket, bucket, [None], 1, 0, 1, 0),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError):
+            call()
+    assert what not in bucket
+    assert 0 == timer.size
+
+
+@pytest.mark.parametrize("source", [None, [], {}])
+def test_only_buckets_are_taken_from(timer, source):
+    """What is no bucket is refused where one is wanted."""
+    bucket, task = TimerTaskList(0, 1, 0, timer._lock), Ping(1)
+    with pytest.raises(TypeError):
+        bucket.take(task, source)
+    with pytest.raises(TypeError):
+        CORE.spread([task], 0, source, bucket, [None], 1, 0, 1, 0)
+    with pytest.raises(TypeError):
+        CORE.Batch(timer._dispatcher, [source])
+
+
+def test_task_is_in_one_bucket():
+    """A task that is in a bucket can't be put into another without being taken out of the first."""
+    bucket, other = (TimerTaskList(0, 1, 0, threading.Lock()) for _ in range(2))
+    task = TimerTaskEntry(1)
+    bucket.put(task)
+    with pytest.raises(ValueError, match="already"):
+        other.put(task)
+
+    with pytest.raises(AttributeError):
+        task._bucket = None
+    assert (1, 0) == (len(bucket), len(other))
+
+
+def test_times_of_any_size(timer):
+    """Times may be written and read at any size, from small to huge and back."""
+    task = Ping(5)
+    for delay_ms in (10**30, 7, -(10**30), -7, 10**12, 10**12 + 1):
+        task._delay_ms = delay_ms
+        task._deadline_ns = delay_ms * 3
+        task._moved_ns = delay_ms // 2
+        assert (delay_ms, delay_ms * 3) == (task.delay_ms, task.deadline_ns)
+        assert delay_ms * 3 - delay_ms // 2 - delay_ms * 10**6 == task.added_ns
+    with pytest.raises(TypeError):
+        task._deadline_ns = 0.5
+
+
+def test_abandoned_timer_is_collected():
+    """A timer that nobody has any more, with tasks in it that know it, is garbage."""
+    freed = []
+
+    class Watched(Short):
+        def __del__(self):
+            freed.append(1)
+
+    def abandon():
+        timer = SystemTimer(clock=ManualClock(), executor=InlineExecutor())
+        for delay_ms in (1, 30, 500, 10_000, 10**20):
+            task = Watched(delay_ms)
+            task.timer = timer
+            timer.add(task)
+
+    abandon()
+    gc.collect()
+    assert 5 == sum(freed)
+
+
+def test_bucket_outlives_nobody():
+    """A bucket that is dropped with tasks in it is garbage with them, unless somebody has a task."""
+    bucket = TimerTaskList(0, 1, 0, threading.Lock())
+    kept, task = TimerTaskEntry(1), Short(2)
+    task.bucket = bucket
+    bucket.put(kept)
+    bucket.put(task)
+    del bucket, task
+    gc.collect()
+
+    assert kept.is_pending
+    assert 2 == len(kept._bucket)
+    assert kept._withdraw()
+    gc.collect()
+    assert not kept.is_pending
+
+
+def use(random_):
+    """Every way through a timer, at random."""
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=InlineExecutor(), wheel_size=4)
+    tasks = [Short(random_.choice([1, 3, 40, 900, 20_000, 10**15])) for _ in range(200)]
+    for _ in range(600):
+        task = random_.choice(tasks)
+        what = random_.random()
+        if what < 0.5:
+            timer.add(task)
+        elif what < 0.7:
+            timer.put_off(task, random_.choice([0, 2, 30, 5_000, 10**16]))
+        elif what < 0.9:
+            task.cancel()
+        else:
+            clock.advance(random_.randrange(30))
+            timer.advance_clock(0)
+    timer.pending()
+    timer.statistics()
+    timer.shutdown()
+
+
+def test_nothing_leaks():
+    """However many timers are used, no more memory is in use afterwards than before."""
+    random_ = random.Random(5)
+    used = []
+    for _ in range(8):
+        for _ in range(5):
+            use(random_)
+        gc.collect()
+        used.append(sys.getallocatedblocks())
+
+    assert used[-1] - used[2] < 500, used  # one a task would be 5,000, and one a timer is a pool that fills
+
+
+def test_nothing_leaks_where_something_raises(timer):
+    """Refusals and failing tasks leave no memory behind either."""
+
+    class Failing(Short):
+        def run(self):
+            raise OSError
+
+    def refuse():
+        task = Failing(0)
+        timer.add(task)
+        for call in (
+            lambda: TimerTaskEntry("5"),
+            lambda: TimerTaskEntry(float("nan")),
+            lambda: timer.add(5),
+            lambda: timer.put_off(task, "5"),
+            lambda: timer.put_off(task),
+            lambda: TimerTaskList(0, 1),
+            lambda: CORE.Batch(timer._dispatcher, [5]),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                call()
+
+    timer._dispatcher._on_error = lambda *_: None
+    used = []
+    for _ in range(6):
+        for _ in range(50):
+            refuse()
+        gc.collect()
+        used.append(sys.getallocatedblocks())
+
+    assert used[-1] - used[2] < 100, used
