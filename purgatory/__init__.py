@@ -1,29 +1,36 @@
 """Park what cannot be answered yet; complete it on events, expire the rest, each operation exactly once."""
 
-from purgatory import _flows
+from purgatory import _distribution, _edition, _rare  # noqa: F401  # _rare: hands itself to the native types
 from purgatory._actions import ActionQueue
 from purgatory._errors import (
     AlreadyParked,
     InvalidOperation,
     InvalidSetting,
+    InvalidTenant,
     NoKeys,
     PurgatoryClosed,
     PurgatoryError,
     PurgatoryFull,
+    ReservedName,
     UnhashableKey,
+    WaitCancelled,
     WatchKeysType,
 )
 from purgatory._future import DelayedFuture, DelayedFuturePurgatory
 from purgatory._live import live, on_start
+from purgatory._observers import Observer
 from purgatory._operation import DelayedOperation, LockLike
-from purgatory._outcome import Observer, Outcome
+from purgatory._outcome import Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
 from purgatory._slow import slow_callback_ms, slow_callbacks
 from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
-from purgatory._threshold import ThresholdPurgatory
+from purgatory._threshold import KeyedThresholdPurgatory, ThresholdPurgatory
+
+#: The version of the distribution.
+__version__: str = _distribution.VERSION
 
 #: Whether the core runs compiled (see docs/compiled.md), or as Python.
-COMPILED: bool = not _flows.__file__.endswith(".py")
+COMPILED: bool = _edition.CORE is not None
 
 __all__ = [
     "COMPILED",
@@ -35,6 +42,8 @@ __all__ = [
     "DelayedOperationPurgatory",
     "InvalidOperation",
     "InvalidSetting",
+    "InvalidTenant",
+    "KeyedThresholdPurgatory",
     "LockLike",
     "NoKeys",
     "Observer",
@@ -43,11 +52,14 @@ __all__ = [
     "PurgatoryError",
     "PurgatoryFull",
     "PurgatorySnapshot",
+    "ReservedName",
     "ShutdownReport",
     "ThresholdPurgatory",
     "Totals",
     "UnhashableKey",
+    "WaitCancelled",
     "WatchKeysType",
+    "__version__",
     "live",
     "on_start",
     "slow_callback_ms",

@@ -1,7 +1,7 @@
 """The command `purgatory`: one word says which part, and only that part is imported.
 
-Each part has a `cli` module with `main(argv) -> int`. A part whose extra isn't installed is named together
-with the line that installs it, instead of a traceback.
+Each part has a `cli` module with `main(argv) -> int`. What isn't installed is named together with the line that
+installs it, instead of a traceback, whether a part needs it at once or in the middle of a command.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from purgatory._distribution import NAME, VERSION
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_DISTRIBUTION: Final = "delayed-operation-purgatory"
 
 
 @attrs.frozen
 class _Part:
     module: str
     text: str
-    extra: str | None = None
+    extra: str  # brings what it, or a command of it, needs besides the base
 
 
 _PARTS: Final = {
-    "journal": _Part("purgatory.journal.cli", "look at, check, seal and serve a journal"),
+    "journal": _Part("purgatory.journal.cli", "look at, check, seal and serve a journal", "spark"),
     "pipeline": _Part("purgatory.pipeline.cli", "reports, clusters and planning on Spark", "spark"),
     "top": _Part("purgatory.console.cli", "watch a running service's purgatories", "console"),
 }
+
+#: An import that fails in these is no matter of extras.
+_OURS: Final = frozenset({"purgatory", "timer"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,26 +41,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in ("-h", "--help"):
         sys.stdout.write(_usage())
         return 0
+    if arguments and arguments[0] in ("-V", "--version"):
+        sys.stdout.write(f"{NAME} {VERSION}\n")
+        return 0
     part = _PARTS.get(arguments[0]) if arguments else None
     if part is None:
         what = f"unknown command {arguments[0]!r}\n\n" if arguments else ""
         sys.stderr.write(what + _usage())
         return 2
     try:
-        module = importlib.import_module(part.module)
+        status: int = importlib.import_module(part.module).main(arguments[1:])
     except ImportError as error:
-        if part.extra is None:
+        if (error.name or "").partition(".")[0] in _OURS:
             raise
-        sys.stderr.write(
-            f"purgatory {arguments[0]} needs something that is not installed ({error}).\n"
-            f"Install it with: pip install '{_DISTRIBUTION}[{part.extra}]'\n"
-        )
+        sys.stderr.write(f"purgatory {arguments[0]}: {error}; {_remedy(error, part)}\n")
         return 2
-    status: int = module.main(arguments[1:])
     return status
+
+
+def _remedy(error: ImportError, part: _Part) -> str:
+    if error.name in sys.stdlib_module_names:
+        return "this needs Linux or macOS"
+    return f"install it with: pip install '{NAME}[{part.extra}]'"
 
 
 def _usage() -> str:
     width = max(map(len, _PARTS))
     lines = "".join(f"  {name:<{width}}  {part.text}\n" for name, part in _PARTS.items())
-    return f"usage: purgatory COMMAND ...\n\ncommands:\n{lines}\nEach command has its own --help.\n"
+    return f"usage: purgatory COMMAND ... | --version\n\ncommands:\n{lines}\nEach command has its own --help.\n"

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
 __all__ = [
     "AlreadyParked",
     "InvalidOperation",
     "InvalidSetting",
+    "InvalidTenant",
     "NoKeys",
     "PurgatoryClosed",
     "PurgatoryError",
     "PurgatoryFull",
+    "ReservedName",
     "UnhashableKey",
+    "WaitCancelled",
     "WatchKeysType",
     "unhashable",
     "whole",
@@ -44,14 +47,32 @@ class PurgatoryFull(PurgatoryError, RuntimeError):
     Attributes:
         name: the purgatory's name.
         limit: its ``max_parked``.
+        tenant: whose operation it was, if places are divided by tenant; None otherwise.
     """
 
-    def __init__(self, name: str, limit: int) -> None:
-        super().__init__(
-            f"purgatory {name!r} holds its limit of {limit} parked operations; answer 'busy', or raise max_parked"
-        )
+    def __init__(self, name: str, limit: int, tenant: Hashable = None, reason: str | None = None) -> None:
+        if reason is None:
+            text = (
+                f"purgatory {name!r} holds its limit of {limit} parked operations; answer 'busy', or raise max_parked"
+            )
+        else:
+            text = f"purgatory {name!r} has no place for tenant {tenant!r}: {reason}"
+        super().__init__(text)
         self.name = name
         self.limit = limit
+        self.tenant = tenant
+
+
+class WaitCancelled(PurgatoryError, RuntimeError):
+    """Whoever awaited a result gets none: somebody took the wait out of the purgatory.
+
+    Attributes:
+        name: the purgatory's name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the wait was taken out of purgatory {name!r}, by cancel_for_key() or its own cancel()")
+        self.name = name
 
 
 class AlreadyParked(PurgatoryError, RuntimeError):
@@ -107,6 +128,35 @@ class InvalidOperation(PurgatoryError, TypeError):
     def __init__(self, operation: object, why: str) -> None:
         super().__init__(f"{type(operation).__qualname__} cannot be parked: {why}")
         self.operation = operation
+
+
+class InvalidTenant(PurgatoryError, TypeError):
+    """The ``tenant`` function of a purgatory doesn't say whose an operation is. The operation was not touched.
+
+    Attributes:
+        operation: the operation.
+    """
+
+    def __init__(self, operation: object, why: str) -> None:
+        super().__init__(f"the tenant of a {type(operation).__qualname__} can't be told: {why}")
+        self.operation = operation
+
+
+class ReservedName(PurgatoryError, AttributeError):
+    """A subclass, or an assignment, uses a name that is the library's own.
+
+    Attributes:
+        kind: the operation's type.
+        name: the name.
+    """
+
+    def __init__(self, kind: type, name: str, reserved: Iterable[str]) -> None:
+        super().__init__(
+            f"{kind.__qualname__}.{name} can't be set: {', '.join(reserved)} are what the library tells of an "
+            "operation; call yours something else"
+        )
+        self.kind = kind
+        self.name = name
 
 
 class InvalidSetting(PurgatoryError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._errors import InvalidSetting
 from purgatory._operation import DelayedOperation
@@ -15,12 +15,18 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from typing_extensions import TypeVar
+
     from purgatory._snapshot import PurgatorySnapshot, ShutdownReport
-    from timer import Timer
+    from timer import Submits, Timer
+
+    ResultT = TypeVar("ResultT", default=Any)  # a default, as in purgatory._operation_type
+else:
+    from typing import TypeVar
+
+    ResultT = TypeVar("ResultT")
 
 __all__ = ["DelayedFuture", "DelayedFuturePurgatory"]
-
-ResultT = TypeVar("ResultT")
 
 
 class DelayedFuture(DelayedOperation, Generic[ResultT]):
@@ -72,8 +78,16 @@ class DelayedFuture(DelayedOperation, Generic[ResultT]):
 class DelayedFuturePurgatory(Generic[ResultT]):
     """A purgatory for sets of ``concurrent.futures.Future``.
 
-    Callbacks of sets that had to wait run on one thread, ``<name>-executor``, made when the first is needed; those of
-    sets that are done already run inline; those at a timeout on the timer's executor.
+    Callbacks of sets that had to wait run on ``executor``; those of sets that are done already run inline; those at a
+    timeout on the timer's executor.
+
+    Args:
+        name: names it in logs and metrics.
+        timer: expires the sets; one of its own if not given.
+        broker_id: carried along for whoever runs several.
+        reaper_enabled: if False, the timer is driven by whoever calls its ``advance_clock``.
+        executor: anything with ``submit``; stays its owner's to close. If not given, one thread, ``<name>-executor``,
+            made when the first is needed.
 
     >>> from concurrent.futures import Future
     >>> answers = [Future(), Future()]
@@ -85,17 +99,24 @@ class DelayedFuturePurgatory(Generic[ResultT]):
     True
     """
 
-    __slots__ = ("_executor", "_lock", "_name", "_purgatory")
+    __slots__ = ("_executor", "_lock", "_name", "_own_executor", "_purgatory")
 
     def __init__(
-        self, name: str, *, timer: Timer | None = None, broker_id: int = 0, reaper_enabled: bool = True
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        broker_id: int = 0,
+        reaper_enabled: bool = True,
+        executor: Submits | None = None,
     ) -> None:
         self._purgatory: DelayedOperationPurgatory[DelayedFuture[ResultT]] = DelayedOperationPurgatory(
             name, timer=timer, broker_id=broker_id, reaper_enabled=reaper_enabled
         )
         self._name = name
         self._lock = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor = executor
+        self._own_executor: ThreadPoolExecutor | None = None
 
     @property
     def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[ResultT]]:
@@ -140,11 +161,11 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         """The purgatory as it is now."""
         return self._purgatory.snapshot()
 
-    def shutdown(self) -> ShutdownReport:
+    def shutdown(self) -> ShutdownReport[Any]:
         """Expire what is parked, so that every callback is called, and end the thread."""
         report = self._purgatory.shutdown()
         with self._lock:
-            executor = self._executor
+            executor = self._own_executor
         if executor is not None:
             executor.shutdown()
         return report
@@ -157,8 +178,10 @@ class DelayedFuturePurgatory(Generic[ResultT]):
     ) -> None:
         self.shutdown()
 
-    def _executor_now(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+    def _executor_now(self) -> Submits:
+        if self._executor is not None:
             return self._executor
+        with self._lock:
+            if self._own_executor is None:
+                self._own_executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+            return self._own_executor

@@ -9,16 +9,26 @@ costs 125, and the list is made in half the time of a lock. A ``del`` is no call
 An operation that shares the user's lock (``lock=``) has a :class:`SharedHold` instead, which speaks the same two words
 and means the lock.
 
+**Interrupts.** A ``KeyboardInterrupt`` strikes after a call, also one of ``acquire``, before its answer is noted
+anywhere. So the answer is noted by the call itself: ``extend(map(acquire, ...))`` is one call, and what it found is in
+the list when it is over. And a shared lock is given back by its own ``__exit__`` where it has one, as ``threading``'s
+have: a method of ours could be struck before its first line.
+
 Nobody ever waits for a hold but somebody who parks an operation that another thread is looking at already: that is
 :func:`wait_for`.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 __all__ = ["Hold", "LockLike", "SharedHold", "wait_for"]
+
+#: The types of the locks that ``threading`` has.
+_THREADINGS: Final = (type(threading.Lock()), type(threading.RLock()))
 
 #: How long a parker rests between its tries.
 REST_S: Final = 0.0001
@@ -37,19 +47,30 @@ class LockLike(Protocol):
 class SharedHold:
     """The hold of an operation whose lock is the user's too."""
 
-    __slots__ = ("lock",)
+    __slots__ = ("append", "lock")
 
     def __init__(self, lock: LockLike) -> None:
         self.lock = lock
+        #: Give it back; takes an argument, as a list's does.
+        self.append: Callable[[None], object] = lambda _: lock.release()
+        if isinstance(lock, _THREADINGS):
+            self.append = lock.__exit__  # type: ignore[assignment]  # in C, they take whatever they are given
 
     def __delitem__(self, place: int) -> None:
         """Take it, or raise ``IndexError``."""
-        if not self.lock.acquire(False):
+        if not self.acquire(False):
             raise IndexError("held")
 
-    def append(self, nothing: None) -> None:  # noqa: ARG002  # as a list is told
-        """Give it back."""
-        self.lock.release()
+    def acquire(self, blocking: bool) -> bool:
+        """Take it, at once or however long that takes; whether it was taken."""
+        answers: list[bool] = []
+        try:
+            answers.extend(map(self.lock.acquire, (blocking,)))
+            return answers[0]
+        except BaseException:
+            if any(answers):
+                self.lock.release()
+            raise
 
 
 Hold = list[None] | SharedHold
@@ -58,7 +79,7 @@ Hold = list[None] | SharedHold
 def wait_for(hold: Hold) -> None:
     """Take the hold, however long that takes."""
     if isinstance(hold, SharedHold):
-        hold.lock.acquire()
+        hold.acquire(True)
         return
     while True:
         try:

@@ -26,6 +26,8 @@ _lock = threading.Lock()
 def _renew() -> None:
     global _lock  # noqa: PLW0603  # a fork may have copied it while another thread held it
     _lock = threading.Lock()
+    for purgatory in list(_purgatories):
+        purgatory._start_over()
 
 
 def live() -> list[DelayedOperationPurgatory[Any]]:

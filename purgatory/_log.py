@@ -2,14 +2,25 @@
 
 The library configures no logging. What could come at the rate of requests is let through once a second for each cause,
 with the number kept back since (``suppressed``); the counters count all of it.
+
+**Where a line goes** is decided when it is written, by what the program has set up until then:
+
+- structlog, if the program has configured that: as an event with its fields;
+- else the standard ``logging``, to the logger ``purgatory``: ``event field=value ...``, with the same on the record as
+  ``record.event`` and ``record.fields`` for formatters that want them apart. So a program that has configured nothing
+  sees warnings and errors on standard error, as from any library, and nothing else.
+
+Rejected: structlog in any case. One that nobody has configured prints all levels on standard output, in the midst of
+what the program prints there.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -18,9 +29,72 @@ from purgatory._fork import in_child
 if TYPE_CHECKING:
     from purgatory._operation import Operation
 
-__all__ = ["Throttle", "log", "log_callback_error", "throttle"]
+__all__ = ["Log", "Throttle", "log", "log_callback_error", "throttle"]
 
-log: Any = structlog.get_logger("purgatory")
+
+class Log:
+    """Writes each line to where the program's lines go; see the module's header.
+
+    Args:
+        name: the logger's name.
+    """
+
+    __slots__ = ("_plain", "_structured")
+
+    def __init__(self, name: str) -> None:
+        self._plain = logging.getLogger(name)
+        self._structured: Any = structlog.get_logger(name)
+
+    def debug(self, event: str, /, **fields: object) -> None:
+        """What helps whoever looks closely."""
+        if structlog.is_configured():
+            self._structured.debug(event, **fields)
+        else:
+            self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, /, **fields: object) -> None:
+        """What happened, as it should."""
+        if structlog.is_configured():
+            self._structured.info(event, **fields)
+        else:
+            self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        """What somebody should look at."""
+        if structlog.is_configured():
+            self._structured.warning(event, **fields)
+        else:
+            self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        """What went wrong."""
+        if structlog.is_configured():
+            self._structured.error(event, **fields)
+        else:
+            self._write(logging.ERROR, event, fields)
+
+    def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+        if not self._plain.isEnabledFor(level):
+            return
+        error = fields.pop("exc_info", None)
+        shown = "".join(f" {name}={value!r}" for name, value in fields.items() if name != "stack")
+        self._plain.log(
+            level,
+            "%s%s%s",
+            event,
+            shown,
+            f"\n{fields['stack']}" if "stack" in fields else "",
+            exc_info=error if isinstance(error, BaseException) else None,
+            extra={"event": event, "fields": fields},
+            stacklevel=_CALLER,
+        )
+
+
+#: Which frame a record names as its own: that which called the method of :class:`Log`.
+_CALLER: Final = 3
+
+#: The log of this library.
+log: Final = Log("purgatory")
 
 
 class Throttle:

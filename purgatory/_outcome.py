@@ -1,14 +1,22 @@
-"""How an operation left the purgatory, and what it tells whoever listens."""
+"""The states of an operation, and how it left."""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Final
 
-if TYPE_CHECKING:
-    from purgatory._operation import DelayedOperation
+__all__ = ["Outcome"]
 
-__all__ = ["Observer", "Outcome"]
+# Small integers, because every step compares them. The table of who takes which step heads purgatory._operation.
+NEW: Final = 0
+ARRIVING: Final = 1
+PARKED: Final = 2
+#: A state above PARKED is an outcome, and is never left.
+IMMEDIATE: Final = 3
+SATISFIED: Final = 4
+EXPIRED: Final = 5
+CANCELLED: Final = 6
+FORCED: Final = 7
 
 
 class Outcome(enum.Enum):
@@ -27,18 +35,14 @@ class Outcome(enum.Enum):
     FORCED = "forced"
 
 
-class Observer(Protocol):
-    """Someone who is told of each operation that comes and goes.
-
-    Called on whatever thread parks or finishes the operation, perhaps with the operation's lock held: be quick, and
-    call nothing that waits. What an observer raises is contained, logged and counted.
-
-    An observer may have a third method, ``leaving(operation)``: called when the outcome is decided, before the hooks.
-    One that has ``parked = None`` is not asked about that.
-    """
-
-    def parked(self, operation: DelayedOperation, /) -> None:
-        """``operation`` was parked. It may have finished already, or finish meanwhile."""
-
-    def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:
-        """``operation`` left, its hooks have run; ``error`` is what one of them raised."""
+#: The outcome that a state stands for; None while there is none.
+OUTCOMES: Final = (
+    None,
+    None,
+    None,
+    Outcome.IMMEDIATE,
+    Outcome.SATISFIED,
+    Outcome.EXPIRED,
+    Outcome.CANCELLED,
+    Outcome.FORCED,
+)

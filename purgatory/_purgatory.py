@@ -1,49 +1,52 @@
 """The purgatory: parks operations under watch keys, checks them on events, expires them when their time is up.
 
-Three flows, each to be read here from top to bottom:
+Three flows run through it:
 
-- **park**, :meth:`DelayedOperationPurgatory.try_complete_else_watch`: the operation's lock -> ``try_complete`` -> watch
+- **park**, ``try_complete_else_watch`` in ``purgatory._parking``: the operation's hold -> ``try_complete`` -> watch
   under every key -> ``try_complete`` again -> timer;
-- **satisfy**, :meth:`DelayedOperationPurgatory.check_and_complete`: key -> shard -> watchers of the key ->
-  ``maybe_try_complete`` of each -> ``force_complete`` -> out of the timer -> ``on_complete``;
-- **expire**: reaper -> timer -> executor -> ``DelayedOperation.run`` -> ``on_complete`` -> ``on_expiration``.
+- **satisfy**, ``check_and_complete`` in ``purgatory._parking``: key -> shard -> watchers of the key ->
+  ``maybe_try_complete`` of each -> ``force_complete`` -> out of its keys and the timer -> ``on_complete``;
+- **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operation`` -> out of its keys ->
+  ``on_complete`` -> ``on_expiration``.
 
-``purgatory._flows`` has the first two, and why they are as they are.
+Here is what a purgatory is made of, how it is looked into, and how it ends.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Generic
 
-from purgatory._audience import Audience
-from purgatory._errors import (
-    InvalidSetting,
-    whole,
-)
-from purgatory._flows import Flows
-from purgatory._graveyard import Graveyard
+from purgatory._errors import InvalidSetting, whole
+from purgatory._idle_keys import IdleKeys
 from purgatory._live import enroll
 from purgatory._log import log
-from purgatory._looking import Looking, OperationT
-from purgatory._room import Room
-from purgatory._shutdown import Drain, let_go, settle
-from purgatory._slow import watch
-from purgatory._watchers import OPEN, WatcherList
+from purgatory._look import take_snapshot
+from purgatory._observers import Observer, Observers
+from purgatory._operation_type import OperationT
+from purgatory._outcome import PARKED
+from purgatory._parking import Parking
+from purgatory._retrier import Retrier
+from purgatory._shards import Shards
+from purgatory._shutdown import Drain, Settling, rest_and_go_on
+from purgatory._slow import hooks_on_this_stack, unwatch, watch
+from purgatory._tenants import capacity_of
+from purgatory._watchers import WatcherList
 from timer import Driver, SystemTimer, Timer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Self
 
-    from purgatory._outcome import Observer
-    from purgatory._snapshot import ShutdownReport
+    from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
 
-__all__ = ["DelayedOperationPurgatory"]
+__all__ = ["DelayedOperationPurgatory", "OperationT"]
 
 
-class DelayedOperationPurgatory(Flows, Looking[OperationT]):
+class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     """Where operations wait. All methods may be called from any thread, hooks included.
 
     A context manager that shuts down, by ``drain="expire"``, on leaving.
@@ -53,12 +56,18 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
         timer: expires the operations; may be shared between purgatories, and is not shut down with them. One of the
             purgatory's own if not given.
         broker_id: carried along for whoever runs several.
-        purge_interval: how many entries of finished operations may stay in watch lists before they are cleared away.
+        purge_interval: how many keys that nobody waits under are remembered in any case, for the next who comes.
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`.
         timer_enabled: if False, operations don't expire.
         shards: how many parts the watch lists are split in.
         max_parked: refuse to park more operations than this.
+        tenant: says whose an operation is, for limits by tenant within ``max_parked``. Called, with the operation, for
+            each that has to wait.
+        tenant_share: how much of ``max_parked`` one tenant may hold, of 1. The last tenth is kept for tenants that hold
+            less than their fair part.
+        keep_context: run the hooks of an operation that had to wait in a copy of the context (``contextvars``) of
+            whoever parked it, wherever the event comes from. Otherwise they run in the event's.
         observers: are told of each operation that comes and goes.
 
     Raises:
@@ -81,14 +90,7 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
     1
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_broker_id",
-        "_closing",
-        "_driver",
-        "_own_timer",
-        "_report",
-    )
+    __slots__ = ("__weakref__", "_broker_id", "_closing", "_driver", "_idle_keys", "_own_timer", "_report", "_retrier")
 
     def __init__(
         self,
@@ -101,32 +103,36 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
         timer_enabled: bool = True,
         shards: int = 512,
         max_parked: int | None = None,
+        tenant: Callable[[OperationT], Hashable] | None = None,
+        tenant_share: float = 1.0,
+        keep_context: bool = False,
         observers: Iterable[Observer] = (),
     ) -> None:
         if type(name) is not str or not name:
             raise InvalidSetting("name", name, "a text that is not empty")
         if timer is not None and not isinstance(timer, Timer):
             raise InvalidSetting("timer", timer, "a timer.Timer, or None for one of the purgatory's own")
-        self._name = name
-        self._broker_id = broker_id
-        self._shard_count = whole("shards", shards, 1)
-        self._room = None if max_parked is None else Room(name, whole("max_parked", max_parked, 1))
-        self._admitted: set[type] = set()
-        self._audience = Audience(name, observers, self._room)
+        whole("shards", shards, 1)
         interval = whole("purge_interval", purge_interval, 0)
+        limit = None if max_parked is None else whole("max_parked", max_parked, 1)
+        capacity = capacity_of(name, limit, tenant, tenant_share)
+        told = Observers(name, observers)
         self._own_timer = timer is None and timer_enabled
-        self._timer: Timer | None = None
-        if timer_enabled:
-            self._timer = timer if timer is not None else SystemTimer(name)
-        self._graveyard = Graveyard(interval, name, unattended=reaper_enabled, timer=self._timer)
-        self._shards = [WatcherList(self._audience, self._graveyard) for _ in range(shards)]
-        self._closed = False
+        if not timer_enabled:
+            timer = None
+        elif timer is None:
+            timer = SystemTimer(name)
+        self._broker_id = broker_id
+        self._retrier = retrier = Retrier(f"{name}-retrier", timer)
+        self._idle_keys = idle_keys = IdleKeys(interval, self._known_keys)
+        row = Shards(shards, lambda: WatcherList(told, idle_keys, retrier, capacity, timer))
+        super().__init__(name, row, timer, told, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
-        self._report: ShutdownReport | None = None
+        self._report: ShutdownReport[OperationT] | None = None
         self._driver: Driver | None = None
-        if reaper_enabled and self._timer is not None and not self._timer.is_driven:
-            self._driver = Driver(f"{name}-reaper", self._timer, on_restart=self._reaper_restarted)
-        log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(self._timer).__name__)
+        if reaper_enabled and timer is not None and not timer.is_driven:
+            self._driver = Driver(f"{name}-reaper", timer, on_restart=self._reaper_restarted)
+        log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(timer).__name__)
         if reaper_enabled:
             watch(self)
         enroll(self)
@@ -139,14 +145,14 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
     # -- clear away
 
     def purge(self) -> int:
-        """Drop what finished operations left in the watch lists, and the keys that nobody waits under.
+        """Forget the keys that nobody waits under.
 
         It happens by itself, too: see ``purge_interval``.
 
         Returns:
-            How many entries were dropped.
+            How many keys were forgotten.
         """
-        return self._graveyard.purge()
+        return self._idle_keys.purge()
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Take every operation under a key out of the purgatory: from all its keys, and from the timer.
@@ -157,49 +163,142 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
         Raises:
             UnhashableKey: the key has no hash.
         """
-        watchers = self._find(key)
+        watchers = self._shards.find(key)
         if watchers is None:
             return []
-        cancelled = []
-        for token, operation in watchers.copy().items():
-            if operation is not None and operation.cancel():
-                cancelled.append(operation)
-            if operation is None or operation._outcome != OPEN:
-                watchers.pop(token, None)
-        if not watchers:
-            self._graveyard.note_idle(watchers)
-        return cancelled  # type: ignore[return-value]  # what was parked here is of the purgatory's type
+        return [operation for operation in watchers.operations() if operation.cancel()]  # type: ignore[misc]  # of our type
+
+    # -- looking in
+
+    @property
+    def name(self) -> str:
+        """The purgatory's name."""
+        return self._name
+
+    @property
+    def broker_id(self) -> int:
+        """As it was given."""
+        return self._broker_id
+
+    @property
+    def timer(self) -> Timer | None:
+        """The timer; None if operations don't expire."""
+        return self._timer
+
+    @property
+    def driver(self) -> Driver | None:
+        """The thread that drives the timer, if it is this purgatory's."""
+        return self._driver
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was shut down."""
+        return self._closed
+
+    @property
+    def capacity(self) -> int | None:
+        """``max_parked``."""
+        return None if self._capacity is None else self._capacity.limit
+
+    @property
+    def rejected(self) -> int:
+        """How many operations were refused because ``max_parked`` waited."""
+        return 0 if self._capacity is None else self._capacity.rejected
+
+    @property
+    def parked(self) -> int:
+        """How many operations wait."""
+        return self.totals().waiting
+
+    @property
+    def watched(self) -> int:
+        """How many entries the watch lists have: one an operation and key."""
+        return self._shards.watched()
+
+    @property
+    def num_delayed(self) -> int:
+        """How many operations wait for their expiry."""
+        return self.parked if self._timer is not None else 0
+
+    def totals(self) -> Totals:
+        """Operations since the start, by outcome. Costs the same whatever is parked."""
+        return self._shards.totals()
+
+    def operations(self) -> list[OperationT]:
+        """The operations that wait: a copy, in no particular order."""
+        return self._shards.operations()  # type: ignore[return-value]  # what was parked here is of our type
+
+    def operations_for_key(self, key: Hashable) -> list[OperationT]:
+        """The operations that wait under a key, in order of arrival: a copy.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        watchers = self._shards.find(key)
+        if watchers is None:
+            return []
+        return [operation for operation in watchers.operations() if operation._state <= PARKED]  # type: ignore[misc]
+
+    def watching(self, key: Hashable) -> int:
+        """How many operations there are under a key: what a check of it has to look at.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        watchers = self._shards.find(key)
+        return 0 if watchers is None else len(watchers)
+
+    def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
+        """The purgatory as it is now, as a frozen value. Walks every key, a shard at a time.
+
+        Args:
+            largest: how many of the largest keys, and of the largest tenants, to name.
+        """
+        timer = self._timer
+        return take_snapshot(
+            shards=self._shards,
+            idle_keys=self._idle_keys,
+            timer=timer,
+            now_ns=time.monotonic_ns() if timer is None else timer.now_ns(),
+            observers=self._observers,
+            capacity=self._capacity,
+            broker_id=self._broker_id,
+            closed=self._closed,
+            largest=whole("largest", largest, 0),
+        )
 
     # -- observers, and a clock moved by hand
 
     def attach(self, observer: Observer) -> None:
-        """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once."""
-        self._audience.attach(observer)
+        """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once.
+
+        Raises:
+            InvalidSetting: it has no method of an observer.
+        """
+        self._observers.attach(observer)
 
     def detach(self, observer: Observer) -> None:
         """Tell ``observer`` no more."""
-        self._audience.detach(observer)
+        self._observers.detach(observer)
 
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait up to ``timeout_ms`` for something to expire, and clear away what is overdue for it.
+        """Wait up to ``timeout_ms`` for something to expire. For purgatories without a reaper.
 
-        For purgatories without a reaper. Returns whether anything expired.
+        Returns:
+            Whether anything expired.
         """
-        expired = self._timer is not None and self._timer.advance_clock(timeout_ms)
-        if self._graveyard.is_overdue:
-            self.purge()
-        return expired
+        return self._timer is not None and self._timer.advance_clock(timeout_ms)
 
     # -- the end
 
-    def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport:
+    def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
         """Stop for good: refuse new operations, stop the reaper, settle what is parked.
 
         Args:
             drain: ``"expire"`` completes and expires every operation now, so that every client gets its answer;
                 ``"cancel"`` takes them out, uncompleted, into the report; ``"wait"`` lets them complete or expire by
                 themselves up to ``timeout_ms``, then expires the rest.
-            timeout_ms: how long ``"wait"`` waits, and how long an operation whose lock is held is waited for.
+            timeout_ms: how long ``"wait"`` waits, and how long answers that are under way are waited for.
 
         Returns:
             What became of the operations. The same report when called again.
@@ -207,15 +306,34 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
         Raises:
             InvalidSetting: no such policy.
         """
-        if drain not in ("expire", "cancel", "wait"):
-            raise InvalidSetting("drain", drain, "'expire', 'cancel' or 'wait'")
-        whole("timeout_ms", timeout_ms, 0)
+        settling = Settling(self._name, self._shards, drain, timeout_ms)
         self._closed = True
         with self._closing:
             if self._report is None:
-                self._report = settle(self, drain, timeout_ms)
-        let_go(self)
+                self._report = rest_and_go_on(settling.settle())
+        self._let_go()
         return self._report
+
+    def _end(self, report: ShutdownReport[OperationT]) -> None:
+        """Stop for good: somebody has settled in his own way what was parked."""
+        self._closed = True
+        with self._closing:
+            self._report = self._report or report
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """End the threads and the timer, if they are the purgatory's own. Harmless twice.
+
+        Not under the lock that makes the shutdown one: a hook that runs on one of these threads may be waiting for it
+        in a ``shutdown()`` of its own.
+        """
+        unwatch(self)
+        if self._driver is not None:
+            self._driver.stop()
+        self._retrier.stop()
+        if self._own_timer and self._timer is not None:
+            self._timer.shutdown()
+        self.purge()
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +346,23 @@ class DelayedOperationPurgatory(Flows, Looking[OperationT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: {self.parked} parked{', shut down' if self._closed else ''}>"
 
-    # -- small things
+    def _start_over(self) -> None:
+        """In a forked child: no other thread is at anything, so nothing is held but by the hooks that forked."""
+        mine = {id(task) for task in hooks_on_this_stack()}
+        self._closing = threading.RLock()
+        self._retrier.start_over()
+        self._idle_keys.start_over()
+        self._observers.start_over()
+        if self._capacity is not None:
+            self._capacity.start_over()
+        for shard in self._shards:
+            shard.start_over(len(mine))
+        for operation in {operation for watchers in self._shards.walk() for operation in watchers.operations()}:
+            if id(operation) not in mine:
+                operation._start_over()
+
+    def _known_keys(self) -> int:
+        return self._shards.keys()
 
     def _reaper_restarted(self, error: BaseException, restarts: int) -> None:
         log.error("reaper_restarted", purgatory=self._name, restarts=restarts, error=repr(error), exc_info=error)

@@ -14,7 +14,15 @@ Between two looks the frames of hooks that were running are held, so that "the s
 keep what the call holds alive until the next look, a quarter of the threshold away. Rejected: comparing ``id(frame)``,
 which the next call of the same hook may have.
 
-The thread begins with the first purgatory and ends with the last.
+An event loop is a thread like any other here: a hook that blocks one is seen, and so is a coroutine that keeps it
+without awaiting. One that awaits is on no thread's stack, and blocks nobody.
+
+**Without a global lock** (free-threaded CPython) the frames of a thread that runs must not be read: it may drop them at
+that very moment, which crashes the interpreter. There the watchdog doesn't work; it says so once, as
+``watchdog_unavailable``. Rejected: notes of what each thread runs, made by whoever calls a hook, which every operation
+would pay for on the build whose point is speed; and stopping all threads for a look, which Python code can't ask for.
+
+The thread begins with the first purgatory and ends with the last, or when the threshold is None.
 """
 
 from __future__ import annotations
@@ -36,7 +44,7 @@ from timer import TimerTask
 if TYPE_CHECKING:
     from purgatory._purgatory import DelayedOperationPurgatory
 
-__all__ = ["Watchdog", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
+__all__ = ["Watchdog", "hooks_on_this_stack", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
 
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
 #: What every thread has on its stack and is no hook.
@@ -49,10 +57,10 @@ class Watchdog:
     """See the module's header.
 
     Args:
-        threshold_ms: how long a hook may run.
+        threshold_ms: how long a hook may run; None: as long as it likes.
     """
 
-    def __init__(self, threshold_ms: float = 1000) -> None:
+    def __init__(self, threshold_ms: float | None = 1000) -> None:
         self._lock = threading.Lock()
         self._purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
@@ -60,21 +68,27 @@ class Watchdog:
         self._counts: Counter[tuple[str | None, str]] = Counter()
         # By thread, its frames of hooks, the innermost first: since when they are seen, and whether they were reported.
         self._seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
+        self._said = False  # that it doesn't work here
         self.threshold_ms = threshold_ms
 
     def watch(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
         """Look after a purgatory's hooks."""
         with self._lock:
             self._purgatories.add(purgatory)
-            if self._thread is None or not self._thread.is_alive():  # it may have been left behind by a fork
-                self._rest = threading.Event()
-                thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as error:  # no more threads to be had: a purgatory works without being looked after
-                    log.error("watchdog_not_started", error=repr(error))
-                    return
-                self._thread = thread
+            self._start()
+
+    def set_threshold(self, threshold_ms: float | None) -> None:
+        """How long a hook may run; None ends the watch, for now."""
+        with self._lock:
+            self.threshold_ms = threshold_ms
+            if threshold_ms is None:
+                thread = self._stop()
+            else:
+                thread = None
+                if self._purgatories:
+                    self._start()
+        if thread is not None:
+            thread.join()
 
     def start_over(self) -> None:
         """In a forked child: another lock, and no thread yet."""
@@ -86,11 +100,9 @@ class Watchdog:
         """Look after it no more; with the last, the thread ends. Harmless twice."""
         with self._lock:
             self._purgatories.discard(purgatory)
-            if self._purgatories or self._thread is None:
-                return
-            thread, self._thread = self._thread, None
-            self._rest.set()
-        thread.join()
+            thread = None if self._purgatories else self._stop()
+        if thread is not None:
+            thread.join()
 
     def counts(self) -> dict[tuple[str | None, str], int]:
         """How many calls were slow, by purgatory and hook. None: a timer's task that is of no purgatory."""
@@ -99,6 +111,9 @@ class Watchdog:
 
     def look(self, now: float) -> None:
         """Look once. Called by the thread; ``now`` on ``time.monotonic``."""
+        if self.threshold_ms is None:
+            return
+        threshold_s = self.threshold_ms / 1000
         me = threading.get_ident()
         seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
         for ident, top in sys._current_frames().items():
@@ -106,7 +121,7 @@ class Watchdog:
                 continue
             before = self._seen.get(ident, ())
             running = [self._known(frame, before, now) for frame in _hooks(top)]
-            slow = [place for place, (_, since, _) in enumerate(running) if now - since >= self.threshold_ms / 1000]
+            slow = [place for place, (_, since, _) in enumerate(running) if now - since >= threshold_s]
             # Reported are the innermost and, with it, those around it that wait for it.
             fresh = slow[:1] if slow and not running[slow[0]][2] else []
             for place in fresh:
@@ -118,6 +133,30 @@ class Watchdog:
                 ]
         self._seen = seen
 
+    def _start(self) -> None:
+        """See that there is a thread, if there is to be one. The lock is held."""
+        if self.threshold_ms is None or (self._thread is not None and self._thread.is_alive()):
+            return  # a thread that isn't alive was left behind by a fork
+        if not frames_may_be_read():
+            if not self._said:
+                self._said = True
+                log.warning("watchdog_unavailable", reason="threads' frames can't be read without a global lock")
+            return
+        self._rest = threading.Event()
+        thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads to be had: a purgatory works without being looked after
+            log.error("watchdog_not_started", error=repr(error))
+            return
+        self._thread = thread
+
+    def _stop(self) -> threading.Thread | None:
+        """Ask the thread to end; who is to be waited for. The lock is held."""
+        thread, self._thread = self._thread, None
+        self._rest.set()
+        return thread
+
     @staticmethod
     def _known(
         frame: FrameType, before: list[tuple[FrameType, float, bool]] | tuple[()], now: float
@@ -127,7 +166,7 @@ class Watchdog:
     def _report(self, frame: FrameType, elapsed_s: float, ident: int) -> None:
         task = frame.f_locals[frame.f_code.co_varnames[0]]
         home = getattr(task, "_home", None)
-        purgatory = None if home is None else home.audience.name
+        purgatory = (home and home.observers.name) or None
         hook = frame.f_code.co_name
         with self._lock:
             self._counts[purgatory, hook] += 1
@@ -143,7 +182,7 @@ class Watchdog:
         )
 
     def _run(self, rest: threading.Event) -> None:
-        while not rest.wait(self.threshold_ms / 4000):
+        while (threshold_ms := self.threshold_ms) is not None and not rest.wait(threshold_ms / 4000):
             try:
                 self.look(time.monotonic())
             except Exception as error:  # noqa: BLE001  # a stack that can't be read must not end the watch
@@ -154,6 +193,12 @@ class Watchdog:
                         self._thread = None
                     break
         self._seen.clear()
+
+
+def frames_may_be_read() -> bool:
+    """Whether a thread may walk the frames of others: only where a global lock keeps those from running meanwhile."""
+    is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
+    return is_gil_enabled is None or is_gil_enabled()
 
 
 def _hooks(frame: FrameType | None) -> list[FrameType]:
@@ -169,6 +214,12 @@ def _hooks(frame: FrameType | None) -> list[FrameType]:
     return found
 
 
+def hooks_on_this_stack() -> list[TimerTask]:
+    """The tasks whose hooks the thread that asks is inside of, the innermost first."""
+    frames = _hooks(sys._getframe())
+    return [frame.f_locals[frame.f_code.co_varnames[0]] for frame in frames]
+
+
 #: The watchdog of this process.
 _watchdog = Watchdog()
 in_child(_watchdog.start_over)
@@ -178,12 +229,16 @@ unwatch = _watchdog.unwatch
 slow_callbacks = _watchdog.counts
 
 
-def slow_callback_ms(threshold_ms: float) -> None:
+def slow_callback_ms(threshold_ms: float | None) -> None:
     """How long a hook or a timer's task may run before it is logged as ``callback_slow`` and counted: 1000 at first.
 
+    None: as long as it likes; then nobody looks, and there is no thread for it.
+
     Raises:
-        InvalidSetting: not a number of milliseconds from 10 upwards.
+        InvalidSetting: neither None nor a number of milliseconds from 10 upwards.
     """
-    if isinstance(threshold_ms, bool) or not isinstance(threshold_ms, (int, float)) or not 10 <= threshold_ms < 1e9:  # noqa: PLR2004
-        raise InvalidSetting("threshold_ms", threshold_ms, "a number of milliseconds, 10 or more")
-    _watchdog.threshold_ms = threshold_ms
+    if threshold_ms is not None and (
+        isinstance(threshold_ms, bool) or not isinstance(threshold_ms, (int, float)) or not 10 <= threshold_ms < 1e9  # noqa: PLR2004
+    ):
+        raise InvalidSetting("threshold_ms", threshold_ms, "a number of milliseconds, 10 or more, or None")
+    _watchdog.set_threshold(threshold_ms)

@@ -1,11 +1,16 @@
-"""Waiting for a number to rise: a high watermark, a committed offset, a version.
+"""Waiting for numbers to rise: a high watermark, a committed offset, a version; one, or one for each of many keys.
 
-Each threshold that somebody waits for is a watch key; a heap of the distinct thresholds says which keys a new value
-reaches. So everything else, deadlines, exactly-once, shutdown, is the purgatory's.
+Each threshold that somebody waits for is a watch key; a heap of a number's distinct thresholds says which of them a new
+value reaches. So everything else, deadlines, exactly-once, shutdown, is the purgatory's.
 
 Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
 *before* the heap is looked at: a value that rises in between finds the key, or the waiter's second check finds the
 value.
+
+A threshold whose waiters have all gone otherwise stays in the heap until the heap has doubled since it was last tidied.
+
+**Many numbers** share one purgatory, one timer and one set of shards; what a number has for itself is a value, a lock
+and its heap. Rejected: a purgatory for each, which is several kilobytes and, unless the timer is shared, a thread.
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purgatory._errors import InvalidSetting
 from purgatory._operation import DelayedOperation
@@ -28,28 +34,32 @@ if TYPE_CHECKING:
     from purgatory._snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Timer
 
-__all__ = ["ThresholdPurgatory"]
+__all__ = ["KeyedThresholdPurgatory", "ThresholdPurgatory"]
 
 
-#: Thresholds without waiters that the heap may hold in any case.
+#: Thresholds without waiters that a heap may hold in any case.
 _SPARE = 64
 
 
 class _Waiter(DelayedOperation):
-    """Waits until the purgatory's value has reached a threshold."""
+    """Waits until a number has reached a threshold."""
 
-    __slots__ = ("error", "future", "owner", "threshold", "value")
+    __slots__ = ("error", "future", "number", "threshold", "value")
 
-    def __init__(self, threshold: int, delay_ms: int, owner: ThresholdPurgatory) -> None:
+    def __init__(self, threshold: int, delay_ms: int, number: _Number) -> None:
         super().__init__(delay_ms)
         self.threshold = threshold
-        self.owner = owner
+        self.number = number
         self.future: Future[int] = Future()
         self.value: int | None = None
         self.error: BaseException | None = None
 
     def try_complete(self) -> bool:
-        value = self.owner.value
+        error = self.number.error
+        if error is not None:
+            self.error = error
+            return self.force_complete()
+        value = self.number.value
         if value is None or value < self.threshold:
             return False
         self.value = value
@@ -70,8 +80,160 @@ class _Waiter(DelayedOperation):
             return  # completed from outside at this very moment: that answer stands
 
 
-class ThresholdPurgatory:
+class _Number:
+    """One number that rises, and the thresholds that are waited for.
+
+    Args:
+        purgatory: where its waiters wait.
+        watch_key: the key that those of a threshold wait under.
+        value: what it is.
+
+    Attributes:
+        error: what its waiters fail with, from the moment that the number is gone.
+    """
+
+    __slots__ = ("_arriving", "_heap", "_known", "_lock", "_most", "_purgatory", "_watch_key", "error", "value")
+
+    def __init__(
+        self, purgatory: DelayedOperationPurgatory[_Waiter], watch_key: Callable[[int], Hashable], value: int | None
+    ) -> None:
+        self._purgatory = purgatory
+        self._watch_key = watch_key
+        self._lock = threading.Lock()
+        self._heap: list[int] = []
+        self._known: set[int] = set()  # what the heap holds
+        self._most = _SPARE  # how many it may hold before it is tidied
+        self._arriving: Counter[int] = Counter()  # thresholds of waiters on their way into the purgatory
+        self.value = value
+        self.error: BaseException | None = None
+
+    def wait(self, threshold: int, timeout_ms: int) -> Future[int]:
+        """A future for the first value at or above ``threshold``."""
+        if type(threshold) is not int:
+            raise InvalidSetting("threshold", threshold, "a whole number")
+        waiter = _Waiter(threshold, timeout_ms, self)
+        with self._lock:
+            if len(self._heap) > self._most:
+                self._tidy()
+            if threshold not in self._known:
+                self._known.add(threshold)
+                heapq.heappush(self._heap, threshold)
+            self._arriving[threshold] += 1
+        try:
+            self._purgatory.try_complete_else_watch(waiter, [self._watch_key(threshold)])
+        finally:
+            with self._lock:
+                self._arriving[threshold] -= 1
+                if not self._arriving[threshold]:
+                    del self._arriving[threshold]
+        waiter.future.add_done_callback(lambda _: waiter.cancel())
+        return waiter.future
+
+    def rise(self, value: int) -> int:
+        """Complete the waiters at or below a value; how many."""
+        with self._lock:
+            if self.value is None or value > self.value:
+                self.value = value
+            reached = []
+            while self._heap and self._heap[0] <= self.value:
+                threshold = heapq.heappop(self._heap)
+                self._known.discard(threshold)
+                reached.append(threshold)
+        return self._check(reached)
+
+    def waiters(self) -> list[_Waiter]:
+        """Who waits."""
+        with self._lock:
+            thresholds = list(self._known)
+        return [
+            waiter
+            for threshold in thresholds
+            for waiter in self._purgatory.operations_for_key(self._watch_key(threshold))
+        ]
+
+    def end(self, error: BaseException) -> int:
+        """Fail whoever waits, and whoever will; how many that do."""
+        with self._lock:
+            self.error = error
+            thresholds = list(self._known)
+        return self._check(thresholds)
+
+    def _check(self, thresholds: Iterable[int]) -> int:
+        return sum(self._purgatory.check_and_complete(self._watch_key(threshold)) for threshold in thresholds)
+
+    def _tidy(self) -> None:
+        """Forget the thresholds that nobody waits for. The lock is held."""
+        self._heap = [
+            threshold
+            for threshold in self._heap
+            if threshold in self._arriving or self._purgatory.operations_for_key(self._watch_key(threshold))
+        ]
+        heapq.heapify(self._heap)
+        self._known = set(self._heap)
+        self._most = max(_SPARE, 2 * len(self._heap))
+
+
+def _complete(waiters: Iterable[_Waiter], *, value: int | None = None, error: BaseException | None = None) -> int:
+    completed = 0
+    for waiter in waiters:
+        waiter.value, waiter.error = value, error
+        completed += waiter.force_complete()
+    return completed
+
+
+class _Thresholds:
+    """What a purgatory of one number and one of many have in common."""
+
+    __slots__ = ("_purgatory",)
+
+    def __init__(self, name: str, timer: Timer | None, shards: int, *, reaper_enabled: bool) -> None:
+        self._purgatory: DelayedOperationPurgatory[_Waiter] = DelayedOperationPurgatory(
+            name, timer=timer, shards=shards, reaper_enabled=reaper_enabled
+        )
+
+    @property
+    def purgatory(self) -> DelayedOperationPurgatory[DelayedOperation]:
+        """The purgatory that the waiters wait in."""
+        return self._purgatory  # type: ignore[return-value]  # nobody parks in it but this
+
+    @property
+    def num_waiting(self) -> int:
+        """How many wait."""
+        return self._purgatory.parked
+
+    def fail_all(self, error: BaseException) -> int:
+        """Fail every waiter with ``error``. Returns how many."""
+        return _complete(self._purgatory.operations(), error=error)
+
+    def snapshot(self) -> PurgatorySnapshot:
+        """The purgatory as it is now."""
+        return self._purgatory.snapshot()
+
+    def shutdown(self) -> ShutdownReport[Any]:
+        """Fail whoever waits with ``TimeoutError``, and stop."""
+        return self._purgatory.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+class ThresholdPurgatory(_Thresholds):
     """Futures on a number that only rises.
+
+    Small enough to have one for each job or stream, if they share a ``timer``; for a number a key, see
+    :class:`KeyedThresholdPurgatory`.
+
+    Args:
+        name: names it in logs and metrics.
+        timer: expires the waiters; one of its own, with a thread, if not given.
+        value: what the number is at first; None: nothing yet.
+        reaper_enabled: if False, the timer is driven by whoever calls its ``advance_clock``.
+        shards: how many parts the watch lists are split in.
 
     >>> with ThresholdPurgatory("high-watermark") as watermark:
     ...     third = watermark.wait(3, timeout_ms=5_000)
@@ -83,29 +245,24 @@ class ThresholdPurgatory:
     4
     """
 
-    __slots__ = ("_arriving", "_heap", "_known", "_lock", "_purgatory", "_value")
+    __slots__ = ("_number",)
 
     def __init__(
-        self, name: str, *, timer: Timer | None = None, value: int | None = None, reaper_enabled: bool = True
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        value: int | None = None,
+        reaper_enabled: bool = True,
+        shards: int = 1,
     ) -> None:
-        self._purgatory: DelayedOperationPurgatory[_Waiter] = DelayedOperationPurgatory(
-            name, timer=timer, reaper_enabled=reaper_enabled
-        )
-        self._lock = threading.Lock()
-        self._heap: list[int] = []
-        self._known: set[int] = set()  # what the heap holds
-        self._arriving: Counter[int] = Counter()  # thresholds of waiters on their way into the purgatory
-        self._value = value
+        super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
+        self._number = _Number(self._purgatory, int, value)
 
     @property
     def value(self) -> int | None:
         """The highest value so far; None before the first."""
-        return self._value
-
-    @property
-    def num_waiting(self) -> int:
-        """How many wait."""
-        return self._purgatory.parked
+        return self._number.value
 
     def wait(self, threshold: int, timeout_ms: int) -> Future[int]:
         """A future for the first value at or above ``threshold``; it fails with ``TimeoutError`` if the time is up.
@@ -116,28 +273,7 @@ class ThresholdPurgatory:
             InvalidSetting: the threshold is no whole number.
             PurgatoryClosed: the purgatory is shut down.
         """
-        if type(threshold) is not int:
-            raise InvalidSetting("threshold", threshold, "a whole number")
-        waiter = _Waiter(threshold, timeout_ms, self)
-        with self._lock:
-            if len(self._heap) > _SPARE and len(self._heap) > 2 * self._purgatory.parked:
-                # Thresholds whose waiters have all gone otherwise.
-                awaited = {waiting.threshold for waiting in self._purgatory.operations()} | set(self._arriving)
-                self._heap = sorted(awaited)
-                self._known = awaited
-            if threshold not in self._known:
-                self._known.add(threshold)
-                heapq.heappush(self._heap, threshold)
-            self._arriving[threshold] += 1
-        try:
-            self._purgatory.try_complete_else_watch(waiter, [threshold])
-        finally:
-            with self._lock:
-                self._arriving[threshold] -= 1
-                if not self._arriving[threshold]:
-                    del self._arriving[threshold]
-        waiter.future.add_done_callback(lambda _: waiter.cancel())
-        return waiter.future
+        return self._number.wait(threshold, timeout_ms)
 
     def maybe_complete(self, value: int) -> int:
         """Raise the value, completing every waiter at or below it. A lower value than before changes nothing.
@@ -145,44 +281,93 @@ class ThresholdPurgatory:
         Returns:
             How many waiters this call completed.
         """
-        with self._lock:
-            if self._value is None or value > self._value:
-                self._value = value
-            reached = []
-            while self._heap and self._heap[0] <= self._value:
-                threshold = heapq.heappop(self._heap)
-                self._known.discard(threshold)
-                reached.append(threshold)
-        return sum(self._purgatory.check_and_complete(threshold) for threshold in reached)
+        return self._number.rise(value)
 
     def complete_all(self, value: int) -> int:
         """Complete every waiter with ``value``, whatever it waits for; the number itself stays. Returns how many."""
-        completed = 0
-        for waiter in self._purgatory.operations():
-            waiter.value = value
-            completed += waiter.force_complete()
-        return completed
+        return _complete(self._purgatory.operations(), value=value)
 
-    def fail_all(self, error: BaseException) -> int:
-        """Fail every waiter with ``error``. Returns how many."""
-        failed = 0
-        for waiter in self._purgatory.operations():
-            waiter.error = error
-            failed += waiter.force_complete()
-        return failed
 
-    def snapshot(self) -> PurgatorySnapshot:
-        """The purgatory as it is now."""
-        return self._purgatory.snapshot()
+class KeyedThresholdPurgatory(_Thresholds):
+    """Futures on many numbers that only rise, each under a key: a watermark a partition, a version a document.
 
-    def shutdown(self) -> ShutdownReport:
-        """Fail whoever waits with ``TimeoutError``, and stop."""
-        return self._purgatory.shutdown()
+    A number is there from the first call that names its key until :meth:`forget`.
 
-    def __enter__(self) -> Self:
-        return self
+    Args:
+        name: names it in logs and metrics.
+        timer: expires the waiters; one of its own, with a thread, if not given.
+        reaper_enabled: if False, the timer is driven by whoever calls its ``advance_clock``.
+        shards: how many parts the watch lists are split in.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.shutdown()
+    >>> with KeyedThresholdPurgatory("high-watermarks") as watermarks:
+    ...     third = watermarks.wait("orders-0", 3, timeout_ms=5_000)
+    ...     watermarks.maybe_complete("orders-1", 7)
+    ...     watermarks.maybe_complete("orders-0", 4)
+    ...     third.result()
+    0
+    1
+    4
+    """
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self, name: str, *, timer: Timer | None = None, reaper_enabled: bool = True, shards: int = 64) -> None:
+        super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
+        self._numbers: dict[Hashable, _Number] = {}
+
+    def keys(self) -> list[Hashable]:
+        """The keys of the numbers that there are."""
+        return list(self._numbers)
+
+    def value(self, key: Hashable) -> int | None:
+        """The highest value of a number so far; None before the first."""
+        number = self._numbers.get(key)
+        return None if number is None else number.value
+
+    def wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
+        """A future for a number's first value at or above ``threshold``, which fails with ``TimeoutError`` after that.
+
+        Completing or cancelling the future from outside takes the waiter out.
+
+        Raises:
+            InvalidSetting: the threshold is no whole number.
+            PurgatoryClosed: the purgatory is shut down.
+            TypeError: the key has no hash.
+        """
+        return self._number(key).wait(threshold, timeout_ms)
+
+    def maybe_complete(self, key: Hashable, value: int) -> int:
+        """Raise a number, completing every waiter at or below it. A lower value than before changes nothing.
+
+        Returns:
+            How many waiters this call completed.
+        """
+        return self._number(key).rise(value)
+
+    def complete(self, key: Hashable, value: int) -> int:
+        """Complete every waiter of one number with ``value``; the number itself stays. Returns how many."""
+        return _complete(self._waiters(key), value=value)
+
+    def fail(self, key: Hashable, error: BaseException) -> int:
+        """Fail every waiter of one number with ``error``; the number itself stays. Returns how many."""
+        return _complete(self._waiters(key), error=error)
+
+    def forget(self, key: Hashable, error: BaseException) -> int:
+        """The number is no more: fail its waiters with ``error``. Who names the key again starts afresh.
+
+        Returns:
+            How many waiters this call failed.
+        """
+        number = self._numbers.pop(key, None)
+        return 0 if number is None else number.end(error)
+
+    def _waiters(self, key: Hashable) -> list[_Waiter]:
+        number = self._numbers.get(key)
+        return [] if number is None else number.waiters()
+
+    def _number(self, key: Hashable) -> _Number:
+        number = self._numbers.get(key)
+        if number is None:
+            fresh = _Number(self._purgatory, lambda threshold: (key, threshold), None)
+            number = self._numbers.setdefault(key, fresh)  # one step: of two threads both get the first one's
+        return number

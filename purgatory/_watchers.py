@@ -1,23 +1,20 @@
-"""Who waits under which key.
+"""Who waits under which key: one shard of a purgatory's watch lists.
 
-A purgatory has a row of :class:`WatcherList` (its shards); a key's hash says which one it belongs to. A shard maps each
-key to its :class:`Watchers`, and that is a dict from an operation's *token* to the operation: in order of arrival, each
-operation once however often the key was named, every step a single atomic dict operation.
+A purgatory has a row of :class:`WatcherList` (its shards, see ``purgatory._shards``); a key's hash says which one it
+belongs to. A shard maps each key to its :class:`Watchers`, and that is a dict from operation to None: in order of
+arrival, each operation once however often the key was named, every step a single atomic dict operation. Whoever ends an
+operation's stay takes it out of all its keys at once, so what is found under a key waits there, or is just coming or
+going.
 
-**Tombstones.** An operation may wait under many keys and is completed through one of them. At that moment its entry
-under every key is blanked: the token stays, the operation goes (``watchers[token] = None``). So a key that nobody ever
-checks again keeps an empty cell, never the operation and what hangs on it. Cells are dropped by the next check of the
-key or by a purge. The token is an object that belongs to the operation alone; as long as a cell refers to it, no other
-can have the same identity, so clearing away a tombstone can never hit a newcomer.
+**The shard's lock** guards making and removing a key's ``Watchers``, each step in the life of an operation at home here
+(``purgatory._operation`` has the table), and the counters. It is never held while a hook runs. Watching under a key
+that exists doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then looks
+inside. Both go through the dict's own lock in the free-threaded build, so one of the two sees the other. What this
+prevents, and what Kafka had to be cured of:
 
-**The shard's lock** guards three things: making and removing a key's ``Watchers``, the step of an operation at home
-here from open to its one outcome, and the counters of those that left. It is never held while a hook runs. Watching
-under a key that exists doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first
-and then looks inside, so one of the two sees the other. What this prevents, and what Kafka had to be cured of:
-
-    1. thread A finds the watchers of key K, and is about to add its operation
-    2. thread B drops the last operation under K, sees the watchers empty, removes K from the shard
-    3. A adds to watchers that nobody can find any more: every later check of K misses its operation
+    1. the parker finds the watchers of key K, and is about to add its operation
+    2. another thread sees the watchers empty, and removes K from the shard
+    3. the parker adds to watchers that nobody can find any more: every later check of K misses its operation
 
 A key's ``__hash__`` and ``__eq__`` are the user's code and run inside dict operations, some with the lock held. The
 lock is therefore re-entrant, and nothing relies on a key not being touched between two dict operations.
@@ -25,35 +22,37 @@ lock is therefore re-entrant, and nothing relies on a key not being touched betw
 
 from __future__ import annotations
 
+import sysconfig
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from purgatory._edition import CORE
+
 if TYPE_CHECKING:
-    from purgatory._audience import Audience
-    from purgatory._graveyard import Graveyard
-    from purgatory._operation import DelayedOperation
+    from purgatory._capacity import Capacity
+    from purgatory._idle_keys import IdleKeys
+    from purgatory._observers import Observers
+    from purgatory._operation import Operation
+    from purgatory._retrier import Retrier
+    from timer import Timer
 
 __all__ = ["WatcherList", "Watchers"]
 
-#: Outcomes as small integers, for the counters: index into ``WatcherList.left``.
-OPEN: Final = 0
-IMMEDIATE: Final = 1
-SATISFIED: Final = 2
-EXPIRED: Final = 3
-CANCELLED: Final = 4
-FORCED: Final = 5
+_FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
-class Watchers(dict[object, "DelayedOperation | None"]):
-    """The operations that wait under one key, by token; None where one has finished.
+class Watchers(dict["Operation", None]):
+    """The operations that wait under one key, in order of arrival.
 
     Attributes:
         key: the key.
         home: the shard.
-        alone: these watchers, as all the watches of an operation that waits under no other key.
+        alone: these watchers, as all the watches of an operation that waits under no other key: one tuple for all of
+            those, which saves each 56 bytes. Empty once the key is removed.
         closed: set while, and after, the key is removed from its shard.
-        idle: set when nobody waits under the key any more and that has been noted for the next purge.
+        idle: whether nobody waited under the key at some time, and that is noted (``purgatory._idle_keys``).
     """
 
     __slots__ = ("alone", "closed", "home", "idle", "key")
@@ -65,71 +64,199 @@ class Watchers(dict[object, "DelayedOperation | None"]):
         self.closed = False
         self.idle = False
 
+    def operations(self) -> list[Operation]:
+        """The operations, the first come first: a copy, made in one step that is atomic in both builds."""
+        return [*self.keys()]
 
-class WatcherList:
-    """One shard: the keys that hash to it, and the counters of the operations at home here.
+    def head(self, most: int) -> list[Operation]:
+        """The operations that have been here longest, up to ``most``."""
+        try:
+            return list(islice(self, most))
+        except RuntimeError:  # it changed while it was looked at, which without a global lock it may
+            return self.operations()[:most]
+
+    def close_if_empty(self) -> bool:
+        """Let nobody in any more, if nobody is here; behind the shard's lock. Whether it is closed now."""
+        self.closed = True
+        try:
+            # keys() goes through the dict's own lock in the free-threaded build, where plain truth would not.
+            if not [*self.keys()]:
+                return True
+        except BaseException:  # an interrupt
+            self.closed = False
+            raise
+        self.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
+        return False
+
+    def open_again(self) -> None:
+        """Let others in again; behind the shard's lock."""
+        self.closed = False
+
+
+class _Keys(dict[Hashable, Watchers]):
+    """A dict in which ``[]`` of a key that isn't there gives None."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Hashable) -> None:
+        return None
+
+
+class Shard:
+    """The keys that hash to one shard, the counters of the operations at home here, and what those need.
+
+    What every operation goes through; a type of its own, as it may be native.
 
     Attributes:
         lock: see the module's header.
         by_key: the watchers of each key.
-        waiting: a cell for each operation that is parked with its first key here. A list is the one counter that two
-            threads can move without a lock in both builds; it spares parking one.
-        ahead: operations that left before they were counted as waiting, and found no cell to take along.
-        left: operations that left, by outcome.
+        find: the watchers of a key, or None.
+        parked: operations that were parked with their first key here.
+        extended: how often the deadline of one was put off.
+        left: operations that left, by the state that they ended in.
+        under_way: a cell for each operation between its outcome and the end of its hooks. A list is the one counter
+            that two threads can move without a lock in both builds.
         checks: calls of ``try_complete`` of the operations that left.
-        audience: who is told of the operations.
-        graveyard: where their tombstones are noted.
+        observers: who is told of the operations.
+        idle_keys: where a key is noted that nobody waits under.
+        retrier: tries again what was missed; None in the lobby.
+        capacity: whose places the operations take; None if they are not counted.
+        timer: expires them; None if they don't expire.
     """
 
-    __slots__ = ("ahead", "audience", "by_key", "checks", "graveyard", "left", "lock", "waiting")
+    __slots__ = (
+        "by_key",
+        "capacity",
+        "checks",
+        "extended",
+        "find",
+        "idle_keys",
+        "left",
+        "lock",
+        "observers",
+        "parked",
+        "retrier",
+        "timer",
+        "under_way",
+    )
 
-    def __init__(self, audience: Audience, graveyard: Graveyard) -> None:
-        # Where a lock is taken once an operation, it is by acquire() and release(): 95 ns on CPython 3.11, "with" 205.
-        self.lock = threading.RLock()
-        self.by_key: dict[Hashable, Watchers] = {}
-        self.waiting: list[None] = []
-        self.ahead = 0
+    def __init__(  # noqa: PLR0917  # one caller, below
+        self,
+        lock: threading.RLock,
+        by_key: dict[Hashable, Watchers],
+        observers: Observers,
+        idle_keys: IdleKeys,
+        retrier: Retrier | None = None,
+        capacity: Capacity | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        self.lock = lock
+        self.by_key = by_key
+        # Without a global lock, dict.get() of a key that another thread put there waits some forty turns of the
+        # scheduler (12 us against 0.15 for []); with one it is the cheaper of the two (70 ns against 105).
+        self.find: Callable[[Hashable], Watchers | None] = self.by_key.get
+        if _FREE_THREADED:
+            self.find = self.by_key.__getitem__
+        self.parked = 0
+        self.extended = 0
+        self.under_way: list[None] = []
         self.checks = 0
-        self.left = [0, 0, 0, 0, 0, 0]
-        self.audience = audience
-        self.graveyard = graveyard
+        self.left = [0] * 8
+        self.observers = observers
+        self.idle_keys = idle_keys
+        self.retrier = retrier
+        self.capacity = capacity
+        self.timer = timer
 
-    def watch(self, key: Hashable, token: object, operation: DelayedOperation) -> Watchers:
-        """Put an operation under a key."""
-        watchers = self.by_key.get(key)
+    def watch(self, key: Hashable, operation: Operation) -> None:
+        """Put an operation under a key. Noted with the operation first, so that it is taken out again whatever strikes.
+
+        Called by its parker alone.
+        """
+        watchers = self.find(key)
         if watchers is None:
-            # Behind the lock: setdefault is one step only for keys that compare in C.
-            with self.lock:
-                watchers = self.by_key.setdefault(key, Watchers(key, self))
-        watchers[token] = operation
+            watchers = self._make(key)
+        before = operation._watches
+        operation._watches = before + watchers.alone if before else watchers.alone
+        watchers[operation] = None
         if watchers.closed:
             # The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it.
-            watchers.pop(token, None)
+            watchers.pop(operation, None)
             with self.lock:
-                watchers = self.by_key.setdefault(key, Watchers(key, self))
-                watchers[token] = operation
-        return watchers
+                watchers = self._make(key)
+                operation._watches = before + watchers.alone
+                watchers[operation] = None
 
-    def remove_if_empty(self, watchers: Watchers) -> None:
-        """Forget a key that nobody waits under."""
+    def _make(self, key: Hashable) -> Watchers:
+        made = Watchers(key, self)  # type: ignore[arg-type]  # every shard is a list of watchers
+        try:
+            # Behind the lock: setdefault is one step only for keys that compare in C.
+            with self.lock:
+                return self.by_key.setdefault(key, made)
+        except BaseException:
+            self.idle_keys.note(made)  # it may be known now, and nobody waits under it
+            raise
+
+    def counts(self) -> tuple[int, int, int, tuple[int, ...]]:
+        """How many were parked, extensions, checks, and who left by outcome, all of one moment."""
         with self.lock:
-            # The user's code first, as it may raise; and one that was removed stays closed, tombstones or not.
-            if self.by_key.get(watchers.key) is not watchers:
-                return
+            return self.parked, self.extended, self.checks, tuple(self.left)
+
+    def answering(self) -> int:
+        """How many operations have an outcome, and hooks that have not ended."""
+        return len(self.under_way)
+
+    def stop_answering(self, but: int) -> None:
+        """In a forked child: whoever was answering isn't here, but for the hooks that forked."""
+        del self.under_way[but:]
+
+
+if CORE is not None:
+    Watchers, Shard = CORE.Watchers, CORE.Shard  # type: ignore[misc]
+
+
+class WatcherList(Shard):
+    """One shard: see the module's header."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        observers: Observers,
+        idle_keys: IdleKeys,
+        retrier: Retrier | None = None,
+        capacity: Capacity | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        # The lock is re-entrant: a key's own code may come back here, and so may a signal's handler.
+        super().__init__(threading.RLock(), _Keys(), observers, idle_keys, retrier, capacity, timer)
+
+    def remove_if_empty(self, watchers: Watchers) -> bool:
+        """Forget a key, if nobody waits under it; whether it was forgotten."""
+        with self.lock:
+            # In the look-up the user's code runs: it may raise, or come back here.
+            if watchers.closed or self.find(watchers.key) is not watchers:
+                return False
+            removed = False
             try:
-                watchers.closed = True
-                # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
-                if not watchers.copy():
-                    del self.by_key[watchers.key]
-                    watchers.alone = ()  # it would be a circle of references
-                    return
-            except BaseException:
-                watchers.closed = False  # its __eq__ raised: the key stays
+                if not watchers.close_if_empty():
+                    return False
+                del self.by_key[watchers.key]
+                removed = True
+            except BaseException:  # its __eq__ raised, or an interrupt struck: the key stays
+                if not removed:
+                    watchers.open_again()
                 raise
-            watchers.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
+            if CORE is None:
+                watchers.alone = ()  # it would be a circle of references
+            return True
 
-    def operations(self) -> list[DelayedOperation]:
-        """Every operation in the shard, some perhaps several times."""
+    def start_over(self, hooks: int) -> None:
+        """In a forked child; it has the thread that forked, and so many hooks of it."""
+        self.lock = threading.RLock()
+        self.stop_answering(hooks)
+
+    def watchers(self) -> list[Watchers]:
+        """The watchers of every key here: a copy, made in one step."""
         with self.lock:
-            lists = list(self.by_key.values())
-        return [operation for watchers in lists for operation in watchers.copy().values() if operation is not None]
+            return list(self.by_key.values())

@@ -1,4 +1,4 @@
-"""Operations for a loop: hooks that are coroutines, and the operation behind ``wait_for``.
+"""Operations for a loop: hooks that are coroutines, and the operations behind ``wait_for`` and ``wait_for_result``.
 
 **Hooks that are coroutines.** The core calls ``on_complete`` at the moment the operation completes, on whatever thread,
 perhaps with the operation's lock held: nobody can be awaited there. So an operation with a coroutine hook is parked
@@ -21,14 +21,16 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from purgatory import DelayedOperation, InvalidOperation, InvalidSetting, Outcome
 
 if TYPE_CHECKING:
     from purgatory.aio._waiters import Waiters
 
-__all__ = ["AsyncOperation", "Hooked", "Until", "has_async_hooks"]
+__all__ = ["AsyncOperation", "Hooked", "Taking", "Until", "has_async_hooks"]
+
+ResultT = TypeVar("ResultT")
 
 _HOOKS = ("on_complete", "on_expiration")
 
@@ -39,10 +41,10 @@ class AsyncOperation(DelayedOperation):
     There is no need to derive from it: it says to a type checker that ``async def on_complete`` is meant.
     """
 
-    def on_complete(self) -> Coroutine[Any, Any, None] | None:  # type: ignore[override]  # that is the point
+    def on_complete(self) -> Coroutine[Any, Any, None] | None:
         """Answer. Called exactly once if the operation completes, for whatever reason, expiry included."""
 
-    def on_expiration(self) -> Coroutine[Any, Any, None] | None:  # type: ignore[override]
+    def on_expiration(self) -> Coroutine[Any, Any, None] | None:
         """Called after :meth:`on_complete`, only if the operation completed because its time was up."""
 
 
@@ -69,6 +71,50 @@ class Until(DelayedOperation):
             holds.close()
             self.error = InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
         return self.force_complete()
+
+
+class Taking(DelayedOperation, Generic[ResultT]):
+    """Completes when ``find`` gives something, which is then its, or raises.
+
+    Attributes:
+        result: what was found; None if nothing was, or once it was given back.
+    """
+
+    __slots__ = ("_find", "_give_back", "error", "result")
+
+    def __init__(
+        self, find: Callable[[], ResultT | None], give_back: Callable[[ResultT], object] | None, timeout_ms: int
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._find = find
+        self._give_back = give_back
+        self.result: ResultT | None = None
+        self.error: Exception | None = None
+
+    def try_complete(self) -> bool:
+        """Ask for it."""
+        try:
+            result = self._find()
+        except Exception as error:  # noqa: BLE001  # it is raised where it can be handled: in wait_for_result
+            self.error = error
+            return self.force_complete()
+        if result is None:
+            return False
+        if isinstance(result, CoroutineType):
+            result.close()
+            self.error = InvalidSetting("find", self._find, "a plain function, not a coroutine")
+            return self.force_complete()
+        self.result = result
+        if self.force_complete():
+            return True
+        self.give_back()  # somebody has taken the operation out, or forced it, while it was looking
+        return False
+
+    def give_back(self) -> None:
+        """Nobody is there any more to take the result."""
+        result, self.result = self.result, None
+        if result is not None and self._give_back is not None:
+            self._give_back(result)
 
 
 def has_async_hooks(kind: type[DelayedOperation]) -> bool:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from purgatory import (
     AlreadyParked,
@@ -39,8 +39,13 @@ from purgatory import (
     PurgatoryClosed,
     PurgatorySnapshot,
     ShutdownReport,
+    Totals,
+    WaitCancelled,
 )
-from purgatory.aio._operation import Hooked, Until, has_async_hooks
+from purgatory._errors import whole
+from purgatory._operation_type import OperationT
+from purgatory._slow import watch
+from purgatory.aio._operation import Hooked, Taking, Until, has_async_hooks
 from purgatory.aio._shutdown import Drain, Shutdown
 from purgatory.aio._sweep import Sweeps
 from purgatory.aio._timer import LoopTimer
@@ -55,7 +60,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncPurgatory"]
 
-OperationT = TypeVar("OperationT", bound=DelayedOperation)
+ResultT = TypeVar("ResultT")
+BeneathT = TypeVar("BeneathT", bound=DelayedOperation)
 
 
 class AsyncPurgatory(Generic[OperationT]):
@@ -69,9 +75,14 @@ class AsyncPurgatory(Generic[OperationT]):
         timer: expires the operations; may be shared by purgatories of one loop, and is not shut down with them. A
             :class:`LoopTimer` of its own if not given.
         broker_id: carried along for whoever runs several.
-        purge_interval: how many entries of finished operations may stay in watch lists before they are cleared away.
+        purge_interval: how many keys that nobody waits under are remembered in any case, for the next who comes.
         shards: how many parts the watch lists are split in.
         max_parked: refuse to park more operations than this.
+        tenant: says whose an operation is, for limits by tenant within ``max_parked``. Called, with the operation, for
+            each that has to wait.
+        tenant_share: how much of ``max_parked`` one tenant may hold, of 1. The last tenth is kept for tenants that hold
+            less than their fair part.
+        keep_context: run plain hooks in a copy of the context of whoever parked, as coroutine hooks do anyway.
         observers: are told of each operation that comes and goes.
         slice_size: how many operations are checked, expired or woken before the loop goes round.
 
@@ -112,6 +123,9 @@ class AsyncPurgatory(Generic[OperationT]):
         purge_interval: int = 1000,
         shards: int = 512,
         max_parked: int | None = None,
+        tenant: Callable[[OperationT], Hashable] | None = None,
+        tenant_share: float = 1.0,
+        keep_context: bool = False,
         observers: Iterable[Observer] = (),
         slice_size: int = 512,
     ) -> None:
@@ -126,12 +140,15 @@ class AsyncPurgatory(Generic[OperationT]):
             reaper_enabled=False,
             shards=shards,
             max_parked=max_parked,
+            tenant=tenant,
+            tenant_share=tenant_share,
+            keep_context=keep_context,
             observers=observers,
         )
         self._set_up(purgatory, slice_size, owned=True)
 
     @classmethod
-    def over(cls, purgatory: DelayedOperationPurgatory[OperationT], *, slice_size: int = 512) -> Self:
+    def over(cls, purgatory: DelayedOperationPurgatory[BeneathT], *, slice_size: int = 512) -> AsyncPurgatory[BeneathT]:
         """Await in a thread-based purgatory, from one loop or several.
 
         Shutting this down settles the operations that were parked through it; the purgatory itself is its owner's.
@@ -141,10 +158,10 @@ class AsyncPurgatory(Generic[OperationT]):
         """
         if not isinstance(purgatory, DelayedOperationPurgatory):
             raise InvalidSetting("purgatory", purgatory, "a DelayedOperationPurgatory")
-        self = cls.__new__(cls)
-        self._own_timer = None
-        self._set_up(purgatory, _checked_slice(slice_size), owned=False)
-        return self
+        made = cast("AsyncPurgatory[BeneathT]", cls.__new__(cls))
+        made._own_timer = None
+        made._set_up(purgatory, _checked_slice(slice_size), owned=False)
+        return made
 
     def _set_up(self, purgatory: DelayedOperationPurgatory[OperationT], slice_size: int, *, owned: bool) -> None:
         self._purgatory = purgatory
@@ -154,7 +171,9 @@ class AsyncPurgatory(Generic[OperationT]):
         self._waiters = Waiters(purgatory, slice_size)
         self._sweeps = Sweeps(purgatory, slice_size)
         self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
-        purgatory.attach(self._waiters)  # type: ignore[arg-type]  # it has no need of parked()
+        purgatory.attach(self._waiters)
+        if owned:
+            watch(purgatory)  # with no reaper it wasn't looked after; its shutdown ends that
 
     # -- await
 
@@ -173,44 +192,59 @@ class AsyncPurgatory(Generic[OperationT]):
             UnhashableKey: a key has no hash.
             InvalidOperation: ``operation`` is no operation, or one that can't have coroutines for hooks.
             AlreadyParked: the operation was given to a purgatory before.
-            PurgatoryFull: ``max_parked`` operations wait.
+            PurgatoryFull: ``max_parked`` operations wait, or as many of its tenant as may.
+            InvalidTenant: the ``tenant`` function failed.
             PurgatoryClosed: the purgatory is shut down.
             RuntimeError: the purgatory belongs to another loop.
         """
-        loop = asyncio.get_running_loop()
-        if loop not in self._waiters.mailboxes:
-            self._seat(loop)
-        if self._shutdown.begun:
-            raise PurgatoryClosed(self.name)
         kind = type(operation)
         hooked = self._kinds.get(kind)
         if hooked is None:
             hooked = self._admit(operation)
-        future: asyncio.Future[Outcome] = loop.create_future()
         if hooked:
-            return await self._park_hooked(operation, keys, future)
+            return await self._park_hooked(operation, keys)
+        answer = self._enter(operation, keys)
+        try:
+            return await answer
+        except BaseException:  # cancelled, or the coroutine is being closed: out it goes, if it is still in
+            operation.cancel()
+            raise
+        finally:
+            self._waiters.forget(operation)
+
+    def _enter(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Outcome]:
+        """Park an operation with plain hooks; the future of its outcome, which has an entry until it is forgotten.
+
+        No coroutine, and so called by all that await: each on the way is one more object and frame for every waiter.
+        """
+        future = self._here().create_future()
         entries = self._waiters.entries
         # The entry first: whoever completes the operation must find it.
         if entries.setdefault(operation, future) is not future:
             raise AlreadyParked(operation)
         try:
-            if self._purgatory.try_complete_else_watch(operation, keys):
-                return Outcome.IMMEDIATE
-            outcome = operation.outcome
-            if outcome is not None and not operation.keys:
-                return outcome  # it was completed before it came here: nobody will say so again
-            try:
-                return await future
-            except BaseException:  # cancelled, or the coroutine is being closed: out it goes, if it is still in
-                operation.cancel()
-                raise
-        finally:
+            if self._purgatory.try_complete_else_watch(operation, keys):  # type: ignore[arg-type]  # or one of our own
+                if not future.done():
+                    future.set_result(Outcome.IMMEDIATE)
+            elif (outcome := operation.outcome) is not None and not operation.keys and not future.done():
+                future.set_result(outcome)  # it was completed before it came here: nobody will say so again
+        except BaseException:
             del entries[operation]
+            raise
+        return future
 
-    async def _park_hooked(
-        self, operation: OperationT, keys: Sequence[Hashable], future: asyncio.Future[Outcome]
-    ) -> Outcome:
+    def _here(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs here, if one may wait on it."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._waiters.mailboxes:
+            self._seat(loop)
+        if self._shutdown.begun:
+            raise PurgatoryClosed(self.name)
+        return loop
+
+    async def _park_hooked(self, operation: OperationT, keys: Sequence[Hashable]) -> Outcome:
         """Park an operation whose hooks are coroutines."""
+        future: asyncio.Future[Outcome] = self._here().create_future()
         entries = self._waiters.entries
         if operation in entries:
             raise AlreadyParked(operation)
@@ -252,30 +286,91 @@ class AsyncPurgatory(Generic[OperationT]):
         if not callable(predicate):
             raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
         operation = Until(predicate, timeout_ms)
-        outcome = await self.park(operation, keys)  # type: ignore[arg-type]  # one of our own among the user's
+        answer = self._enter(operation, keys)
+        try:
+            outcome = await answer
+        except BaseException:  # as in park
+            operation.cancel()
+            raise
+        finally:
+            self._waiters.forget(operation)
         if operation.error is not None:
             raise operation.error
         return outcome
 
+    async def wait_for_result(
+        self,
+        find: Callable[[], ResultT | None],
+        *,
+        keys: Sequence[Hashable],
+        timeout_ms: int,
+        give_back: Callable[[ResultT], object] | None = None,
+    ) -> ResultT:
+        """Wait until ``find()`` gives something other than None, and return that.
+
+        It is asked as a predicate of :meth:`wait_for` is, in order of arrival, and may *take* what it gives: of three
+        that wait for one item, the first gets it, and the others find nothing and wait on.
+
+        Args:
+            find: a plain function of no arguments.
+            keys: what it may be asked again for.
+            timeout_ms: how long it may take.
+            give_back: is called with a result that could no longer be delivered, because the awaiting task was
+                cancelled after it was found. Put it back there, and check its key.
+
+        Raises:
+            TimeoutError: the time was up first.
+            PurgatoryClosed: the purgatory is shut down, or was while this waited.
+            WaitCancelled: somebody took the wait out.
+            InvalidSetting: ``find`` can't be called, or is a coroutine.
+            Exception: whatever ``find`` raises; that ends the wait.
+            PurgatoryError: as :meth:`park`.
+        """
+        if not callable(find):
+            raise InvalidSetting("find", find, "a plain function of no arguments")
+        operation = Taking(find, give_back, timeout_ms)
+        try:
+            outcome = await self.park(operation, keys)  # type: ignore[arg-type]  # one of our own among the user's
+        except BaseException:
+            operation.give_back()
+            raise
+        if operation.error is not None:
+            raise operation.error
+        if operation.result is not None:
+            return operation.result
+        if operation.drained or (outcome is Outcome.CANCELLED and self.is_closed):
+            raise PurgatoryClosed(self.name)
+        if outcome is Outcome.EXPIRED:
+            raise TimeoutError(f"nothing was found within {timeout_ms} ms")
+        raise WaitCancelled(self.name)
+
     # -- satisfy
 
-    def check_and_complete(self, key: Hashable) -> int:
-        """Check every operation parked under a key. From any thread.
+    def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
+        """Check the operations parked under a key, in the order in which they came. From any thread.
 
         On a loop, a key under which more than ``slice_size`` wait is checked a slice at a time, letting the loop go
         round in between. From a thread other than the loop's, a purgatory on one loop has the loop check the key soon.
+
+        Args:
+            key: the key.
+            limit: stop once so many have been completed, later slices included: for an event that is good for so many
+                and no more. Of several such events each is good for its own number.
 
         Returns:
             How many operations were completed before this returned: not those of later slices, or of the loop.
 
         Raises:
             UnhashableKey: the key has no hash.
+            InvalidSetting: the limit is no whole number, or less than 1.
         """
+        if limit is not None:
+            whole("limit", limit, 1)
         mailboxes = self._waiters.mailboxes
         loop = asyncio._get_running_loop()  # None if there is none, where get_running_loop() would raise
         mailbox = None if loop is None else mailboxes.get(loop)
         if mailbox is not None:
-            return self._sweeps.check(key, mailbox)
+            return self._sweeps.check(key, mailbox, limit)
         try:
             hash(key)
         except TypeError:
@@ -283,13 +378,15 @@ class AsyncPurgatory(Generic[OperationT]):
         if self._owned:
             for home in list(mailboxes.values()):
                 if home.thread != get_ident() and not home.loop.is_closed():
-                    self._ask(key, home)
+                    self._ask(key, home, limit)
                     return 0
-        return self._purgatory.check_and_complete(key)
+        return self._purgatory.check_and_complete(key, limit)
 
-    def _ask(self, key: Hashable, home: Mailbox) -> None:
-        """Have the loop check a key; once, if many ask before it gets to it."""
-        if key not in self._asked:
+    def _ask(self, key: Hashable, home: Mailbox, limit: int | None) -> None:
+        """Have the loop check a key; once, if many ask before it gets to it, unless each has a limit of its own."""
+        if limit is not None:
+            home.post(self._sweeps.check, key, home, limit)
+        elif key not in self._asked:
             self._asked[key] = None
             home.post(self._check_asked, key, home)
 
@@ -329,6 +426,55 @@ class AsyncPurgatory(Generic[OperationT]):
         return len(self._waiters.entries)
 
     @property
+    def parked(self) -> int:
+        """How many operations wait. Those of :attr:`waiting` whose answer is on its way are not among them."""
+        return self._purgatory.parked
+
+    @property
+    def watched(self) -> int:
+        """How many entries the watch lists have: one an operation and key."""
+        return self._purgatory.watched
+
+    @property
+    def num_delayed(self) -> int:
+        """How many operations wait for their expiry."""
+        return self._purgatory.num_delayed
+
+    @property
+    def capacity(self) -> int | None:
+        """``max_parked``."""
+        return self._purgatory.capacity
+
+    @property
+    def rejected(self) -> int:
+        """How many operations were refused because ``max_parked`` waited."""
+        return self._purgatory.rejected
+
+    def totals(self) -> Totals:
+        """Operations since the start, by outcome."""
+        return self._purgatory.totals()
+
+    def operations(self) -> list[OperationT]:
+        """The operations that wait, those of :meth:`wait_for` included: a copy, in no particular order."""
+        return self._purgatory.operations()
+
+    def operations_for_key(self, key: Hashable) -> list[OperationT]:
+        """The operations that wait under a key, in order of arrival: a copy.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        return self._purgatory.operations_for_key(key)
+
+    def watching(self, key: Hashable) -> int:
+        """How many entries there are under a key: what a check of it may have to look at.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        return self._purgatory.watching(key)
+
+    @property
     def is_closed(self) -> bool:
         """Whether it refuses operations."""
         return self._shutdown.begun or self._purgatory.is_closed
@@ -339,7 +485,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
     # -- the end
 
-    async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport:
+    async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
         """Refuse new operations, settle those that wait, and return when everyone who awaits one has had the answer.
 
         Args:
@@ -355,7 +501,7 @@ class AsyncPurgatory(Generic[OperationT]):
             InvalidSetting: no such policy.
         """
         report = await self._shutdown.run(drain, timeout_ms)
-        self._purgatory.detach(self._waiters)  # type: ignore[arg-type]
+        self._purgatory.detach(self._waiters)
         if self._own_timer is not None:
             self._own_timer.shutdown()
         return report

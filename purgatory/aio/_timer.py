@@ -30,18 +30,16 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from purgatory import InvalidSetting
-from timer import NS_PER_MS, Clock, SystemTimer, TimerTask, TimerTaskList
+from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["LoopTimer"]
 
-_MISSING = object()
 #: A time that never comes, and one that is always past.
 _NEVER, _NOW = 1 << 127, -1
 
@@ -139,6 +137,13 @@ class LoopTimer(SystemTimer):
         if task._deadline_ns <= self._earlier_ns:
             self._on_loop(self._set)
 
+    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have."""
+        moved = super().put_off(task, delay_ms)
+        if moved and task._deadline_ns <= self._earlier_ns:
+            self._on_loop(self._set)
+        return moved
+
     def advance_clock(self, timeout_ms: float) -> bool:  # noqa: ARG002  # the signature is every timer's
         """Expire what is due. Doesn't wait: a loop must not. There is hardly a reason to call this.
 
@@ -203,14 +208,13 @@ class _Turns:
     def __init__(self, timer: LoopTimer, size: int) -> None:
         self._timer = timer
         self._size = size
-        # What to call, the tasks left, how many the timer believes they are.
-        self._jobs: deque[tuple[Callable[..., Any], Iterator[TimerTask], int]] = deque()
+        self._jobs: deque[Callable[[int], bool]] = deque()  # batches' run: tasks at most -> whether there may be more
         self._scheduled = False
 
     def submit(self, run: Callable[..., Any], /, *args: Any) -> None:
-        """Run a batch of due buckets soon, on the loop."""
-        batch, count = args
-        self._jobs.append((run, iter([task for bucket in batch for task in bucket.copy()]), count))
+        """Run a batch of due tasks soon, on the loop."""
+        del args  # a batch's run is called for a few tasks at a time, and needs no more
+        self._jobs.append(run)
         if not self._scheduled:
             self._scheduled = True
             self._timer._on_loop(self._schedule)
@@ -228,31 +232,14 @@ class _Turns:
 
     def _turn(self) -> None:
         try:
-            run, tasks, count = self._jobs.popleft()
+            run = self._jobs.popleft()
         except IndexError:
             self._scheduled = False
             return
-        turn, taken = self._cut(tasks)
-        if taken == self._size:
-            self._jobs.appendleft((run, tasks, count - taken))
         try:
-            run([turn], taken if taken == self._size else count)
+            if run(self._size):
+                self._jobs.appendleft(run)
         finally:
             self._scheduled = bool(self._jobs)
             if self._scheduled:
                 self._schedule()
-
-    def _cut(self, tasks: Iterator[TimerTask]) -> tuple[TimerTaskList, int]:
-        """Move the next tasks, but for those cancelled since, to a bucket of their own; how many it looked at."""
-        lock = self._timer._lock
-        turn = TimerTaskList(0, 1, 0, lock, closed=True)
-        taken = 0
-        # Under the lock: a canceller that doesn't find its task looks again behind it.
-        with lock:
-            for task in islice(tasks, self._size):
-                taken += 1
-                bucket = task._bucket
-                if bucket is not None and bucket.closed and bucket.pop(task, _MISSING) is not _MISSING:
-                    task._bucket = turn
-                    turn[task] = None
-        return turn, taken

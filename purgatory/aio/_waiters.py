@@ -13,6 +13,7 @@ import asyncio
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol
 
+from purgatory import Observer
 from purgatory.aio._mailbox import Mailbox
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ class _Entry(Protocol):
     def set_result(self, outcome: Outcome, /) -> None: ...
 
 
-class Waiters:
+class Waiters(Observer):
     """The futures of parked operations.
 
     Attributes:
         entries: by operation. Every use is a single dict operation, atomic in the default and in the free-threaded
-        build. mailboxes: by loop.
+            build.
+        mailboxes: by loop.
     """
 
     __slots__ = ("_purgatory", "_slice_size", "entries", "mailboxes")
@@ -73,7 +75,7 @@ class Waiters:
 
     def contain(self, operation: DelayedOperation, hook: str, error: BaseException) -> None:
         """Count and log what a coroutine hook raised."""
-        self._purgatory._audience.contain(operation, hook, error)
+        self._purgatory._observers.contain(operation, hook, error)
 
 
 def _settle(entry: _Entry, outcome: Outcome) -> None:

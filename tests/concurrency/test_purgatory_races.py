@@ -10,6 +10,7 @@ import pytest
 from purgatory import (
     DelayedOperation,
     DelayedOperationPurgatory,
+    KeyedThresholdPurgatory,
     Outcome,
     PurgatoryClosed,
     PurgatoryFull,
@@ -187,7 +188,7 @@ def test_no_check_is_lost(locks):
         holder.join(PATIENCE_S)
         operations = [operation for own in arrivals for operation, _ in own]
 
-        # Completed is what an operation is before its hook has run, which may be on the keeper's thread.
+        # Completed is what an operation is before its hook has run, which may be on the retrier's thread.
         assert eventually(lambda: all(operation.completed for operation in operations))
         assert [] == [verdict for operation in operations if (verdict := operation.verdict())]
 
@@ -287,7 +288,7 @@ def test_parking_against_checks():
             assert operation.verdict() is None
             assert not (inline and checked)
         purgatory.purge()
-        assert eventually(lambda: purgatory.watched == 0)  # the keeper may be at the last of it
+        assert eventually(lambda: purgatory.watched == 0)  # the retrier may be at the last of it
 
 
 def test_coming_and_going_under_one_key():
@@ -407,17 +408,18 @@ def test_purge_against_newcomers():
         assert set(waiting) == set(purgatory.operations_for_key("k"))
 
 
-def test_rising_number_loses_no_waiter():
+@pytest.mark.parametrize(("kind", "place"), [(ThresholdPurgatory, ()), (KeyedThresholdPurgatory, ("a",))])
+def test_rising_number_loses_no_waiter(kind, place):
     """Whoever waits for a number that is reached is answered, though waiting and rising race."""
-    with ThresholdPurgatory("watermark", reaper_enabled=False) as watermark:
+    with kind("watermark", reaper_enabled=False) as watermark:
 
         def wait(seed):
             random_ = random.Random(seed)
-            return [watermark.wait(random_.randrange(1, 300), 60_000) for _ in range(150)]
+            return [watermark.wait(*place, random_.randrange(1, 300), 60_000) for _ in range(150)]
 
         def rise():
             for value in range(1, 301):
-                watermark.maybe_complete(value)
+                watermark.maybe_complete(*place, value)
 
         *waits, _ = run_threads(*[lambda seed=seed: wait(seed) for seed in range(3)], rise)
 

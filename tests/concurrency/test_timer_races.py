@@ -133,6 +133,38 @@ def test_cancel_against_expiry():
             assert [] == [task for task in tasks if task.runs + answers[id(task)].count(True) != 1]
 
 
+@pytest.mark.parametrize("wheel_size", [2, 20])
+def test_putting_off_against_expiry_and_cancelling(wheel_size):
+    """For each task one cancel answered True, or it ran once, by the deadline of the last move that answered True."""
+    with SystemTimerReaper("reaper", SystemTimer(wheel_size=wheel_size)) as timer:
+        tasks = [Timed(2 + number % 9) for number in range(900)]
+        taken, moves = [], []
+
+        def put_off(seed):
+            random_ = random.Random(seed)
+            for _ in range(3):
+                for task in random_.sample(tasks, len(tasks)):
+                    if timer.put_off(task, random_.choice([0, 1, 4, 12, 30])):
+                        moves.append(task)
+
+        def cancel():
+            for task in tasks[::5]:
+                if task.cancel():
+                    taken.append(task)
+
+        for task in tasks:
+            timer.add(task)
+        run_threads(*[lambda seed=seed: put_off(seed) for seed in range(3)], cancel)
+        assert settled(timer, tasks)
+        statistics = timer.timer.statistics()
+
+    gone = set(map(id, taken))
+    assert len(gone) == len(taken)
+    assert [] == [task for task in tasks if task.runs != (0 if id(task) in gone else 1)]
+    assert 0 == sum(task.early for task in tasks)
+    assert (len(tasks) - len(taken), len(moves)) == (statistics.fired, statistics.put_off)
+
+
 def test_shutdown_against_adding():
     """Each task runs, comes back from the shutdown, or is refused: exactly one of these."""
     for round_ in range(20):

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from tests.explore.explorer import Explorer, Failure, plan_of, text_of
+from tests.explore.explorer import Explorer, Failure, plan_of, strike_of, text_of
 from tests.explore.mutants import MUTANTS
 from tests.explore.scenarios import SCENARIOS
 
@@ -26,6 +26,9 @@ def main():
     parser.add_argument("--replay", help="tell this one schedule step by step")
     parser.add_argument("--seed", type=int, help="draw schedules instead of enumerating them")
     parser.add_argument("--runs", type=int, default=1000, help="how many to draw")
+    parser.add_argument(
+        "--struck", action="store_true", help="strike each thread by an exception, at each place in turn"
+    )
     parser.add_argument("--mutants", action="store_true", help="plant every mistake, and say what finds it")
     arguments = parser.parse_args()
     if arguments.mutants:
@@ -39,13 +42,25 @@ def main():
     for name in arguments.scenarios or SCENARIOS:
         scenario = SCENARIOS[name]
         if arguments.replay is not None:
-            print(explorer.story(scenario, plan_of(arguments.replay)))
+            print(explorer.story(scenario, plan_of(arguments.replay), strike_of(arguments.replay)))
             continue
         started = time.monotonic()
         try:
             if arguments.seed is not None:
                 found = explorer.sample(scenario, arguments.seed, arguments.runs)
                 end = f"what seed {arguments.seed} draws"
+            elif arguments.struck:
+                found = explorer.explore_struck(
+                    scenario, arguments.bound, limit=arguments.limit, seconds=arguments.seconds
+                )
+                total += found.schedules
+                exhausted += found.places == found.exhausted
+                print(
+                    f"{name:<28}{found.schedules:>10,}{time.monotonic() - started:>16.1f}  "
+                    f"{found.places} places, of which {found.exhausted} to the end of bound {arguments.bound}",
+                    flush=True,
+                )
+                continue
             else:
                 found = explorer.explore(
                     scenario,
@@ -60,8 +75,8 @@ def main():
                 exhausted += not found.left
         except Failure as failure:
             failed += 1
-            print(f"{name:<28} FAILED at schedule {failure.number}: {text_of(failure.plan)!r}")
-            print(explorer.story(scenario, failure.plan))
+            print(f"{name:<28} FAILED at schedule {failure.number}: {text_of(failure.plan, failure.strike)!r}")
+            print(explorer.story(scenario, failure.plan, failure.strike))
             continue
         total += found.schedules
         taken = time.monotonic() - started

@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+
+from tests.explore import scheduler as scheduler_module
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("timer", "purgatory")
@@ -73,6 +76,8 @@ class Edition:
 
     def __init__(self, changes=()):
         finder = _Finder(changes)
+        declined = os.environ.get("PURGATORY_PURE")
+        os.environ["PURGATORY_PURE"] = "1"  # what is explored are the steps of Python
         kept = {name: sys.modules.pop(name) for name in _ours()}
         sys.meta_path.insert(0, finder)
         try:
@@ -83,6 +88,10 @@ class Edition:
             for name in _ours():
                 del sys.modules[name]
             sys.modules.update(kept)
+            if declined is None:
+                del os.environ["PURGATORY_PURE"]
+            else:
+                os.environ["PURGATORY_PURE"] = declined
         assert not finder.changes, f"nothing imports {sorted(finder.changes)}"
         for module in self.modules:
             if hasattr(module, "log"):
@@ -102,7 +111,10 @@ class Edition:
                 module.threading = threads
             if hasattr(module, "time") and not module.__name__.endswith("_slow"):
                 module.time = time
-            homeless = getattr(module, "homeless", None)
-            if homeless is not None:
-                homeless.lock, homeless.busy = threads.RLock(), False
+            if module.__name__.endswith("_hold"):
+                module._THREADINGS = (scheduler_module.CoopLock,)  # it stands for both
+            lobby = getattr(module, "LOBBY", None)
+            if lobby is not None:
+                lobby.lock = threads.RLock()
+                lobby.under_way.clear()
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer)

@@ -42,15 +42,21 @@ UNTRACED = ("_log.py", "_live.py", "_errors.py", "_check.py", "_snapshot.py", "_
 HARMLESS = ("_log.py", "_errors.py", "_check.py")
 
 
+#: Threads that are not struck: those that only let time pass, or end something. In a service these are the library's
+#: own or whoever ends it, and no signal's exception comes to them but with the end of everything.
+UNSTRUCK = ("time", "driver", "other driver", "looker", "shutdown", "purger")
+
+
 class Failure(AssertionError):
     """A schedule under which the core broke a promise."""
 
-    def __init__(self, scenario, plan, problem, number):
+    def __init__(self, scenario, plan, problem, number, strike=None):
         super().__init__(problem)
-        self.scenario, self.plan, self.problem, self.number = scenario, plan, problem, number
+        self.scenario, self.plan, self.problem, self.number, self.strike = scenario, plan, problem, number, strike
 
     def __str__(self):
-        return f"{self.scenario.__name__}, schedule {text_of(self.plan)!r} (number {self.number}): {self.problem}"
+        text = text_of(self.plan, self.strike)
+        return f"{self.scenario.__name__}, schedule {text!r} (number {self.number}): {self.problem}"
 
 
 class Explorer:
@@ -62,24 +68,67 @@ class Explorer:
         self.traced = frozenset(files | {str(Path(__file__).with_name("scenarios.py"))})
         self.opaque = frozenset(name for name in self.edition.files - files if not name.endswith(HARMLESS))
 
-    def run_once(self, scenario, plan=(), *, record=False, scheduler=None):
-        """Run one schedule; gives the scheduler, with ``problem`` set if something was wrong."""
-        scheduler = scheduler or Scheduler(plan, self.traced, opaque=self.opaque, record=record)
+    def run_once(self, scenario, plan=(), *, record=False, scheduler=None, strike=None):
+        """Run one schedule; gives the scheduler, with ``problem`` set if something was wrong.
+
+        If a thread was struck, what the scenario expects of all of its threads can't be had: then what must hold always
+        is all that is looked at, and that is no less: see :meth:`World.settle`.
+        """
+        scheduler = scheduler or Scheduler(
+            plan, self.traced, opaque=self.opaque, record=record, strike=strike, struck_in=self.edition.files
+        )
         core = self.edition.attach(scheduler)
         world = World(scheduler, core)
         check = scenario(world)
         scheduler.run()
         if scheduler.problem is None:
             try:
-                check()
+                if scheduler.struck_at is None:
+                    check()
                 world.settle()
             except AssertionError as error:
                 scheduler.problem = str(error).split("\n")[0] or "a check failed"  # pytest adds lines
             except Exception as error:
                 scheduler.problem = f"the check raised {error!r}"
+        if scheduler.problem is not None and scheduler.struck_at is not None:
+            scheduler.problem += f" (struck in {scheduler.struck_at})"
         return scheduler
 
-    def explore(self, scenario, bound=2, *, limit=None, seconds=None, everything=False):
+    def explore_struck(self, scenario, bound=1, *, limit=None, seconds=None):
+        """Strike each thread at each place, one a run, under every schedule with up to ``bound`` preemptions.
+
+        Args:
+            scenario: the scenario.
+            bound: preemptions.
+            limit: how many schedules at most for each place.
+            seconds: how long at most.
+
+        Returns:
+            How many ran, in how many places a thread was struck, and for how many all schedules were run.
+
+        Raises:
+            Failure: with the first schedule that goes wrong.
+        """
+        give_up = None if seconds is None else time.monotonic() + seconds
+        plain = self.run_once(scenario)
+        schedules = places = exhausted = 0
+        for worker in plain.workers:
+            number = 0
+            while not worker.background and not worker.name.startswith(UNSTRUCK):
+                number += 1
+                strike = worker.index, number
+                if self.run_once(scenario, strike=strike).struck_at is None and number > worker.strikes:
+                    break  # beyond its last place; another schedule may have more of them: see `explore`
+                places += 1
+                left = None if give_up is None else give_up - time.monotonic()
+                if left is not None and left < 0:
+                    return SimpleNamespace(schedules=schedules, places=places, exhausted=exhausted)
+                found = self.explore(scenario, bound, limit=limit, seconds=left, strike=strike)
+                schedules += found.schedules
+                exhausted += not found.left
+        return SimpleNamespace(schedules=schedules, places=places, exhausted=exhausted)
+
+    def explore(self, scenario, bound=2, *, limit=None, seconds=None, everything=False, strike=None):
         """Run every schedule with up to ``bound`` preemptions, or ``limit`` of them, or for so many seconds.
 
         Returns:
@@ -102,9 +151,9 @@ class Explorer:
                 return SimpleNamespace(schedules=number, bound=used - 1, left=left, longest=longest)
             plan = queues[used].popleft()
             number += 1
-            run = self.run_once(scenario, plan)
+            run = self.run_once(scenario, plan, strike=strike)
             if run.problem is not None:
-                raise Failure(scenario, plan, run.problem, number)
+                raise Failure(scenario, plan, run.problem, number, strike)
             longest = max(longest, len(run.history))
             if not everything:
                 seen.take(run.slices)
@@ -169,10 +218,10 @@ class Explorer:
             steps = max(steps, len(run.history))
         return SimpleNamespace(schedules=runs, seed=seed, longest=steps)
 
-    def story(self, scenario, plan):
+    def story(self, scenario, plan, strike=None):
         """The schedule told as a numbered interleaving: one line wherever a thread goes on after another."""
-        run = self.run_once(scenario, plan, record=True)
-        lines = [f"{scenario.__name__}, schedule {text_of(plan)!r}"]
+        run = self.run_once(scenario, plan, record=True, strike=strike)
+        lines = [f"{scenario.__name__}, schedule {text_of(plan, strike)!r}"]
         last = None
         turns = []
         for step, (who, file, line, function, what) in enumerate(run.story):
@@ -233,6 +282,7 @@ class World:
         self.purgatories = []
         self.timers = []
         self.wins = []  # (operation, how) for every call that said it did it
+        self.promised = []  # (operation, purgatory): it was ready when a check of its key began that went to its end
 
     def thread(self, name, function):
         self.scheduler.spawn(name, function)
@@ -261,8 +311,10 @@ class World:
         timer.advance_clock(0)
 
     def settle(self):
-        """What must hold at the end of every schedule, whatever it was about."""
+        """What must hold at the end of every schedule, whatever it was about, and whoever was struck in it."""
         outcome = self.core.purgatory.Outcome
+        for lock in self.scheduler.locks:
+            assert not lock._depth, f"{lock!r} still"
         for operation in self.operations:
             done = operation.completed
             assert done <= 1, f"{operation} completed {done} times"
@@ -274,6 +326,11 @@ class World:
             assert not operation.overlapped, f"{operation}: two threads inside its hooks at once"
             wins = [how for who, how in self.wins if who is operation]
             assert len(wins) <= 1, f"{operation} was done by {wins}: to each its own"
+            hold = operation._hold
+            assert type(hold) is not list or len(hold) == 1, f"{operation}: its hold has {len(hold)} cells"
+        for operation in self.promised:
+            open_ = operation.outcome is None and operation.purgatory is not None and operation.parked_ok
+            assert not open_, f"a check of {operation} was lost"
         for purgatory in self.purgatories:
             still = [o for o in self.operations if o.purgatory is purgatory and o.parked_ok and o.outcome is None]
             assert set(purgatory.operations()) == set(still), (
@@ -283,15 +340,20 @@ class World:
             left = totals.satisfied + totals.expired + totals.cancelled + totals.forced
             assert totals.parked - left == len(still), f"{totals} while {len(still)} wait"
             if purgatory.capacity is not None:
-                assert purgatory._room.left == purgatory.capacity - len(still), f"room for {purgatory._room.left} more"
+                taken = purgatory._capacity.taken
+                assert set(taken) == set(still), f"places are taken by {list(taken)}, {still} wait"
             for operation in still:
                 for key in operation.wants:
                     found = purgatory.operations_for_key(key)
                     assert operation in found, f"{operation} can't be found under {key!r}"
+            assert not purgatory._shards.answering(), "an answer was never out"
+            self._idle_keys_are_noted(purgatory)
             purgatory.purge()
             wanted = sum(len(operation.wants) for operation in still)
             assert purgatory.watched == wanted, f"{purgatory.watched} entries watched, {wanted} wanted"
             assert purgatory.snapshot().keys == len({key for o in still for key in o.wants}), "an idle key was kept"
+        lobby = self.core.purgatory._operation.LOBBY
+        assert not lobby.under_way, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:
                 self.core.timer.check_invariants(timer)
@@ -299,12 +361,25 @@ class World:
                 tasks = [task for task in timer.pending() if hasattr(task, "wants")]
                 assert set(tasks) == set(waiting), f"the timer holds {tasks}, open are {waiting}"
 
+    @staticmethod
+    def _idle_keys_are_noted(purgatory):
+        noted = set(map(id, purgatory._idle_keys._noted))
+        for watchers in purgatory._shards.walk():
+            assert watchers or id(watchers) in noted, f"nobody waits under {watchers.key!r}, and that is not noted"
+            assert not watchers.closed, f"{watchers.key!r} is known and closed"
 
-def text_of(plan):
-    """A schedule as text."""
-    return " ".join(f"{step}>{to}" for step, to in plan)
+
+def text_of(plan, strike=None):
+    """A schedule as text; ``0!17`` says that thread 0 is struck at its place 17."""
+    struck = [] if strike is None else [f"{strike[0]}!{strike[1]}"]
+    return " ".join(struck + [f"{step}>{to}" for step, to in plan])
 
 
 def plan_of(text):
     """A schedule from its text."""
-    return tuple((int(step), int(to)) for step, to in (part.split(">") for part in text.split()))
+    return tuple((int(step), int(to)) for step, to in (part.split(">") for part in text.split() if ">" in part))
+
+
+def strike_of(text):
+    """Who is struck, and where, from a schedule's text."""
+    return next((tuple(map(int, part.split("!"))) for part in text.split() if "!" in part), None)

@@ -51,8 +51,9 @@ class Mutant:
         return "\n".join([*text[:at], textwrap.indent(new, indent), *text[at + height :]])
 
 
-OPERATION, FLOWS = "purgatory._operation", "purgatory._flows"
-WATCHERS, TIMER, TASK, WHEEL = "purgatory._watchers", "timer._timer", "timer._task", "timer._wheel"
+OPERATION, PARKING = "purgatory._operation", "purgatory._parking"
+WATCHERS, ENTRANCE, INTAKE, BATCH = "purgatory._watchers", "timer._entrance", "timer._intake", "timer._batch"
+BUCKET, TASK, WHEEL = "timer._bucket", "timer._task", "timer._wheel"
 
 KAFKAS = (
     Mutant(
@@ -76,34 +77,33 @@ KAFKAS = (
         "the holder looks at the flag and then lets go of the lock",
         OPERATION,
         """
-            self._phase = OPEN
+            self._busy = False
             hold.append(None)
         if expired:
-            self._expire(error)
-        if not self._pending:
-            break
         """,
         """
-            self._phase = OPEN
-            pending = self._pending
+            self._busy = False
+            if not self._pending:
+                hold.append(None)
+                break
             hold.append(None)
         if expired:
-            self._expire(error)
-        if not pending:
-            break
         """,
         "check_vs_check",
     ),
     Mutant(
         "no-look-after-timer",
         "an operation completed between its last check and the timer stays in the timer",
-        FLOWS,
+        PARKING,
         """
-        self._graveyard.bury(operation)
-        TimerTaskEntry.cancel(operation)
+        try:
+            operation._leave()
+        except BaseException:  # struck by an interrupt just then
+            operation._leave()
+            raise
         """,
-        "self._graveyard.bury(operation)",
-        "park_vs_check",
+        "operation._watches and [watchers.pop(operation, None) for watchers in operation._watches]",
+        "park_unready_vs_force",
         1,
     ),
     Mutant(
@@ -120,12 +120,13 @@ KAFKAS = (
         "an expiry completes the operation without its lock",
         OPERATION,
         """
-        self._overdue = True
+        self._overdue = self._overdue or TIME_IS_UP
         self.maybe_try_complete()
         """,
         """
         if self._finish(EXPIRED):
-            self._expire(self._complete())
+            self._answer(None, _HOOKS[EXPIRED])
+            self._home.under_way.pop()
         """,
         "check_vs_expire",
         1,
@@ -154,24 +155,24 @@ OURS = (
         try:
             del hold[0]
         except IndexError:
-            if type(hold) is not list and self._home is not None:
-                self._home.graveyard.keeper.retry(self)
+            if type(hold) is not list:
+                self._retry()
             return False
         """,
         """
-        if type(hold) is not list and self._home is not None:
-            self._home.graveyard.keeper.retry(self)
+        if type(hold) is not list:
+            self._retry()
         return False
         """,
         "check_vs_check",
     ),
     Mutant(
-        "no-keeper",
+        "no-retrier",
         "a check that misses a lock held by the user relies on the flag",
         OPERATION,
         """
-        if type(hold) is not list and self._home is not None:
-            self._home.graveyard.keeper.retry(self)
+        if type(hold) is not list:
+            self._retry()
         """,
         "pass",
         "check_vs_user_lock",
@@ -180,28 +181,33 @@ OURS = (
     Mutant(
         "no-second-check",
         "the operation is not checked again once it is watched",
-        FLOWS,
+        PARKING,
         """
-        op._checks = 2
-        try:
-            completed = op.try_complete()
-        except Exception as error:  # noqa: BLE001  # contained: the operation is parked
-            self._audience.contain(op, "try_complete", error)
+        if operation._state != ARRIVING or may_stay:
+            break
+        may_stay = True
         """,
-        "pass",
+        """
+        if operation._state != ARRIVING or may_stay:
+            break
+        may_stay = True
+        if operation._checks:
+            home.watch(keys[0], operation)
+            self._watch_others(operation, keys)
+            break
+        """,
         "park_vs_check",
         1,
     ),
     Mutant(
         "parker-ignores-flag",
         "the parker lets go of the lock and doesn't look who missed it",
-        FLOWS,
+        PARKING,
         """
-        if op._pending:
-            op.maybe_try_complete()
-        return False
+        if operation._pending:
+            operation.maybe_try_complete()
         """,
-        "return False",
+        "pass",
         "park_vs_check",
         2,
     ),
@@ -210,18 +216,19 @@ OURS = (
         "the step from open to an outcome is looked at and taken without the lock",
         OPERATION,
         """
-        try:
-            if self._outcome != OPEN:
-                return False
-            self._outcome = outcome
+        state = self._state
+        if state > PARKED:
+            return False
+        moved = self._home is not home  # it was given a home just now, or refused
         """,
         """
+        state = self._state
         lock.release()
-        if self._outcome != OPEN:
+        if self._state > PARKED:
+            lock.acquire()
             return False
         lock.acquire()
-        try:
-            self._outcome = outcome
+        moved = self._home is not home  # it was given a home just now, or refused
         """,
         "complete_vs_cancel",
         1,
@@ -229,7 +236,7 @@ OURS = (
     Mutant(
         "add-to-closed-bucket",
         "whoever adds to a bucket doesn't look whether it was flushed meanwhile",
-        TIMER,
+        ENTRANCE,
         "if bucket.closed and bucket.pop(task, MISSING) is not MISSING:",
         "if False:",
         "add_vs_flush",
@@ -238,26 +245,84 @@ OURS = (
     Mutant(
         "copy-before-claim",
         "a cascade puts the task into its new bucket before it has it out of the old",
-        TIMER,
+        BUCKET,
         """
-        if bucket.pop(task, MISSING) is not MISSING:
-            tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
-            target = slots[tick // span % count]
-            if target is None or not target.first <= tick < target.end:
-                target = wheel.place(tick)[0] if tick > wheel.hand else due
-            task._bucket = target
-            target[task] = None
+        try:
+            del source[task]
+        except KeyError:
+            return False
         """,
         """
-        tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
-        target = wheel.place(tick)[0] if tick > wheel.hand else due
-        target[task] = None
-        if bucket.pop(task, MISSING) is MISSING:
-            target.pop(task, None)
-        else:
-            task._bucket = target
+        self[task] = None
+        if source.pop(task, self) is self:
+            self.pop(task, None)
+            return False
         """,
         "cascade_vs_readd",
+        2,
+    ),
+    Mutant(
+        "put-off-unlocked",
+        "whoever puts a task off doesn't keep a canceller that misses it waiting",
+        INTAKE,
+        """
+        if not target.take(task, source, deadline_ns):
+            return False
+        """,
+        """
+        if source.pop(task, False) is False:
+            return False
+        self._lock.release()
+        task._deadline_ns = deadline_ns
+        target.put(task)
+        self._lock.acquire()
+        """,
+        "put_off_vs_cancel",
+        2,
+    ),
+    Mutant(
+        "put-off-unclaimed",
+        "whoever puts a task off doesn't look whether an expiry was first",
+        INTAKE,
+        """
+        if not target.take(task, source, deadline_ns):
+            return False
+        """,
+        "target.take(task, source, deadline_ns) or target.put(task)",
+        "put_off_vs_expire",
+        2,
+    ),
+    Mutant(
+        "put-off-dated-late",
+        "whoever puts a task off writes its deadline when it is in its new bucket already",
+        BUCKET,
+        """
+        if deadline_ns is not None:
+            # Before it is here, from which moment on others may take it out, and add it anew.
+            task._moved_ns += deadline_ns - task._deadline_ns
+            task._deadline_ns = deadline_ns
+        task._bucket = self
+        self[task] = None
+        return True
+        """,
+        """
+        task._bucket = self
+        self[task] = None
+        if deadline_ns is not None:
+            task._moved_ns += deadline_ns - task._deadline_ns
+            task._deadline_ns = deadline_ns
+        return True
+        """,
+        "put_off_vs_readd",
+        2,
+    ),
+    Mutant(
+        "claimed-out-of-closed",
+        "the executor takes a task out of any bucket that is closed, due or not",
+        BATCH,
+        "if bucket is not None and bucket.due and bucket.pop(task, MISSING) is not MISSING:",
+        "if bucket is not None and bucket.closed and bucket.pop(task, MISSING) is not MISSING:",
+        "put_off_vs_batch",
         2,
     ),
     Mutant(
@@ -280,68 +345,115 @@ OURS = (
         "drop-without-second-look",
         "an empty bucket is dropped without a look at who came in since",
         WHEEL,
-        "if len(bucket.copy()):",
-        "if False:",
+        "deserted = bucket.is_deserted()",
+        "deserted = True",
         "empty_vs_add",
         2,
     ),
     Mutant(
         "closed-unseen",
         "whoever parks doesn't look whether a shutdown has come between",
-        FLOWS,
-        "elif operation.cancel():",
-        "elif False:",
+        PARKING,
+        """
+        if self._closed and operation.cancel():
+            raise PurgatoryClosed(self._name)
+        """,
+        "pass",
         "park_vs_shutdown",
         1,
     ),
     Mutant(
-        "phase-before-outcome",
-        "who forces an operation that is being parked looks at the phase before writing the outcome",
-        OPERATION,
-        """
-        self._outcome = outcome
-        if outcome == IMMEDIATE and self._phase != IMMEDIATE:
-        """,
-        """
-        still = self._phase
-        self._outcome = outcome
-        if outcome == IMMEDIATE and still != IMMEDIATE:
-        """,
-        "park_unready_vs_force",
-        2,
-    ),
-    Mutant(
-        "made-up-mind",
-        "who parks takes the outcome as it is while another still decides between two",
-        FLOWS,
-        """
-        with home.lock:
-            pass  # behind it, whoever decided has made up his mind
-        """,
-        "pass",
-        "park_unready_vs_force",
-        3,
-    ),
-    Mutant(
         "no-wake",
         "a bucket that comes before all others wakes nobody",
-        TIMER,
+        INTAKE,
         "if new and self._sleepers and wheel.is_next(bucket):",
         "if False:",
         "two_purgatories_one_timer",
         0,
     ),
     Mutant(
-        "homeless-in-between",
-        "an operation that is forced just when it is parked may be completed by both",
-        FLOWS,
+        "unlocked-arrival",
+        "the parker takes the step to parked without the lock, after a look at the state",
+        OPERATION,
         """
-        if homeless.busy:
-            with homeless.lock:
-                pass
+        if self._state != ARRIVING:
+            return False
+        home.parked += 1
+        self._state = PARKED
+        return True
         """,
-        "pass",
-        "park_vs_force",
+        """
+        lock.release()
+        if self._state != ARRIVING:
+            lock.acquire()
+            return False
+        self._state = PARKED
+        lock.acquire()
+        home.parked += 1
+        return True
+        """,
+        "park_unready_vs_force",
+        2,
+    ),
+    Mutant(
+        "timer-after-parked",
+        "the operation comes into the timer after the step to parked",
+        PARKING,
+        """
+            self._timer.add(operation)
+        else:
+            operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+        is_parked = operation._settle_down(home)
+        """,
+        """
+            pass
+        is_parked = operation._settle_down(home)
+        self._timer.add(operation)
+        """,
+        "park_unready_vs_force",
+        2,
+    ),
+    Mutant(
+        "finisher-keeps-keys",
+        "who ends an operation leaves it under its keys",
+        OPERATION,
+        """
+            watchers.pop(self, None)
+            if not watchers and not watchers.idle:
+                try:  # noqa: SIM105  # suppress() is Python, too
+        """,
+        """
+            if not watchers and not watchers.idle:
+                try:  # noqa: SIM105  # suppress() is Python, too
+        """,
+        "check_vs_force",
+        0,
+    ),
+    Mutant(
+        "extend-while-arriving",
+        "who puts a deadline off takes an operation that is arriving out of the timer",
+        OPERATION,
+        "if timer is None or self._state != PARKED:",
+        "if timer is None:",
+        "extend_vs_park",
+        2,
+    ),
+    Mutant(
+        "refused-under-one-lock",
+        "an operation that is refused is taken back under its shard's lock alone",
+        OPERATION,
+        "with LOBBY.lock, self._home.lock:",
+        "with self._home.lock:",
+        "refused_vs_force",
+        2,
+    ),
+    Mutant(
+        "cancelled-and-refused",
+        "an operation that was just refused can be cancelled, and is two people's to answer",
+        OPERATION,
+        "elif outcome == CANCELLED and state == NEW:",
+        "elif False:",
+        "refused_vs_cancel",
         2,
     ),
 )

@@ -21,10 +21,26 @@ def _words(text: str) -> frozenset[str]:
 
 #: Fields that are written while another thread may look.
 FIELDS = _words(
-    "_outcome _pending _phase _overdue _home _watches _bucket _deadline_ns _closed _recent closed idle alone limit "
-    "hand _sleepers _cascading _stopped _thread _driver _purging _missed _report busy value _value "
-    "ready observers leavers"
+    "_state _pending _busy _overdue _home _watches _bucket _deadline_ns _moved_ns _closed closed due idle alone limit "
+    "hand after_ns until_ns _sleepers _stopped _thread _driver _report _limit _round parked leaving finished"
 )
+#: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
+#: between two switches; a class's slot is in one of these three lists, and a test says so.
+GUARDED = _words(
+    "extended _checks checks rejected _forgotten _due _moves handed_over total _executor _restarts _heartbeat_ns "
+    "_observers _left _tasks fired failed looked_at late_sum_ns late_max_ns late_ns"
+)
+#: Fields that are never set again: what they hold may change, and does so by the calls below.
+FIXED = _words(
+    "_admitted _broker_id _buckets _context _keep_context _capacity _cascade _changed _clock _closing _count "
+    "_delay_ms _dispatcher _errors _hold _idle_keys _inside _interval _known _levels _lock _max_pending _missed "
+    "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _own_executor _own_timer _rest_s "
+    "_retrier _row _shards _slots _tick_ns _timer _wheel _wheel_size __weakref__ append by_key capacity clock end "
+    "find first home idle_keys key known left level lock name nowhere observers retrier slots span taken timer "
+    "under_way _put_back"
+)
+#: Fields of the scenarios' and the explorer's own tests.
+OWN = _words("ready value _value busy")
 #: Methods that are one atomic step on something shared.
 CALLS = _words(
     "acquire release pop get copy setdefault append popleft values items clear remove add discard wait notify_all "
@@ -33,6 +49,7 @@ CALLS = _words(
 #: Locals that name a shared dict, where their truth is asked.
 DICTS = frozenset({"watchers", "bucket", "batch", "due"})
 
+_SWITCHES = FIELDS | OWN
 _SUBSCRIPTS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "CONTAINS_OP"})
 
 
@@ -43,9 +60,9 @@ def points_of(code: CodeType) -> dict[int, str]:
     before = None
     for step in dis.get_instructions(code):
         name, operation = step.argval, step.opname
-        if operation in ("LOAD_ATTR", "LOAD_METHOD") and (name in FIELDS or name in CALLS):
+        if operation in ("LOAD_ATTR", "LOAD_METHOD") and (name in _SWITCHES or name in CALLS):
             points[step.offset] = f"{'call' if name in CALLS else 'read'} {name}"
-        elif operation == "STORE_ATTR" and name in FIELDS:
+        elif operation == "STORE_ATTR" and name in _SWITCHES:
             points[step.offset] = f"write {name}"
         elif operation in _SUBSCRIPTS:
             points[step.offset] = operation.split("_")[0].lower() + " item"
@@ -60,6 +77,12 @@ def points_of(code: CodeType) -> dict[int, str]:
             points[step.offset] = f"truth of {before.argval}"
         before = step
     return points
+
+
+@cache
+def strikes_of(code: CodeType) -> frozenset[int]:
+    """The offsets in ``code`` where a loop jumps back: there the interpreter looks for signals."""
+    return frozenset(step.offset for step in dis.get_instructions(code) if step.opname == "JUMP_BACKWARD")
 
 
 # -- what each instruction touches, for the sake of telling steps that commute

@@ -25,13 +25,16 @@ def operation(world, delay_ms=1_000, *, name="op", needs=None, lock=None, wants=
             self.purgatory = self.timer = None
             self.done_ns = None
 
+        def is_ready(self):
+            return self.ready if self.needs is None else all(need.ready for need in self.needs)
+
         def try_complete(self):
             self.inside += 1
             self.overlapped = self.overlapped or self.inside > 1
-            there = self.ready if self.needs is None else all(need.ready for need in self.needs)
-            answer = there and self.force_complete()
-            self.inside -= 1
-            return answer
+            try:
+                return self.is_ready() and self.force_complete()
+            finally:
+                self.inside -= 1
 
         def on_complete(self):
             self.completed += 1
@@ -75,6 +78,15 @@ def parked(world, purgatory, **kw):
     return op
 
 
+def check_key(world, purgatory, key, limit=None):
+    """Check a key, and note whose completion that promises: of who is ready now, if the check goes to its end."""
+    ready = [op for op in world.operations if key in op.wants and op.is_ready()]
+    completed = purgatory.check_and_complete(key, limit)
+    if limit is None:
+        world.promised += ready
+    return completed
+
+
 def force(world, op):
     if op.force_complete():
         world.wins.append((op, "force"))
@@ -95,7 +107,7 @@ def park_vs_check(world):
 
     def check():
         op.ready = True
-        purgatory.check_and_complete("b")
+        check_key(world, purgatory, "b")
 
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("event", check)
@@ -114,7 +126,7 @@ def park_vs_two_checks(world):
 
     def check(event, key):
         event.ready = True
-        purgatory.check_and_complete(key)
+        check_key(world, purgatory, key)
 
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("event-a", lambda: check(events[0], "a"))
@@ -153,7 +165,7 @@ def park_due_vs_check(world):
 
     def check():
         op.ready = True
-        purgatory.check_and_complete("a")
+        check_key(world, purgatory, "a")
 
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("event", check)
@@ -242,7 +254,7 @@ def park_twice_vs_check(world):
 
     def check():
         op.ready = True
-        purgatory.check_and_complete("a")
+        check_key(world, purgatory, "a")
 
     world.thread("parker", park_it)
     world.thread("again", park_it)
@@ -288,7 +300,7 @@ def check_vs_check(world):
 
     def check(event):
         event.ready = True
-        purgatory.check_and_complete("a")
+        check_key(world, purgatory, "a")
 
     world.thread("event-0", lambda: check(events[0]))
     world.thread("event-1", lambda: check(events[1]))
@@ -306,7 +318,7 @@ def check_vs_force(world):
 
     def check():
         op.ready = True
-        if purgatory.check_and_complete("a"):
+        if check_key(world, purgatory, "a"):
             world.wins.append((op, "check"))
 
     world.thread("event", check)
@@ -325,7 +337,7 @@ def check_vs_expire(world):
 
     def check():
         op.ready = True
-        if purgatory.check_and_complete("a"):
+        if check_key(world, purgatory, "a"):
             world.wins.append((op, "check"))
 
     world.thread("event", check)
@@ -351,7 +363,7 @@ def check_vs_user_lock(world):
 
     def check():
         op.ready = True
-        purgatory.check_and_complete("a")
+        check_key(world, purgatory, "a")
 
     world.thread("user", hold)
     world.thread("event", check)
@@ -411,7 +423,7 @@ def cancel_for_key_vs_check(world):
             world.wins.append((taken, "cancel_for_key"))
 
     def check():
-        if purgatory.check_and_complete("b"):
+        if check_key(world, purgatory, "b"):
             world.wins.append((op, "check"))
 
     world.thread("canceller", take)
@@ -424,7 +436,287 @@ def cancel_for_key_vs_check(world):
     return done
 
 
+# -- putting off
+
+
+def extend_vs_expire(world):
+    """A deadline that is put off just as it comes counts, or it had come: as the answer says."""
+    purgatory = world.purgatory()
+    op = parked(world, purgatory, delay_ms=5)
+    answers = []
+
+    def extend():
+        before_ns = world.scheduler.now_ns
+        answers.append((op.extend(50), before_ns))
+
+    world.thread("holder", extend)
+    world.thread("time", lambda: world.advance(purgatory.timer, 6))
+
+    def done():
+        ((put_off, before_ns),) = answers
+        assert put_off == (op.outcome is None), f"answered {put_off}, and the operation is {op.outcome}"
+        world.advance(purgatory.timer, 60)
+        assert op.outcome is world.core.purgatory.Outcome.EXPIRED
+        assert not put_off or op.done_ns - before_ns >= 50_000_000, "expired by the old deadline"
+
+    return done
+
+
+def extend_vs_satisfy(world):
+    """A deadline that is put off while the operation completes leaves nothing in the timer."""
+    purgatory = world.purgatory(max_parked=5)
+    op = parked(world, purgatory, delay_ms=5, wants=("a", "b"))
+
+    def check():
+        op.ready = True
+        if check_key(world, purgatory, "a"):
+            world.wins.append((op, "check"))
+
+    world.thread("holder", lambda: op.extend(50))
+    world.thread("event", check)
+
+    def done():
+        assert op.is_completed
+        assert 0 == purgatory.timer.size, "it is in the timer still"
+
+    return done
+
+
+def extend_vs_park(world):
+    """A deadline that is put off while the operation is being parked: it has one, the old or the new."""
+    purgatory = world.purgatory()
+    op = operation(world, 5)
+    answers = []
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("holder", lambda: answers.append(op.extend(50)))
+
+    def done():
+        assert 1 == purgatory.timer.size, "it is parked and has no deadline"
+        world.advance(purgatory.timer, 6)
+        assert answers[0] == (op.outcome is None), f"answered {answers[0]}, and the operation is {op.outcome}"
+
+    return done
+
+
+def extend_vs_cancel(world):
+    """A deadline that is put off while the operation is taken out leaves nothing in the timer."""
+    purgatory = world.purgatory(max_parked=5)
+    op = parked(world, purgatory, delay_ms=5)
+    world.thread("holder", lambda: op.extend(50))
+    world.thread("canceller", lambda: cancel(world, op))
+
+    def done():
+        assert 0 == purgatory.timer.size, "it is in the timer still"
+
+    return done
+
+
+# -- a limit, and no place
+
+
+def limited_check_vs_check(world):
+    """A check that may complete one, and one that may complete all: both operations are, and each once."""
+    purgatory = world.purgatory()
+    first, second = (parked(world, purgatory, name=name) for name in ("first", "second"))
+    first.ready = second.ready = True
+    counts = []
+    world.thread("limited", lambda: counts.append(check_key(world, purgatory, "a", limit=1)))
+    world.thread("event", lambda: counts.append(check_key(world, purgatory, "a")))
+
+    def done():
+        assert first.is_completed
+        assert second.is_completed
+        assert 2 == sum(counts), f"{counts}"
+
+    return done
+
+
+def limited_vs_limited(world):
+    """Two checks that may complete one each complete two, though they look at the same first."""
+    purgatory = world.purgatory()
+    operations = [parked(world, purgatory, name=name) for name in ("first", "second", "third")]
+    for op in operations:
+        op.ready = True
+    counts = []
+    world.thread("limited-0", lambda: counts.append(check_key(world, purgatory, "a", limit=1)))
+    world.thread("limited-1", lambda: counts.append(check_key(world, purgatory, "a", limit=1)))
+
+    def done():
+        assert counts == [1, 1], f"{counts}"
+        assert [True, True, False] == [op.is_completed for op in operations]
+
+    return done
+
+
+def _refused(world, purgatory, op):
+    """Park, and note whether it was refused."""
+    try:
+        park(world, purgatory, op)
+    except world.core.purgatory.PurgatoryFull:
+        op.purgatory = op.timer = None
+        op.refused = True
+
+
+def refused_vs_force(world):
+    """An operation that finds no place, and is forced meanwhile: it completes once, and is nobody's who was refused."""
+    purgatory = world.purgatory(max_parked=1)
+    parked(world, purgatory, name="before", wants=("b",))
+    op = operation(world)
+    op.refused = False
+    world.thread("parker", lambda: _refused(world, purgatory, op))
+    world.thread("forcer", lambda: force(world, op))
+
+    def done():
+        assert op.is_completed
+        was_immediate = op.outcome is world.core.purgatory.Outcome.IMMEDIATE
+        assert not (op.refused and was_immediate), "refused, and completed on arrival"
+
+    return done
+
+
+def refused_vs_cancel(world):
+    """An operation that finds no place, and is cancelled meanwhile: the answer is the canceller's or the parker's."""
+    purgatory = world.purgatory(max_parked=1)
+    parked(world, purgatory, name="before", wants=("b",))
+    op = operation(world)
+    op.refused = False
+    world.thread("parker", lambda: _refused(world, purgatory, op))
+    world.thread("canceller", lambda: cancel(world, op))
+
+    def done():
+        cancelled = (op, "cancel") in world.wins
+        assert cancelled != op.refused, f"cancelled {cancelled}, refused {op.refused}"
+
+    return done
+
+
+def refused_vs_place(world):
+    """An operation that finds no place just as one is given back is parked, or was refused and can be parked again."""
+    purgatory = world.purgatory(max_parked=1)
+    before = parked(world, purgatory, name="before")
+    op = operation(world)
+    op.refused = False
+    world.thread("parker", lambda: _refused(world, purgatory, op))
+    world.thread("forcer", lambda: force(world, before))
+
+    def done():
+        if op.refused:
+            park(world, purgatory, op)
+        assert [op] == purgatory.operations()
+
+    return done
+
+
+def refused_vs_two_forces(world):
+    """Two operations, one refused and one arriving, are forced by others: nobody waits for another's lock in a ring."""
+    purgatory = world.purgatory(max_parked=1)
+    parked(world, purgatory, name="before", wants=("b",))
+    op, other = operation(world), operation(world, name="other")
+    op.refused = other.refused = False
+
+    def both():
+        _refused(world, purgatory, op)
+        _refused(world, purgatory, other)
+
+    world.thread("parker", both)
+    world.thread("forcer-0", lambda: force(world, op))
+    world.thread("forcer-1", lambda: force(world, other))
+
+    def done():
+        assert op.is_completed
+        assert other.is_completed
+
+    return done
+
+
+# -- the end, beside somebody else's timer
+
+
+def shutdown_vs_shared_timer(world):
+    """A shutdown beside a timer that goes on comes back when the hooks of what just expired there have run."""
+    timer = world.timer()
+    purgatory = world.purgatory(timer)
+    op = parked(world, purgatory, delay_ms=5, wants=("a", "b"))
+    seen = []
+
+    def end():
+        purgatory.shutdown()
+        seen.append((op.completed, op.expired, purgatory.watched))
+
+    world.thread("time", lambda: world.advance(timer, 6))
+    world.thread("shutdown", end)
+
+    def done():
+        assert seen == [(1, 1, 0)], f"completed, expired, watched: {seen}"
+
+    return done
+
+
+def shutdown_vs_check_shared_timer(world):
+    """The same, where the operation completes: its answer is out."""
+    timer = world.timer()
+    purgatory = world.purgatory(timer)
+    op = parked(world, purgatory, wants=("a", "b"))
+    seen = []
+
+    def check():
+        op.ready = True
+        check_key(world, purgatory, "b")
+
+    def end():
+        purgatory.shutdown()
+        seen.append((op.completed, purgatory.watched))
+
+    world.thread("event", check)
+    world.thread("shutdown", end)
+
+    def done():
+        assert seen == [(1, 0)], f"completed, watched: {seen}"
+
+    return done
+
+
+def shutdown_vs_park_shared_timer(world):
+    """A parker, an expiry and a shutdown: the newcomer is refused or answered, and the timer is left with nothing."""
+    timer = world.timer()
+    purgatory = world.purgatory(timer, max_parked=5)
+    before = parked(world, purgatory, name="before", delay_ms=5)
+    op = operation(world, wants=("a", "b"))
+    refused = []
+
+    def park_it():
+        try:
+            park(world, purgatory, op)
+        except world.core.purgatory.PurgatoryClosed:
+            refused.append(1)
+
+    world.thread("parker", park_it)
+    world.thread("time", lambda: world.advance(timer, 6))
+    world.thread("shutdown", lambda: purgatory.shutdown())
+
+    def done():
+        assert before.completed == before.expired == 1
+        assert op.is_completed != bool(refused), "accepted and left open, or refused and completed"
+        assert 0 == timer.size, "it is in the timer still"
+
+    return done
+
+
 # -- watch lists
+
+
+def forget_vs_watch(world):
+    """Keys that are forgotten, as many as may be idle are none, while somebody begins to wait under all of them."""
+    purgatory = world.purgatory(purge_interval=0)
+    before = parked(world, purgatory, name="before", wants=("a", "b", "c"))
+    op = operation(world, wants=("c", "a", "b"))
+    world.thread("parker", lambda: park(world, purgatory, op))
+    world.thread("forcer", lambda: force(world, before))
+
+    def done():
+        assert before.is_completed
+
+    return done
 
 
 def purge_vs_watch(world):
@@ -460,7 +752,7 @@ def last_check_vs_watch(world):
 
     def check():
         first.ready = True
-        purgatory.check_and_complete("a")
+        check_key(world, purgatory, "a")
 
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("event", check)
@@ -485,6 +777,9 @@ def task(world, delay_ms):
         def run(self):
             self.runs += 1
             self.early = self.early or world.scheduler.now_ns < (self.first_ns or self.deadline_ns)
+
+        def __repr__(self):
+            return f"the task of {self.delay_ms} ms"
 
     return Task(delay_ms)
 
@@ -592,6 +887,78 @@ def add_vs_cascade(world):
     world.thread("driver", lambda: world.advance(timer, 1))
     world.thread("adder", lambda: timer.add(third))  # due at 6 or 7, as the clock stands
     return _fires_once(world, timer, [(one, lambda: (1, 1)) for one in (first, second, third)])
+
+
+def put_off_vs_expire(world):
+    """A task that is put off while its bucket comes due runs once, by the deadline that counts."""
+    timer = world.timer(wheel_size=2)
+    first = task(world, 1)
+    timer.add(first)
+    before_ns = first.deadline_ns
+    answers = []
+    world.thread("holder", lambda: answers.append(timer.put_off(first, 10)))
+    world.thread("driver", lambda: world.advance(timer, 1))
+
+    def often():
+        assert answers[0] == (first.deadline_ns > before_ns), "the answer and the deadline differ"
+        return 1, 1
+
+    return _fires_once(world, timer, [(first, often)])
+
+
+def put_off_vs_cancel(world):
+    """A pending task that is cancelled while it is put off was cancelled, whichever came first."""
+    timer = world.timer(wheel_size=2)
+    first = task(world, 3)
+    timer.add(first)
+    answers = []
+    world.thread("holder", lambda: timer.put_off(first, 9))
+    world.thread("canceller", lambda: answers.append(first.cancel()))
+
+    def often():
+        assert answers == [True], "a pending task was not cancelled"
+        return 0, 0
+
+    return _fires_once(world, timer, [(first, often)])
+
+
+def put_off_vs_cascade(world):
+    """A task that is put off while its bucket is moved to a finer level runs once, not before its new deadline."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 7), task(world, 7)
+    timer.add(first)
+    timer.add(second)
+    answers = []
+    world.thread("holder", lambda: answers.append(timer.put_off(first, 12)))
+    world.thread("driver", lambda: world.advance(timer, 4))
+
+    def often():
+        assert answers == [True], "a pending task could not be put off"
+        return 1, 1
+
+    return _fires_once(world, timer, [(first, often), (second, lambda: (1, 1))])
+
+
+def put_off_vs_readd(world):
+    """A task that one thread puts off and another adds again is in the timer once."""
+    timer = world.timer(wheel_size=2)
+    first = task(world, 3)
+    timer.add(first)
+    world.thread("holder", lambda: timer.put_off(first, 9))
+    world.thread("adder", lambda: timer.add(first))
+    return _fires_once(world, timer, [(first, lambda: (1, 1))])
+
+
+def put_off_vs_batch(world):
+    """A task put off while its batch runs is not run out of a coarse bucket that was closed ahead of its time."""
+    timer = world.timer(wheel_size=2)
+    first, second = task(world, 1), task(world, 1)
+    timer.add(first)
+    timer.add(second)
+    world.thread("driver", lambda: world.advance(timer, 1))
+    world.thread("holder", lambda: timer.put_off(second, 7))
+    world.thread("other driver", lambda: world.advance(timer, 4))
+    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
 
 
 def cascade_vs_shutdown(world):
@@ -728,6 +1095,20 @@ SCENARIOS = {
         expire_vs_user_lock,
         complete_vs_cancel,
         cancel_for_key_vs_check,
+        extend_vs_expire,
+        extend_vs_satisfy,
+        extend_vs_park,
+        extend_vs_cancel,
+        limited_check_vs_check,
+        limited_vs_limited,
+        refused_vs_force,
+        refused_vs_cancel,
+        refused_vs_place,
+        refused_vs_two_forces,
+        shutdown_vs_shared_timer,
+        shutdown_vs_check_shared_timer,
+        shutdown_vs_park_shared_timer,
+        forget_vs_watch,
         purge_vs_watch,
         purge_vs_purge_vs_watch,
         last_check_vs_watch,
@@ -738,6 +1119,11 @@ SCENARIOS = {
         flush_vs_readd,
         cascade_vs_readd,
         add_vs_cascade,
+        put_off_vs_expire,
+        put_off_vs_cancel,
+        put_off_vs_cascade,
+        put_off_vs_readd,
+        put_off_vs_batch,
         cascade_vs_shutdown,
         two_drivers,
         cancel_vs_readd,

@@ -7,6 +7,12 @@ that would block hands the baton on; time passes only when nobody can run.
 
 So a run is a function of its plan: the same plan gives the same run, instruction by instruction.
 
+**Interrupts.** A plan may also say that a thread is struck by an exception, as a signal's handler raises it: at the
+n-th of the places where the interpreter would raise one. It looks for signals as a function begins, as the call of a C
+function is over, and as a loop jumps back; not between two assignments, and not when a function in Python returns. The
+first two are told to a profile function, which raises, and is thereby taken off. The third is told to the trace
+function; if that raises, all tracing ends, and the profile function puts it on again at the next call or return.
+
 What each step touches is noted in *slices*, in the order in which they were executed: a slice is what one thread does
 from one such instruction to its next.
 """
@@ -14,11 +20,12 @@ from one such instruction to its next.
 from __future__ import annotations
 
 import _thread
+import dis
 import sys
 import threading
 from types import SimpleNamespace
 
-from tests.explore.points import READ, WRITE, points_of, touches_of
+from tests.explore.points import READ, WRITE, points_of, strikes_of, touches_of
 
 MAX_STEPS = 20_000
 #: How far time goes on by itself once the scenario's own threads are done, for the benefit of background threads.
@@ -27,6 +34,10 @@ GRACE_NS = 10_000_000_000
 
 class Abandoned(BaseException):
     """Raised inside background threads when a run is over."""
+
+
+class Struck(BaseException):
+    """What a signal's handler raises in the thread that the plan says."""
 
 
 class Worker:
@@ -44,13 +55,19 @@ class Worker:
         self.done = False
         self.error = None
         self.touched = set()  # by its present slice
+        self.strikes = 0  # how many places it came by where an exception may strike
 
 
 class Scheduler:
     """Runs threads by a plan: ``{step: index of the worker who goes on there}``; without an entry the same goes on."""
 
-    def __init__(self, plan=(), traced=(), *, opaque=(), record=False):
+    def __init__(self, plan=(), traced=(), *, opaque=(), record=False, strike=None, struck_in=()):
         self.plan = dict(plan)
+        self.strike = strike  # (index of a worker, the number of a place): it is struck there
+        self.struck_in = struck_in  # files whose functions may be struck
+        self.struck_at = None
+        self._in_c = None
+        self.locks = []
         self.traced = traced
         self.opaque = opaque  # files that are not looked into: what they touch may be anything
         self.record = record
@@ -98,7 +115,7 @@ class Scheduler:
                 worker.baton.release()
                 worker.thread.join(5)
         for worker in self.workers:
-            if worker.error is not None and self.problem is None:
+            if worker.error is not None and self.problem is None and not isinstance(worker.error, Struck):
                 self.problem = f"{worker.name} raised {worker.error!r}"
         return self.problem
 
@@ -108,6 +125,8 @@ class Scheduler:
             worker.done = True
             return
         self._slice(worker, None)
+        if self.strike is not None and self.strike[0] == worker.index:
+            sys.setprofile(self._on_event)
         sys.settrace(self._on_call)
         try:
             worker.function()
@@ -117,6 +136,7 @@ class Scheduler:
             worker.error = error
         finally:
             sys.settrace(None)
+            sys.setprofile(None)
             worker.touched.add(("threads", WRITE))
             worker.done = True
             if not self.over:
@@ -132,15 +152,25 @@ class Scheduler:
             if code.co_filename in self.opaque:
                 self.touch("*", WRITE)
             return None
+        self._follow(frame)
+        return frame.f_trace
+
+    def _follow(self, frame):
+        """Trace a frame."""
+        code = frame.f_code
         points, touches = points_of(code), touches_of(code)
-        if not points and not touches:
-            return None
+        strikes = strikes_of(code) if self.strike is not None and self._may_be_struck(code) else ()
+        if not points and not touches and not strikes:
+            return
         local = self._local.get(code)
         if local is None:
 
             def local(frame, event, arg):
                 if event == "opcode":
                     place = frame.f_lasti
+                    if place in strikes and self._comes_by(frame):
+                        sys.setprofile(self._go_on_tracing)
+                        raise Struck
                     if place in points:
                         self.point(frame, points)
                     if place in touches and self.current is not None:
@@ -152,7 +182,53 @@ class Scheduler:
         frame.f_trace = local
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
-        return local
+
+    def _may_be_struck(self, code):
+        # Of the scenarios' own code the check alone: what a hook or a thread of theirs leaves undone is theirs.
+        return code.co_filename in self.struck_in or code.co_name == "try_complete"
+
+    def _comes_by(self, frame):
+        """The running thread is where an exception may strike it: whether it is to."""
+        me = self.current
+        if self.over or me is None or me.index != self.strike[0] or self.struck_at is not None:
+            return False
+        me.strikes += 1
+        if me.strikes != self.strike[1]:
+            return False
+        code = frame.f_code
+        self.struck_at = f"{code.co_name}, line {frame.f_lineno}"
+        if self.record:
+            self.story.append((me.name, code.co_filename, frame.f_lineno, code.co_name, "is STRUCK"))
+        return True
+
+    def _on_event(self, frame, event, arg):
+        if event == "c_call":
+            if self._may_be_struck(frame.f_code):
+                self._in_c = frame
+            return
+        if event == "return":
+            # What is in this file stands for C. A "with" that begins is no call, and nothing strikes inside C.
+            caller = frame.f_back
+            if frame.f_code.co_filename != __file__ or caller is None or caller is self._in_c:
+                return
+            if not _is_at_a_call(caller):
+                return
+            frame = caller
+        elif event == "c_return":
+            if frame is self._in_c:
+                self._in_c = None
+        elif event != "call":
+            return
+        if self._may_be_struck(frame.f_code) and self._comes_by(frame):
+            raise Struck
+
+    def _go_on_tracing(self, frame, event, arg):
+        sys.setprofile(None)
+        sys.settrace(self._on_call)
+        while frame is not None:
+            if frame.f_code.co_filename in self.traced:
+                self._follow(frame)
+            frame = frame.f_back
 
     def point(self, frame, points):
         """The running thread is about to touch something shared."""
@@ -304,6 +380,14 @@ class Scheduler:
         )
 
 
+def _is_at_a_call(frame):
+    """Whether it is a call that a frame waits for."""
+    code, place = frame.f_code.co_code, frame.f_lasti
+    while dis.opname[code[place]] == "CACHE":
+        place -= 2
+    return dis.opname[code[place]].startswith("CALL")
+
+
 class CoopLock:
     """``threading.Lock`` and ``RLock``, where blocking means handing the baton on."""
 
@@ -313,6 +397,7 @@ class CoopLock:
         self._owner = None
         self._depth = 0
         self._label = scheduler.label()
+        scheduler.locks.append(self)
 
     def acquire(self, blocking=True, timeout=-1):
         scheduler = self._scheduler
@@ -343,6 +428,10 @@ class CoopLock:
             for worker in self._scheduler.workers:
                 if worker.waits_for is self:
                     self._scheduler.wake(worker)
+
+    def _is_owned(self):
+        self._scheduler.touch(self._label, READ)
+        return bool(self._depth) and self._owner is (self._scheduler.me() or self._scheduler)
 
     def locked(self):
         self._scheduler.touch(self._label, READ)

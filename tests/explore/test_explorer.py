@@ -2,9 +2,33 @@
 
 import pytest
 
-from tests.explore.explorer import Explorer, Failure, World, plan_of, text_of
-from tests.explore.points import commute
+from tests.explore.explorer import Explorer, Failure, World, plan_of, strike_of, text_of
+from tests.explore.points import FIELDS, FIXED, GUARDED, commute
 from tests.explore.scenarios import SCENARIOS
+
+#: The modules whose objects several threads have.
+SHARING = {
+    "_operation",
+    "_parking",
+    "_watchers",
+    "_idle_keys",
+    "_retrier",
+    "_shards",
+    "_capacity",
+    "_observers",
+    "_purgatory",
+    "_hold",
+    "_timer",
+    "_entrance",
+    "_intake",
+    "_bucket",
+    "_wheel",
+    "_cascade",
+    "_dispatch",
+    "_batch",
+    "_task",
+    "_reaper",
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +77,18 @@ def embrace(world):
 
     world.thread("one", lambda: take(first, second))
     world.thread("two", lambda: take(second, first))
+    return lambda: None
+
+
+def careless(world):
+    """Takes a lock and has nothing that gives it back."""
+    lock = world.lock()
+
+    def try_complete():
+        lock.acquire()
+        lock.release()
+
+    world.thread("one", try_complete)
     return lambda: None
 
 
@@ -191,3 +227,27 @@ def test_what_is_left_out_ends_as_what_is_not(monkeypatch, name, bound):
         found.append(set(ends))
     assert found[0] == found[1]
     assert len(found[0]) > 1
+
+
+def test_struck_threads_are_told_by_who_and_where(here):
+    """A place where an exception leaves a lock taken is found, is told as text, and shows it again from that text."""
+    with pytest.raises(Failure) as caught:
+        here.explore_struck(careless)
+    text = text_of(caught.value.plan, caught.value.strike)
+
+    assert "0!2" == text
+    assert "a lock that one holds still" in here.run_once(careless, plan_of(text), strike=strike_of(text)).problem
+
+
+def test_every_field_of_the_core_is_known(explorer):
+    """Each slot of the core's classes is known to be shared, or guarded by a lock, or never set again."""
+    slots = set()
+    for module in explorer.edition.modules:
+        if module.__name__.split(".")[-1] in SHARING:
+            for kind in vars(module).values():
+                if isinstance(kind, type) and kind.__module__ == module.__name__:
+                    slots |= set(vars(kind).get("__slots__", ()))
+
+    assert set() == slots - FIELDS - GUARDED - FIXED
+    assert set() == FIELDS & FIXED
+    assert set() == (FIELDS | GUARDED | FIXED) - slots

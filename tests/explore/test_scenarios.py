@@ -10,6 +10,9 @@ from tests.explore.scenarios import SCENARIOS
 #: Schedules a scenario in the ordinary run; `python -m tests.explore --bound 3` has no limit.
 LIMIT = int(os.environ.get("EXPLORE_LIMIT", "600"))
 
+#: Schedules for each place where a thread is struck.
+STRUCK_LIMIT = int(os.environ.get("EXPLORE_STRUCK_LIMIT", "8"))
+
 
 @pytest.fixture(scope="module")
 def explorer():
@@ -33,3 +36,12 @@ def test_schedules_drawn_by_a_seed_keep_the_promises(explorer, name):
         explorer.sample(SCENARIOS[name], seed=20_26, runs=40, preemptions=5)
     except Failure as failure:
         pytest.fail(explorer.story(SCENARIOS[name], failure.plan), pytrace=False)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_thread_that_is_struck_anywhere_takes_nothing_with_it(explorer, name):
+    """Each thread that parks or checks is struck by an exception, once a run, at each place where one may come."""
+    try:
+        explorer.explore_struck(SCENARIOS[name], 1, limit=STRUCK_LIMIT)
+    except Failure as failure:
+        pytest.fail(explorer.story(SCENARIOS[name], failure.plan, failure.strike), pytrace=False)

@@ -46,7 +46,13 @@ def run(tree: Path, tests: list[str]) -> tuple[bool, str]:
         *tests,
     ]
     # What a mutant breaks is waited for in vain: not as long as on a busy machine it might be worth.
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TEST_PATIENCE_S": "5"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PURGATORY_PURE": "1",  # the lines are Python's
+        "TEST_PATIENCE_S": "5",
+    }
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

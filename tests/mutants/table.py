@@ -24,14 +24,20 @@ class Mutant:
 
 OPERATION = "purgatory/_operation.py"
 PURGATORY = "purgatory/_purgatory.py"
-FLOWS = "purgatory/_flows.py"
-GRAVEYARD = "purgatory/_graveyard.py"
+PARKING = "purgatory/_parking.py"
+IDLE = "purgatory/_idle_keys.py"
+RETRIER = "purgatory/_retrier.py"
+HOLD = "purgatory/_hold.py"
 WATCHERS = "purgatory/_watchers.py"
 SHUTDOWN = "purgatory/_shutdown.py"
-AUDIENCE = "purgatory/_audience.py"
-ROOM = "purgatory/_room.py"
+OBSERVERS = "purgatory/_observers.py"
+CAPACITY = "purgatory/_capacity.py"
 THRESHOLD = "purgatory/_threshold.py"
 TIMER = "timer/_timer.py"
+INTAKE = "timer/_intake.py"
+ENTRANCE = "timer/_entrance.py"
+BATCH = "timer/_batch.py"
+BUCKET = "timer/_bucket.py"
 TASK = "timer/_task.py"
 WHEEL = "timer/_wheel.py"
 DISPATCH = "timer/_dispatch.py"
@@ -40,7 +46,8 @@ T_OPERATION = "tests/unit/purgatory/test_operation.py::"
 T_PARK = "tests/unit/purgatory/test_park.py::"
 T_RARE = "tests/unit/purgatory/test_rare.py::"
 T_CHECK = "tests/unit/purgatory/test_check.py::"
-T_PURGE = "tests/unit/purgatory/test_purge.py::"
+T_IDLE = "tests/unit/purgatory/test_idle_keys.py::"
+T_RETRIER = "tests/unit/purgatory/test_retrier.py::"
 T_SHUTDOWN = "tests/unit/purgatory/test_shutdown.py::"
 T_OBSERVERS = "tests/unit/purgatory/test_observers.py::"
 T_SNAPSHOT = "tests/unit/purgatory/test_snapshot.py::"
@@ -59,16 +66,16 @@ MUTANTS = (
     Mutant(
         "`on_complete` runs once, `force_complete` is True once",
         OPERATION,
-        "            if self._outcome != OPEN:\n                return False\n            self._outcome = outcome\n",
-        "            self._outcome = outcome\n",
+        "                if state > PARKED:\n                    return False\n                moved",
+        "                moved",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
     ),
     Mutant(
         "`on_expiration` runs only if expiry won",
         OPERATION,
-        "            if expired:\n                self._expire(error)",
-        "            if completed:\n                self._expire(error)",
-        T_OPERATION + "test_check_does_not_wait_for_another",
+        "                if expired:\n                    expired = False",
+        "                if completed:\n                    expired = False",
+        T_OPERATION + "test_maybe_try_complete_says_who_completed",
     ),
     Mutant(
         "completing takes the operation out of the timer",
@@ -80,78 +87,87 @@ MUTANTS = (
     # -- no check is lost
     Mutant(
         "an event between check and watch is seen by a second check",
-        FLOWS,
-        "            if op._outcome == OPEN:\n                op._checks = 2",
-        "            if False:\n                op._checks = 2",
+        PARKING,
+        "                    answer = operation.try_complete()",
+        "                    answer = operation._checks == 1 and operation.try_complete()",
         T_PARK + "test_operation_is_checked_twice",
     ),
     Mutant(
         "a check missed while parking is made up by the parker",
-        FLOWS,
-        "        if op._pending:\n            op.maybe_try_complete()\n        return False",
-        "        return False",
+        PARKING,
+        "            if operation._pending:\n                operation.maybe_try_complete()\n",
+        "",
         T_PARK + "test_check_missed_while_parking_is_made_up",
     ),
     Mutant(
         "a thread that can't get the lock leaves a flag",
         OPERATION,
-        "            except IndexError:\n                self._pending = True\n",
-        "            except IndexError:\n",
+        "                except IndexError:\n                    self._pending = True\n",
+        "                except IndexError:\n",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
         "the holder looks at the flag after it let go",
         OPERATION,
-        "            if not self._pending:\n                break",
-        "            break",
+        "                if not self._pending:\n                    break",
+        "                break",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
         "the holder looks at the flag *after* it let go",
         OPERATION,
-        "                self._phase = OPEN\n                hold.append(None)\n            if expired:",
-        "                self._phase = OPEN\n                flag = self._pending\n                hold.append(None)\n"
-        "            self._pending = flag\n            if expired:",
+        "                    self._busy = False\n                    hold.append(None)\n                if expired:",
+        "                    self._busy = False\n"
+        "                    flag = self._pending\n"
+        "                    hold.append(None)\n"
+        "                self._pending = flag\n"
+        "                if expired:",
         T_OPERATION + "test_flag_set_after_the_release_is_seen",
     ),
     Mutant(
         "whoever sets the flag tries the lock again",
         OPERATION,
-        "                try:\n                    del hold[0]\n"
-        "                except IndexError:\n                    if type",
-        "                if True:\n                    if type",
+        "                    try:\n"
+        "                        del hold[0]\n"
+        "                    except IndexError:\n"
+        "                        if type",
+        "                    if True:\n                        if type",
         T_OPERATION + "test_thread_that_sets_the_flag_tries_again",
     ),
     Mutant(
         "a check never blocks its caller",
         OPERATION,
-        "            try:\n                del hold[0]\n"
-        "            except IndexError:\n                self._pending = True\n",
-        "            try:\n                if type(hold) is not list:\n                    hold.lock.acquire()\n"
-        "                else:\n                    del hold[0]\n"
-        "            except IndexError:\n                self._pending = True\n",
+        "                try:\n"
+        "                    del hold[0]\n"
+        "                except IndexError:\n"
+        "                    self._pending = True\n",
+        "                try:\n"
+        "                    if type(hold) is not list:\n"
+        "                        hold.acquire(True)\n"
+        "                    else:\n"
+        "                        del hold[0]\n"
+        "                except IndexError:\n"
+        "                    self._pending = True\n",
         T_OPERATION + "test_expiry_missed_on_a_shared_lock_is_made_up",
     ),
     Mutant(
-        "a try missed on a shared lock is handed to the keeper",
+        "a try missed on a shared lock is handed to the retrier",
         OPERATION,
-        "                    if type(hold) is not list and self._home is not None:\n"
-        "                        self._home.graveyard.keeper.retry(self)\n",
+        "                        if type(hold) is not list:\n                            self._retry()\n",
         "",
         T_OPERATION + "test_check_missed_on_a_shared_lock_is_made_up",
     ),
     Mutant(
         "a check missed by a thread that is interrupted is made up",
         OPERATION,
-        "                if self._home is not None:\n"
-        "                    self._home.graveyard.keeper.retry(self)\n                raise",
-        "                raise",
+        "            elif self._state <= PARKED:\n                self._retry()\n            raise",
+        "            raise",
         T_OPERATION + "test_missed_check_of_an_interrupted_checker_is_made_up",
     ),
     Mutant(
         "an interrupted check is made up for the others under its key",
-        FLOWS,
-        "                    self._check_later(operations)\n",
+        PARKING,
+        "            _check_later(operations)\n",
         "",
         T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
     ),
@@ -159,62 +175,67 @@ MUTANTS = (
     Mutant(
         "expiry and `try_complete` never overlap",
         OPERATION,
-        "        self._overdue = True\n        self.maybe_try_complete()",
-        "        if self._finish(EXPIRED):\n            self._expire(self._complete())",
+        "        self._overdue = self._overdue or TIME_IS_UP\n        self.maybe_try_complete()",
+        "        if self._finish(EXPIRED):\n"
+        "            self._answer(None, _HOOKS[EXPIRED])\n"
+        "            self._home.under_way.pop()",
         T_OPERATION + "test_expiry_never_overlaps_a_check",
     ),
     Mutant(
         "an operation whose time is up expires",
         OPERATION,
-        "        self._overdue = True\n",
+        "        self._overdue = self._overdue or TIME_IS_UP\n",
         "",
         T_OPERATION + "test_expiry_completes_then_expires",
     ),
     # -- parking
     Mutant(
         "the lock is held over check, watch, check",
-        FLOWS,
-        "        hold = op._hold\n        try:",
-        "        hold = [None]\n        try:",
+        PARKING,
+        "            hold, at_home = operation._hold, operation._home",
+        "            hold, at_home = [None], operation._home",
         T_PARK + "test_lock_is_held_in_both_checks",
     ),
     Mutant(
         "no key is added once the operation is complete",
-        FLOWS,
-        "            if operation._outcome != OPEN:\n                break\n",
-        "",
+        PARKING,
+        "            if operation._state != ARRIVING:\n                break\n            self._shards",
+        "            self._shards",
         T_PARK + "test_keys_are_added_until_the_operation_is_complete",
     ),
     Mutant(
         "True only if this call completed it",
-        FLOWS,
-        "                self._graveyard.bury(op)\n                return self._was_immediate(op, home) and completed",
-        "                self._graveyard.bury(op)\n                return self._was_immediate(op, home)",
+        PARKING,
+        "                    completed = answer and operation._state == IMMEDIATE",
+        "                    completed = operation._state == IMMEDIATE",
         T_PARK + "test_true_only_if_this_call_completed_it",
     ),
     Mutant(
         "completed before the timer's add: out of the timer",
-        FLOWS,
-        "            self._graveyard.bury(operation)\n            TimerTaskEntry.cancel(operation)\n",
-        "            self._graveyard.bury(operation)\n",
-        T_PARK + "test_completed_between_last_check_and_timer",
+        OPERATION,
+        "        home = self._home\n        self._withdraw()\n        for",
+        "        home = self._home\n        for",
+        T_PARK + "test_forced_between_last_check_and_timer",
     ),
     # -- locks and callbacks
     Mutant(
         "no callback runs with a shard's lock held",
-        FLOWS,
-        "                    if operation._check():\n",
-        "                    with shard.lock:\n                        done = operation._check()\n"
-        "                    if done:\n",
+        PARKING,
+        "            for operation in operations:\n"
+        "                if operation._state <= PARKED and operation.maybe_try_complete():\n"
+        "                    completed += 1\n"
+        "        except",
+        "            for operation in operations:\n"
+        "                with operation._home.lock:\n"
+        "                    completed += operation.maybe_try_complete()\n"
+        "        except",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),
     Mutant(
         "no callback runs with the timer's lock held",
-        TIMER,
-        "            due = self._place(task, tick)\n"
-        "        if due is not None:\n            self._dispatcher.hand_over([due])",
-        "            due = self._place(task, tick)\n            if due is not None:\n"
-        "                self._dispatcher.hand_over([due])",
+        INTAKE,
+        "            bucket.put(task)\n        if due:\n            self._hand_over([bucket])",
+        "            bucket.put(task)\n            if due:\n                self._hand_over([bucket])",
         T_TIMER + "test_no_task_runs_with_the_timers_lock_held",
     ),
     Mutant(
@@ -225,40 +246,32 @@ MUTANTS = (
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
     ),
     Mutant(
-        "so does one that comes to no other key",
-        FLOWS,
-        "                    if watchers.closed:\n",
-        "                    if False:\n",
-        T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
-    ),
-    Mutant(
-        "a key that was removed is not opened again by a tombstone",
+        "a key that was forgotten takes no newcomer with it",
         WATCHERS,
-        "            if self.by_key.get(watchers.key) is not watchers:\n                return\n",
+        "            if watchers.closed or self.find(watchers.key) is not watchers:\n                return False\n",
         "",
-        T_RARE + "test_removed_key_stays_removed",
+        T_IDLE + "test_late_note_of_a_forgotten_key_takes_nobody_with_it",
     ),
     Mutant(
         "a lock that raises costs no room",
-        FLOWS,
-        "            if self._room is not None:\n                self._room.give()\n            raise\n",
-        "            raise\n",
+        PARKING,
+        "            wait_for(hold)\n",
+        "            self._capacity and self._capacity.take(operation)\n            wait_for(hold)\n",
         T_RARE + "test_lock_that_raises_costs_no_room",
     ),
     Mutant(
         "an interrupt leaves no shard's lock taken",
         OPERATION,
-        "            if lock._is_owned():  # type: ignore[attr-defined]  # an interrupt, just when it had been taken\n"
-        "                lock.release()\n",
-        "",
+        "    if lock._is_owned():  # type: ignore[attr-defined]\n        lock.release()\n",
+        "    pass\n",
         T_RARE + "test_interrupts_leave_no_lock_held",
     ),
     # -- never early
     Mutant(
         "a due tick is the deadline rounded up",
-        TIMER,
-        "                tick = (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1\n",
-        "                tick = (deadline_ns - self._origin_ns) // self._tick_ns\n",
+        INTAKE,
+        "        tick = (deadline_ns - self._origin_ns - 1) // self._tick_ns + 1\n",
+        "        tick = (deadline_ns - self._origin_ns) // self._tick_ns\n",
         T_TIMER + "test_not_a_nanosecond_early",
     ),
     Mutant(
@@ -277,17 +290,74 @@ MUTANTS = (
     ),
     Mutant(
         "lateness is measured",
-        DISPATCH,
-        "late_ns[min(late.bit_length(), _POWERS - 1)] += 1",
+        BATCH,
+        "late_ns[min(late.bit_length(), POWERS - 1)] += 1",
         "late_ns[0] += 1",
         T_TIMER + "test_lateness_is_measured",
+    ),
+    # -- putting off, a limit, a refusal, the end
+    Mutant(
+        "a deadline that is put off counts",
+        OPERATION,
+        "if not timer.put_off(self, delay_ms):",
+        "if False:",
+        T_OPERATION + "test_extend_puts_the_deadline_off",
+    ),
+    Mutant(
+        "an operation that is arriving keeps its deadline",
+        OPERATION,
+        "if timer is None or self._state != PARKED:",
+        "if timer is None:",
+        T_OPERATION + "test_extend_of_one_that_arrives_is_false",
+    ),
+    Mutant(
+        "a check with a limit completes no more",
+        PARKING,
+        "                    if completed == limit:\n                        return completed\n",
+        "",
+        T_CHECK + "test_limited_check_completes_so_many_in_the_order_of_arrival",
+    ),
+    Mutant(
+        "a refused operation is as it was",
+        OPERATION,
+        "            self._checks = 0\n            self._home = LOBBY\n            self._state = NEW\n",
+        "",
+        T_PARK + "test_refused_operation_is_as_it_was",
+    ),
+    Mutant(
+        "an operation that is drained says so",
+        OPERATION,
+        "        self._overdue = self._overdue or DRAINED\n",
+        "        self._overdue = TIME_IS_UP\n",
+        T_SHUTDOWN + "test_drained_operation_says_so",
+    ),
+    Mutant(
+        "a shutdown returns when every answer is out",
+        SHUTDOWN,
+        "not self._shards.watched() and self._shards.answering() <= further_up",
+        "not self._shards.watched()",
+        T_SHUTDOWN + "test_shutdown_returns_when_every_answer_is_out",
+    ),
+    Mutant(
+        "who says True and completes nothing is warned of once",
+        OPERATION,
+        "        _warned.add(kind)\n",
+        "        pass\n",
+        T_OPERATION + "test_true_without_completing_is_warned_of_once",
+    ),
+    Mutant(
+        "a key that falls idle again is noted again",
+        IDLE,
+        "        watchers.idle = False\n        if watchers:",
+        "        if watchers:",
+        T_IDLE + "test_key_that_falls_idle_again_is_noted_again",
     ),
     # -- the wheel
     Mutant(
         "the wheel catches up after idling",
-        TIMER,
-        "        wheel.catch_up(self._tick_now())\n        if tick <= wheel.hand",
-        "        if tick <= wheel.hand",
+        INTAKE,
+        "        wheel.catch_up(self._tick_now())\n",
+        "",
         T_WHEEL + "test_hand_catches_up_after_idling",
     ),
     Mutant(
@@ -299,7 +369,7 @@ MUTANTS = (
     ),
     Mutant(
         "the reaper wakes at once for an earlier bucket",
-        TIMER,
+        INTAKE,
         "        if new and self._sleepers and wheel.is_next(bucket):\n            self._changed.notify_all()\n",
         "",
         T_REAPER + "test_earlier_task_wakes_the_sleeper",
@@ -313,17 +383,45 @@ MUTANTS = (
     ),
     Mutant(
         "adding to a bucket that closes meanwhile loses nothing",
-        TIMER,
+        ENTRANCE,
         "        if bucket.closed and bucket.pop(task, MISSING) is not MISSING:",
         "        if False:",
         T_BUCKET + "test_add_that_finds_a_closed_bucket_goes_elsewhere",
     ),
     Mutant(
         "adding a pending task moves it",
-        TIMER,
-        "            task.cancel()\n        if self._max_pending",
-        "            pass\n        if self._max_pending",
+        ENTRANCE,
+        "            task._withdraw()\n        delay_ms",
+        "            pass\n        delay_ms",
         T_CONTRACT + "test_adding_a_pending_task_moves_it",
+    ),
+    Mutant(
+        "adding a task that its owner holds raises",
+        ENTRANCE,
+        "            if not task._movable and task.is_pending:",
+        "            if False:",
+        T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
+    ),
+    Mutant(
+        "putting off moves the deadline",
+        BUCKET,
+        "            task._deadline_ns = deadline_ns\n        task._bucket = self",
+        "        task._bucket = self",
+        T_CONTRACT + "test_task_put_off_runs_by_its_new_deadline",
+    ),
+    Mutant(
+        "putting off keeps the time that the task was added",
+        BUCKET,
+        "            task._moved_ns += deadline_ns - task._deadline_ns\n",
+        "",
+        T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
+    ),
+    Mutant(
+        "a task put off while its batch runs is not run before its new deadline",
+        BATCH,
+        "if bucket is not None and bucket.due and",
+        "if bucket is not None and bucket.closed and",
+        T_TIMER + "test_task_put_off_while_its_batch_runs_is_not_run_early",
     ),
     Mutant(
         "cancelling frees the task at once",
@@ -335,42 +433,43 @@ MUTANTS = (
     Mutant(
         "a batch that the executor refuses is run all the same",
         DISPATCH,
-        "            self.run(batch, count)\n\n    def run",
-        "            pass\n\n    def run",
+        "                batch.run()\n\n    def run",
+        "                pass\n\n    def run",
         T_TIMER + "test_refusing_executor_loses_nothing",
     ),
     # -- callbacks that raise
     Mutant(
         "`on_complete` raising still counts as completed",
         OPERATION,
-        '            self._contain("on_complete", raised)\n            error = raised',
-        "            raise",
+        '            error = raised\n            self._contain("on_complete", raised)\n',
+        "            raise\n",
         T_OPERATION + "test_on_complete_that_raises_has_completed",
     ),
     Mutant(
         "`on_complete` raising doesn't prevent `on_expiration`",
         OPERATION,
-        '            self._contain("on_complete", error)\n            return error',
-        "            raise",
+        "                                error = raised\n"
+        '                                self._contain("on_complete", raised)\n',
+        "                                raise\n",
         T_OPERATION + "test_on_complete_that_raises_does_not_prevent_on_expiration",
     ),
     Mutant(
         "`try_complete` raising leaves the operation parked",
         OPERATION,
-        '                self._contain("try_complete", raised)\n                completed = False',
-        "                raise",
+        '                    self._contain("try_complete", raised)\n                    completed = False',
+        "                    raise",
         T_CHECK + "test_operation_that_raises_does_not_stop_the_others",
     ),
     Mutant(
         "a task that raises stops no other task",
-        DISPATCH,
-        "                        self._report(task, error)",
-        "                        raise",
+        BATCH,
+        "                    dispatcher.contain(task, error, self._buckets)",
+        "                    raise",
         T_CONTRACT + "test_task_that_raises_stops_no_other",
     ),
     Mutant(
         "an observer that raises is contained",
-        AUDIENCE,
+        OBSERVERS,
         "                self._contain_observer(operation, finished, raised)",
         "                raise",
         T_OBSERVERS + "test_observer_that_raises_is_contained",
@@ -384,7 +483,7 @@ MUTANTS = (
     ),
     Mutant(
         "errors are counted",
-        AUDIENCE,
+        OBSERVERS,
         "            self._errors[hook] += 1",
         "            pass",
         T_OPERATION + "test_on_complete_that_raises_has_completed",
@@ -392,81 +491,80 @@ MUTANTS = (
     Mutant(
         "nobody swallows KeyboardInterrupt on the caller's thread",
         OPERATION,
-        "            except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is",
-        "            except BaseException as raised:",
+        "                except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is",
+        "                except BaseException as raised:",
         T_OPERATION + "test_interrupt_in_a_check_is_the_callers",
     ),
     # -- cancel_for_key, purge
     Mutant(
         "`cancel_for_key` takes out uncompleted",
         PURGATORY,
-        "operation is not None and operation.cancel():",
-        "operation is not None and operation.force_complete():",
+        "if operation.cancel()]",
+        "if operation.force_complete()]",
         T_CHECK + "test_cancel_for_key_returns_the_operations",
     ),
     Mutant(
         "a finished operation leaves every key",
         OPERATION,
-        "        if self._phase == OPEN and outcome != EXPIRED:\n            home.graveyard.bury(self)\n",
-        "",
-        T_PURGE + "test_finished_operation_is_not_kept_alive_by_a_quiet_key",
+        "                for watchers in self._watches:\n"
+        "                    watchers.pop(self, None)\n"
+        "                    if not watchers and not watchers.idle:\n"
+        "                        try:",
+        "                for watchers in self._watches:\n"
+        "                    if not watchers and not watchers.idle:\n"
+        "                        try:",
+        T_IDLE + "test_finished_operation_is_under_no_key",
     ),
     Mutant(
-        "a finished operation is not kept alive by a key nobody checks",
-        GRAVEYARD,
-        "                watchers[token] = None\n",
-        "",
-        T_PURGE + "test_finished_operation_is_not_kept_alive_by_a_quiet_key",
+        "keys that nobody waits under are forgotten by themselves",
+        IDLE,
+        "        if len(self._noted) > self._limit:\n            self._look()\n            if len",
+        "        if False:\n            self._look()\n            if len",
+        T_IDLE + "test_purge_interval_of_zero_keeps_nothing",
     ),
     Mutant(
-        "a purge starts by itself",
-        GRAVEYARD,
-        "        if self._slice() and self._unattended:",
-        "        if False:",
-        T_PURGE + "test_purge_starts_by_itself",
-    ),
-    Mutant(
-        "a large purge is done in slices",
-        GRAVEYARD,
-        "SLICE: Final = 1024",
-        "SLICE: Final = 1 << 30",
-        T_PURGE + "test_purge_that_starts_by_itself_drops_a_slice",
+        "nobody forgets more than two keys at a time",
+        IDLE,
+        "            self._look()\n            if len",
+        "            self.purge()\n            if len",
+        T_IDLE + "test_nobody_forgets_more_than_two_keys_at_a_time",
     ),
     # -- shutdown
     Mutant(
         "a closed purgatory refuses",
-        FLOWS,
-        "        if self._closed:\n            raise PurgatoryClosed(self._name)\n        if self._room",
-        "        if self._room",
+        PARKING,
+        "        if self._closed:\n            raise PurgatoryClosed(self._name)\n\n",
+        "",
         T_SHUTDOWN + "test_closed_purgatory_refuses",
     ),
     Mutant(
         "an operation that comes in during a shutdown is settled",
-        FLOWS,
-        "        if op._outcome == OPEN and not self._closed:\n",
-        "        if op._outcome == OPEN:\n",
+        PARKING,
+        "                if self._closed and operation.cancel():\n"
+        "                    raise PurgatoryClosed(self._name)\n",
+        "",
         "tests/concurrency/test_purgatory_races.py::test_shutdown_against_everything",
     ),
     Mutant(
         "a shutdown answers everybody",
         SHUTDOWN,
-        "            operation.run()",
-        "            pass",
+        "                operation._drain()",
+        "                pass",
         T_SHUTDOWN + "test_expire_answers_everybody",
     ),
     Mutant(
         "a timer that was given is not shut down",
-        SHUTDOWN,
-        "    if purgatory._own_timer and purgatory._timer is not None:",
-        "    if purgatory._timer is not None:",
+        PURGATORY,
+        "        if self._own_timer and self._timer is not None:",
+        "        if self._timer is not None:",
         T_SHUTDOWN + "test_given_timer_is_left_alone",
     ),
     Mutant(
         "no thread is left",
-        SHUTDOWN,
-        "    purgatory._graveyard.keeper.stop()\n",
+        PURGATORY,
+        "        self._retrier.stop()\n",
         "",
-        "tests/unit/purgatory/test_keeper.py::test_shutdown_ends_the_keeper",
+        T_RETRIER + "test_shutdown_ends_the_retrier",
     ),
     Mutant(
         "the second shutdown gives the same report",
@@ -478,38 +576,38 @@ MUTANTS = (
     # -- capacity, input, counters
     Mutant(
         "a full purgatory refuses",
-        ROOM,
-        "            if self.left > 0:",
+        CAPACITY,
+        "            if len(self.taken) < self.limit:",
         "            if True:",
         T_PARK + "test_full_purgatory_refuses",
     ),
     Mutant(
         "whoever leaves makes room",
-        AUDIENCE,
-        "        self.leavers = self._room + leavers",
-        "        self.leavers = leavers",
+        OPERATION,
+        "                    try:\n                        taken.pop(self, None)\n",
+        "                    try:\n                        pass\n",
         T_PARK + "test_every_way_out_makes_room",
     ),
     Mutant(
         "no keys is an error",
-        FLOWS,
-        "                if not several:\n                    raise NoKeys\n",
-        "                if not several:\n                    return False\n",
+        PARKING,
+        "    if not keys:\n        raise NoKeys\n",
+        "",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
         "a text is no sequence of keys",
-        FLOWS,
+        PARKING,
         "    if isinstance(watch_keys, (str, bytes, bytearray)) or not",
         "    if not",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
         "an operation is parked once",
-        FLOWS,
-        "        if op._home is not None:\n            raise AlreadyParked(op)\n",
-        "",
-        T_PARK + "test_parking_again_from_a_hook_is_refused",
+        PARKING,
+        "        if at_home is not LOBBY:\n            raise AlreadyParked(operation)\n",
+        "        if at_home is not LOBBY:\n            return False\n",
+        T_PARK + "test_parking_twice_changes_nothing",
     ),
     Mutant(
         "a bool is no delay",
@@ -535,7 +633,7 @@ MUTANTS = (
     Mutant(
         "a waiter on its way in is not forgotten",
         THRESHOLD,
-        " | set(self._arriving)",
+        "threshold in self._arriving or ",
         "",
         T_THRESHOLD + "test_waiter_on_its_way_in_survives_the_tidying",
     ),

@@ -61,11 +61,11 @@ class PurgatoryModel(RuleBasedStateMachine):
     @rule(keys=KEYS, delay_ms=st.integers(-2, 50) | st.integers(51, 10**6), ready=st.sampled_from([False] * 4 + [True]))
     def park(self, keys, delay_ms, ready):
         operation = Waiting(delay_ms, ready=ready)
-        if self.limit is not None and len(self.waiting) >= self.limit:
+        if not ready and self.limit is not None and len(self.waiting) >= self.limit:
             try:
                 self.purgatory.try_complete_else_watch(operation, keys)
             except PurgatoryFull:
-                assert operation.outcome is None
+                assert (None, ()) == (operation.outcome, operation.keys)
                 return
             raise AssertionError("a full purgatory took one more")
         self.all.append(operation)
@@ -133,7 +133,7 @@ class PurgatoryModel(RuleBasedStateMachine):
         self.purgatory.purge()
         snapshot = self.purgatory.snapshot()
         assert self.entries() == self.purgatory.watched == snapshot.watched
-        assert 0 == snapshot.purge_debt
+        assert 0 == snapshot.idle_keys
         assert len({key for keys, _ in self.waiting.values() for key in keys}) == snapshot.keys
 
     def entries(self):

@@ -17,7 +17,7 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from purgatory.aio import AsyncOperation
+from purgatory.aio import AsyncOperation, AsyncPurgatory
 from tests.support import Waiting, in_thread
 from tests.support.loops import until
 
@@ -536,6 +536,30 @@ def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
     run(main)
 
 
+def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
+    """With ``keep_context`` a plain hook, too, sees the variables of whoever parked; at a shutdown as well."""
+    who = contextvars.ContextVar("who", default="nobody")
+
+    async def main():
+        seen = []
+        async with AsyncPurgatory("kept", keep_context=True) as purgatory:
+
+            async def go(name, operation):
+                who.set(name)
+                return await purgatory.park(operation, ["k"])
+
+            operations = [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
+            tasks = [asyncio.create_task(go(name, own)) for name, own in zip("ab", operations, strict=True)]
+            await until(lambda: all(operation.keys for operation in operations))
+            operations[0].ready = True
+            in_thread(purgatory.check_and_complete, "k")
+            assert Outcome.SATISFIED is await tasks[0]
+        assert Outcome.EXPIRED is await tasks[1]
+        assert ["a", "b"] == seen
+
+    run(main)
+
+
 def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
     """A coroutine hook sees the context variables of whoever parked, not of whoever checked."""
     who = contextvars.ContextVar("who")
@@ -680,6 +704,30 @@ def test_bad_predicate_raises(run, opened, predicate):
     run(main)
 
 
+# -- tenants
+
+
+def test_tenant_without_a_place_is_refused(run):
+    """A purgatory on a loop has limits by tenant, too, and serves who is refused as soon as there is a place."""
+
+    async def main():
+        async with AsyncPurgatory("shared", max_parked=4, tenant=lambda own: own.name, tenant_share=0.25) as purgatory:
+            operations = [Waiting() for _ in range(3)]
+            for operation, name in zip(operations, "aba", strict=True):
+                operation.name = name
+            tasks = await parked(purgatory, *operations[:2])
+            with pytest.raises(PurgatoryFull) as caught:
+                await purgatory.park(operations[2], ["k"])
+            assert "a" == caught.value.tenant
+            assert (("a", 1, 1), ("b", 1, 0)) == purgatory.snapshot().tenants
+            operations[0].force_complete()
+            assert Outcome.FORCED is await tasks[0]
+            operations[2].ready = True
+            assert Outcome.IMMEDIATE is await purgatory.park(operations[2], ["k"])
+
+    run(main)
+
+
 # -- hot keys
 
 
@@ -697,6 +745,112 @@ def test_hot_key_is_checked_in_slices(run, opened):
             await asyncio.sleep(0)
             assert 20 == sum(operation.is_completed for operation in operations)
             assert [Outcome.SATISFIED] * 95 == await asyncio.gather(*tasks)
+
+    run(main)
+
+
+def test_limit_wakes_so_many_in_order_of_arrival(run, opened):
+    """A check with a limit completes so many, first come first served, and passes over who can't complete."""
+
+    async def main():
+        async with opened() as purgatory:
+            operations = [Waiting() for _ in range(6)]
+            await parked(purgatory, *operations)
+            for operation in operations[1:]:
+                operation.ready = True
+            assert 2 == purgatory.check_and_complete("k", limit=2)
+            assert [1, 2] == [place for place, operation in enumerate(operations) if operation.is_completed]
+            assert 1 == purgatory.check_and_complete("k", 1)
+            assert 2 == purgatory.check_and_complete("k")
+
+    run(main)
+
+
+def test_limit_holds_for_all_slices_of_a_hot_key(run, opened):
+    """However many slices it takes to find them, a check with a limit completes as many as it says."""
+
+    async def main():
+        async with opened(slice_size=10) as purgatory:
+            operations = [Waiting() for _ in range(100)]
+            await parked(purgatory, *operations)
+            for operation in operations[8::3]:
+                operation.ready = True
+            assert 1 == purgatory.check_and_complete("k", limit=5)
+            await until(lambda: operations[20].is_completed)
+            await asyncio.sleep(0.01)
+            done = [place for place, operation in enumerate(operations) if operation.is_completed]
+            assert [8, 11, 14, 17, 20] == done
+            assert {2} == {operation.checks for operation in operations[21:]}, "looked at when they were parked only"
+
+    run(main)
+
+
+def test_limits_during_a_sweep_are_added_up(run, opened):
+    """Events with limits that come during a sweep are each good for their number, from the head on."""
+
+    async def main():
+        async with opened(slice_size=10) as purgatory:
+            operations = [Waiting() for _ in range(100)]
+            await parked(purgatory, *operations)
+            operations[60].ready = True
+            assert 0 == purgatory.check_and_complete("k", limit=1)
+            for operation in operations[:60]:
+                operation.ready = True
+            assert 0 == purgatory.check_and_complete("k", limit=1)
+            assert 0 == purgatory.check_and_complete("k", limit=2)
+            await until(lambda: sum(operation.is_completed for operation in operations) == 4)
+            await asyncio.sleep(0.01)
+            # The sweep under way takes the first that it comes to; the next one begins at the head.
+            done = [place for place, operation in enumerate(operations) if operation.is_completed]
+            assert [0, 1, 2, 10] == done
+
+    run(main)
+
+
+def test_event_without_a_limit_lifts_that_of_the_next_sweep(run, opened):
+    """An event without a limit that comes during a sweep is good for everyone, whatever others come."""
+
+    async def main():
+        async with opened(slice_size=10) as purgatory:
+            operations = [Waiting() for _ in range(50)]
+            tasks = await parked(purgatory, *operations)
+            purgatory.check_and_complete("k", limit=1)
+            for operation in operations:
+                operation.ready = True
+            purgatory.check_and_complete("k")
+            purgatory.check_and_complete("k", limit=1)
+            assert {Outcome.SATISFIED} == set(await asyncio.gather(*tasks))
+
+    run(main)
+
+
+def test_limits_of_other_threads_count_each(run, opened):
+    """Checks with a limit that another thread makes are each good for their number."""
+
+    async def main():
+        async with opened() as purgatory:
+            operations = [Waiting() for _ in range(10)]
+            await parked(purgatory, *operations)
+            for operation in operations:
+                operation.ready = True
+            in_thread(lambda: [purgatory.check_and_complete("k", limit=2) for _ in range(2)])
+            await until(lambda: sum(operation.is_completed for operation in operations) == 4)
+            await asyncio.sleep(0.01)
+            assert operations[:4] == [operation for operation in operations if operation.is_completed]
+
+    run(main)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
+def test_bad_limits_raise(run, opened, limit):
+    """A limit that is no whole number above zero is refused where it is given, on every thread."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(InvalidSetting):
+                purgatory.check_and_complete("k", limit=limit)
+            with pytest.raises(InvalidSetting):
+                in_thread(lambda: purgatory.check_and_complete("k", limit=limit))
 
     run(main)
 
@@ -815,3 +969,27 @@ def test_nothing_runs_off_to_threads(run, opened, no_threads_left):
             await purgatory.park(Waiting(1), ["k"])
 
     in_thread(run, main, seconds=20)
+
+
+def test_looking_in_is_the_cores(run, opened):
+    """Who waits, under what and how many, is seen on the purgatory that was awaited in."""
+
+    async def main():
+        async with opened(max_parked=2) as purgatory:
+            first, second = Waiting(), Waiting()
+            tasks = await parked(purgatory, first, second, keys=("a", "b"))
+            assert (2, 4, 2, 2) == tuple(
+                getattr(purgatory, of) for of in ("parked", "watched", "num_delayed", "waiting")
+            )
+            assert {first, second} == set(purgatory.operations())
+            assert [first, second] == purgatory.operations_for_key("a")
+            assert (2, 0) == (purgatory.watching("b"), purgatory.watching("c"))
+            with pytest.raises(PurgatoryFull):
+                await purgatory.park(Waiting(), ["a"])
+            assert (2, 1) == (purgatory.capacity, purgatory.rejected)
+            assert 2 == purgatory.totals().parked
+            await purgatory.shutdown()
+            assert 0 == purgatory.parked
+            await asyncio.gather(*tasks)
+
+    run(main)

@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome
-from purgatory.aio import AsyncPurgatory, LoopTimer
+from purgatory import DelayedOperationPurgatory, InvalidOperation, InvalidSetting, Outcome
+from purgatory.aio import AsyncOperation, AsyncPurgatory, LoopTimer
 from purgatory.aio._mailbox import Mailbox
 from tests.support import Waiting, in_thread
 from tests.support.loops import until
@@ -16,11 +16,11 @@ from timer import MockTimer, SystemTimer
 
 
 def test_everything_on_one_loop(run):
-    """On one loop, checks asked for by other threads and expiries run on the loop, and no thread is started."""
+    """On one loop, checks asked for by other threads and expiries run on the loop; no thread of its own is started."""
 
     async def main():
         here, seen = threading.get_ident(), []
-        before = threading.active_count()
+        before = set(threading.enumerate())
         async with AsyncPurgatory("loop") as purgatory:
 
             def note(_):
@@ -30,7 +30,7 @@ def test_everything_on_one_loop(run):
             task = asyncio.create_task(purgatory.park(operation, ["k"]))
             await until(lambda: operation.keys)
             operation.ready = True
-            assert before == threading.active_count()
+            assert {"purgatory-watchdog"} >= {thread.name for thread in set(threading.enumerate()) - before}
             assert 0 == in_thread(purgatory.check_and_complete, "k")
             assert not operation.is_completed
             assert Outcome.SATISFIED is await task
@@ -229,3 +229,36 @@ def test_mailbox_of_a_closed_loop_swallows():
     mailbox.post(print, "never")
     mailbox.post(print, "never")
     assert not mailbox._messages or mailbox._armed
+
+
+def test_coroutine_hooks_need_a_loop():
+    """An operation whose hooks are coroutines is refused where nobody would await them, and isn't touched."""
+
+    class Poll(AsyncOperation):
+        def try_complete(self):
+            return False
+
+        async def on_expiration(self):
+            pass
+
+    with DelayedOperationPurgatory("threads", reaper_enabled=False) as purgatory:
+        poll = Poll(1000)
+        with pytest.raises(InvalidOperation, match="AsyncPurgatory"):
+            purgatory.try_complete_else_watch(poll, ["k"])
+        assert (0, None) == (purgatory.parked, poll.outcome)
+
+
+def test_coroutine_is_no_check(run):
+    """An operation whose ``try_complete`` is a coroutine is refused, on a loop, too."""
+
+    class Poll(AsyncOperation):
+        async def try_complete(self):
+            return False
+
+    async def main():
+        async with AsyncPurgatory("loop") as purgatory:
+            with pytest.raises(InvalidOperation, match="try_complete is a coroutine"):
+                await purgatory.park(Poll(1000), ["k"])
+            assert 0 == purgatory.waiting
+
+    run(main)

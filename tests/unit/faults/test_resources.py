@@ -52,14 +52,14 @@ def test_no_thread_for_the_executor_expires_all_the_same(monkeypatch):
 _start = threading.Thread.start
 
 
-def start_all_but_keepers(thread):
-    """As ``Thread.start`` where no thread can be had for a keeper."""
-    if "keeper" in thread.name:
+def start_all_but_retriers(thread):
+    """As ``Thread.start`` where no thread can be had for a retrier."""
+    if "retrier" in thread.name:
         raise RuntimeError("can't start new thread")
     _start(thread)
 
 
-def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
+def test_no_thread_for_the_retrier_is_made_up_for_later(monkeypatch, mock_timer):
     """A check misses the user's lock while no thread is to be had: the next that comes by finishes it."""
     lock = threading.RLock()
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False) as purgatory:
@@ -68,7 +68,7 @@ def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
             purgatory.try_complete_else_watch(one, ["k"])
         operation.ready = True
         with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", start_all_but_keepers)
+            patch.setattr(threading.Thread, "start", start_all_but_retriers)
             with lock:
                 checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"))
                 checker.start()
@@ -81,14 +81,14 @@ def test_no_thread_for_the_keeper_is_made_up_for_later(monkeypatch, mock_timer):
         assert eventually(lambda: operation.is_completed)
 
 
-def test_the_timer_stands_in_for_a_keeper_that_cannot_start(monkeypatch, mock_timer):
+def test_the_timer_stands_in_for_a_retrier_that_cannot_start(monkeypatch, mock_timer):
     """A check misses the user's lock while no thread is to be had: the timer makes it up, as often as it takes."""
     lock = threading.RLock()
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False) as purgatory:
         operation = Waiting(lock=lock)
         purgatory.try_complete_else_watch(operation, ["k"])
         operation.ready = True
-        monkeypatch.setattr(threading.Thread, "start", start_all_but_keepers)
+        monkeypatch.setattr(threading.Thread, "start", start_all_but_retriers)
         with lock:
             in_thread(purgatory.check_and_complete, "k")
             in_thread(purgatory.check_and_complete, "k")

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, Outcome
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome
 from tests.support import Waiting, eventually, in_thread, run_threads
 
 
@@ -249,3 +249,76 @@ def test_operations_are_listed(purgatory):
     assert [operations[:1], operations, []] == [purgatory.operations_for_key(key) for key in "abc"]
     purgatory.operations_for_key("a").clear()
     assert 2 == purgatory.parked
+
+
+# -- a check with a limit
+
+
+def test_limited_check_completes_so_many_in_the_order_of_arrival(purgatory):
+    """First come, first served: an event that is good for two completes the two that have waited longest."""
+    operations = [Waiting(ready=False) for _ in range(5)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    for operation in operations:
+        operation.ready = True
+
+    assert 2 == purgatory.check_and_complete("k", limit=2)
+    assert operations[2:] == purgatory.operations_for_key("k")
+    assert 3 == purgatory.check_and_complete("k", limit=10)
+
+
+def test_limited_check_passes_over_who_cannot_complete(purgatory):
+    """Those that can't complete count for nothing and keep their places, however many stand before one that can."""
+    operations = [Waiting() for _ in range(100)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    operations[77].ready = operations[99].ready = True
+
+    assert 1 == purgatory.check_and_complete("k", limit=1)
+    assert operations[77].is_completed
+    assert not operations[99].is_completed
+    assert [*operations[:77], *operations[78:]] == purgatory.operations_for_key("k")
+
+
+def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):
+    """Waking one beside thousands costs a few checks."""
+    operations = [Waiting() for _ in range(4_000)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.ready = True
+    before = sum(operation.checks for operation in operations)
+    for _ in range(100):
+        assert 1 == purgatory.check_and_complete("k", limit=1)
+
+    assert 100 == sum(operation.checks for operation in operations) - before
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
+def test_limit_is_checked(purgatory, limit):
+    """A limit that makes no sense is refused, whether or not anybody waits."""
+    with pytest.raises(InvalidSetting, match="limit"):
+        purgatory.check_and_complete("nobody", limit=limit)
+
+
+def test_limited_check_of_an_unknown_key_completes_nothing(purgatory):
+    """Nobody waits there."""
+    assert 0 == purgatory.check_and_complete("nobody", limit=1)
+
+
+def test_limited_checks_race():
+    """Many events, each good for one, complete as many operations, each once, whoever makes the checks."""
+    with DelayedOperationPurgatory("race") as purgatory:
+        operations = [Waiting() for _ in range(600)]
+        for operation in operations:
+            purgatory.try_complete_else_watch(operation, ["k"])
+            operation.ready = True
+        completed = []
+
+        def wake():
+            for _ in range(100):
+                completed.append(purgatory.check_and_complete("k", limit=1))
+
+        run_threads(*[wake] * 4)
+
+        assert 400 == sum(completed)
+        assert [["complete"]] * 400 == [operation.history for operation in operations if operation.is_completed]

@@ -6,6 +6,7 @@ from purgatory import (
     AlreadyParked,
     InvalidOperation,
     InvalidSetting,
+    InvalidTenant,
     NoKeys,
     PurgatoryClosed,
     PurgatoryError,
@@ -19,7 +20,9 @@ from purgatory import (
     ("error", "builtin", "attributes", "says"),
     [
         (PurgatoryClosed("p"), RuntimeError, {"name": "p"}, "answer the client yourself"),
-        (PurgatoryFull("p", 5), RuntimeError, {"name": "p", "limit": 5}, "answer 'busy'"),
+        (PurgatoryFull("p", 5), RuntimeError, {"name": "p", "limit": 5, "tenant": None}, "answer 'busy'"),
+        (PurgatoryFull("p", 5, "a", "no"), RuntimeError, {"limit": 5, "tenant": "a"}, "no place for tenant 'a': no"),
+        (InvalidTenant(3, "no"), TypeError, {"operation": 3}, "the tenant of a int can't be told: no"),
         (AlreadyParked("op"), RuntimeError, {"operation": "op"}, "make a new one"),
         (NoKeys(), ValueError, {}, "give at least one key"),
         (WatchKeysType("k"), TypeError, {"watch_keys": "k"}, r"write [key]"),

@@ -1,7 +1,7 @@
 """Waiting for a set of futures."""
 
 import threading
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import pytest
 
@@ -183,3 +183,19 @@ def test_many_sets_and_threads(called):
 
         assert eventually(lambda: len(called.calls) == 100)
     assert {tuple(futures) for futures in sets} == {futures for futures, _ in called.calls}
+
+
+def test_executor_that_is_given_calls_back(mock_timer, called):
+    """Callbacks run on the executor that was given, which stays its owner's to close."""
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="mine") as executor,
+        DelayedFuturePurgatory("votes", timer=mock_timer, executor=executor) as votes,
+    ):
+        future = Future()
+        votes.try_complete_else_watch(1000, [future], called)
+        future.set_result(1)
+        assert eventually(lambda: called.calls)
+        votes.shutdown()
+        assert "still open" == executor.submit(lambda: "still open").result(10)
+
+    assert called.calls[0][1].startswith("mine")

@@ -1,13 +1,18 @@
 """What the log says is what docs/logging.md says: the events, their levels, their fields, and no more often."""
 
 import ast
+import json
+import logging
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
-from purgatory._log import Throttle
+from purgatory._log import Log, Throttle
 from tests.support import Waiting
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -146,3 +151,97 @@ def test_throttle_says_how_many_it_kept_back():
     while (kept := throttle.admit("a")) is None:
         kept_back += 1
     assert kept_back == kept
+
+
+#: A service whose start is a debug line, whose end an info, and whose hook raises.
+SERVICE = """
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+
+class Broken(DelayedOperation):
+    def try_complete(self):
+        return False
+    def on_complete(self):
+        raise ValueError("no")
+
+def serve():
+    with DelayedOperationPurgatory("service") as purgatory:
+        purgatory.try_complete_else_watch(Broken(60_000), ["k"])
+"""
+
+
+def output(program):
+    """What a program of its own prints: standard output and standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", SERVICE + program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout, done.stderr
+
+
+def test_program_that_configures_nothing_sees_errors_on_standard_error_only():
+    """Where nothing is configured, standard output has none of ours, and standard error what is a warning or worse."""
+    out, err = output("serve()")
+
+    assert "" == out
+    assert re.match(r"callback_failed purgatory='service' operation='Broken' keys=\('k',\) hook='on_complete' ", err)
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("ValueError: no\n")
+    assert "purgatory_started" not in err
+    assert "purgatory_shut_down" not in err
+
+
+def test_lines_go_to_the_standard_logging_where_that_is_configured():
+    """A program that configures ``logging`` gets ours there, under the logger ``purgatory``, by its level."""
+    out, err = output(
+        "import logging, sys\n"
+        "logging.basicConfig(stream=sys.stdout, level=logging.INFO, format='%(name)s %(levelname)s %(message)s')\n"
+        "serve()"
+    )
+
+    assert "" == err
+    assert "purgatory ERROR callback_failed purgatory='service'" in out
+    assert "purgatory INFO purgatory_shut_down purgatory='service' drain='expire'" in out
+    assert "purgatory_started" not in out
+
+
+def test_lines_go_to_structlog_once_that_is_configured():
+    """From the moment the program configures structlog, ours go there, also if that comes after the import."""
+    out, err = output(
+        "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer(default=repr)])\nserve()"
+    )
+
+    assert "" == err
+    assert ["purgatory_started", "callback_failed", "purgatory_shut_down"] == [
+        json.loads(line)["event"] for line in out.splitlines()
+    ]
+
+
+@pytest.fixture
+def unconfigured():
+    """A process where nobody has configured structlog."""
+    config, configured = structlog.get_config(), structlog.is_configured()
+    structlog.reset_defaults()
+    yield
+    if configured:
+        structlog.configure(**config)
+
+
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_record_has_event_and_fields_apart(unconfigured, caplog, level):
+    """A record of the standard ``logging`` names its level, its caller, the event and the fields."""
+    with caplog.at_level(logging.DEBUG, "purgatory.test"):
+        getattr(Log("purgatory.test"), level)("it_happened", keys=("a", 1), stack="here\n")
+
+    (record,) = caplog.records
+    assert level.upper() == record.levelname
+    assert "it_happened keys=('a', 1)\nhere\n" == record.getMessage()
+    assert ("it_happened", {"keys": ("a", 1), "stack": "here\n"}) == (record.event, record.fields)
+    assert Path(__file__).name == record.filename
+
+
+def test_error_comes_with_its_traceback(unconfigured, caplog):
+    """An exception is on the record as ``logging`` has it."""
+    error = ValueError("no")
+    Log("purgatory.test").error("it_failed", error=repr(error), exc_info=error)
+
+    assert error is caplog.records[0].exc_info[1]
+    assert {"error": "ValueError('no')"} == caplog.records[0].fields

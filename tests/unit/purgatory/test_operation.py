@@ -5,10 +5,9 @@ import time
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
-from purgatory._watchers import IMMEDIATE
+from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidOperation, Outcome, ReservedName
 from tests.support import Waiting, eventually, in_thread, run_threads
-from timer import TimerTask
+from timer import DelayTypeError, MockTimer, TaskHeld, TimerTask
 
 
 def test_operation_is_abstract():
@@ -47,15 +46,15 @@ def test_force_complete_gives_true_once():
     assert operation.is_completed
 
 
-@pytest.mark.interpreted
-def test_forcing_begun_while_parking_is_counted_once(purgatory):
-    """Who set out to force an operation while it was being parked, and comes when it is, has forced a parked one."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["a"])
+def test_forcing_while_parking_is_immediate(purgatory):
+    """Whoever forces an operation while it is being parked completes it, and it was never parked."""
+    forced = []
+    operation = Waiting(look=lambda operation: forced.append(in_thread(operation.force_complete)))
 
-    assert operation._finish(IMMEDIATE)  # the outcome as it looked when that thread set out
-    assert Outcome.FORCED is operation.outcome
-    assert (0, 1, 0) == (purgatory.parked, purgatory.totals().forced, purgatory.totals().immediate)
+    assert not purgatory.try_complete_else_watch(operation, ["a"])
+    assert ([True], Outcome.IMMEDIATE) == (forced, operation.outcome)
+    assert (0, 0, 1) == (purgatory.parked, purgatory.totals().forced, purgatory.totals().immediate)
+    assert ["complete"] == operation.history
 
 
 def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
@@ -164,6 +163,7 @@ class Scripted(list):
             self.after_release()
 
 
+@pytest.mark.interpreted
 def test_flag_set_after_the_release_is_seen():
     """A thread that missed the lock just before its release finds the holder looking at the flag after it."""
     operation = Waiting()
@@ -190,6 +190,7 @@ def test_thread_that_sets_the_flag_tries_again():
     assert operation.maybe_try_complete()
 
 
+@pytest.mark.interpreted
 def test_flag_is_lowered_before_the_look():
     """A flag that is set while ``try_complete`` runs is for the next round, not for this one."""
     seen = []
@@ -545,3 +546,203 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
 
         assert {} == purgatory.snapshot().callback_errors
     assert 6 <= len(done)
+
+
+def test_operation_without_a_try_complete_cannot_be_made():
+    """What doesn't say when it can complete is abstract."""
+
+    class Vague(DelayedOperation):
+        pass
+
+    for kind in (DelayedOperation, Vague):
+        with pytest.raises(TypeError, match="abstract.*try_complete"):
+            kind(5)
+
+
+# -- names that are the library's
+
+
+def test_name_of_the_librarys_cannot_be_assigned():
+    """An operation that sets an attribute the library tells by is told so, with the names that are taken."""
+
+    class Fetch(Waiting):
+        def __init__(self):
+            super().__init__()
+            self.keys = ["a"]
+
+    with pytest.raises(
+        ReservedName, match=r"Fetch.keys can't be set: added_ns, checks, .*keys.* call yours something"
+    ) as caught:
+        Fetch()
+    assert (Fetch, "keys") == (caught.value.kind, caught.value.name)
+
+
+@pytest.mark.parametrize("name", ["keys", "checks", "outcome", "delay_ms", "is_pending", "drained"])
+def test_name_of_the_librarys_cannot_be_redefined(name):
+    """A class attribute of such a name would hide the library's own: the class can't be made."""
+    with pytest.raises(ReservedName, match=f"Mine.{name}"):
+        type("Mine", (Waiting,), {name: 3})
+
+
+def test_operation_without_the_librarys_init_is_refused(purgatory):
+    """An operation whose ``__init__`` forgot ``super().__init__`` is told so where it is parked."""
+
+    class Forgetful(DelayedOperation):
+        def __init__(self):
+            self.ready = False
+
+        def try_complete(self):
+            return False
+
+    with pytest.raises(
+        InvalidOperation, match=r"Forgetful cannot be parked: its __init__ doesn't call super\(\).__init__"
+    ):
+        purgatory.try_complete_else_watch(Forgetful(), ["k"])
+
+
+def test_true_without_completing_is_warned_of_once(purgatory, logs):
+    """``try_complete`` that returns True and completes nothing is warned of, once a type; the operation waits on."""
+
+    class Hasty(DelayedOperation):
+        def try_complete(self):
+            return True
+
+    for _ in range(3):
+        assert not purgatory.try_complete_else_watch(Hasty(1000), ["k"])
+    assert 0 == purgatory.check_and_complete("k")
+    assert 3 == purgatory.parked
+    (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert ("operation_still_open", "test") == (warning["event"], warning["purgatory"])
+    assert "force_complete" in warning["advice"]
+
+
+# -- putting off
+
+
+def test_extend_puts_the_deadline_off(purgatory, mock_timer):
+    """An extended operation expires when the new delay has passed since, and not before."""
+    operation = Waiting(100)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    mock_timer.advance_clock(60)
+
+    assert operation.extend(100)
+    mock_timer.advance_clock(99)
+    assert operation.outcome is None
+    mock_timer.advance_clock(1)
+    assert (Outcome.EXPIRED, ["complete", "expire"]) == (operation.outcome, operation.history)
+    assert 1 == purgatory.totals().extended
+
+
+def test_extend_may_bring_the_deadline_forward(purgatory, mock_timer):
+    """A shorter delay counts as well."""
+    operation = Waiting(10_000)
+    purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert operation.extend(5)
+    mock_timer.advance_clock(5)
+    assert Outcome.EXPIRED is operation.outcome
+
+
+def test_extend_keeps_the_age(purgatory, mock_timer):
+    """How long an operation has waited is told from when it was parked, however often its deadline was put off."""
+    operation = Waiting(100)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    created_ns = operation.created_ns
+    for _ in range(3):
+        mock_timer.advance_clock(50)
+        operation.extend(100)
+
+    assert created_ns == operation.created_ns
+    assert 150 == purgatory.snapshot().oldest_age_ms
+    assert 100 == operation.delay_ms
+
+
+def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
+    """Before it is parked and after it has left an operation has no deadline to move."""
+    operation = Waiting(100)
+    assert not operation.extend(50)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.force_complete()
+
+    assert not operation.extend(50)
+    assert 0 == mock_timer.size
+    assert 0 == purgatory.totals().extended
+
+
+def test_extend_of_one_that_arrives_is_false():
+    """The deadline of an operation that is in the timer, and not quite parked yet, is not put off."""
+    answers = []
+
+    class Racing(MockTimer):
+        def add(self, task):
+            super().add(task)
+            answers.append(in_thread(operation.extend, 5_000))
+
+    timer, operation = Racing(), Waiting(delay_ms=10)
+    with DelayedOperationPurgatory("racing", timer=timer) as purgatory:
+        purgatory.try_complete_else_watch(operation, ["k"])
+        timer.advance_clock(10)
+
+        assert [False] == answers
+        assert operation.outcome is Outcome.EXPIRED
+
+
+def test_extend_inside_its_own_check(purgatory, mock_timer):
+    """A check may put its operation's deadline off."""
+    operation = Waiting(100, look=lambda operation: operation.extend(500))
+    purgatory.try_complete_else_watch(operation, ["k"])
+    purgatory.check_and_complete("k")
+    mock_timer.advance_clock(499)
+
+    assert operation.outcome is None
+    mock_timer.advance_clock(1)
+    assert Outcome.EXPIRED is operation.outcome
+
+
+@pytest.mark.parametrize("delay_ms", [True, "5", None])
+def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
+    """A delay that is no number is an error, and changes nothing."""
+    operation = Waiting(100)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    deadline_ns = operation.deadline_ns
+    with pytest.raises(DelayTypeError):
+        operation.extend(delay_ms)
+
+    assert deadline_ns == operation.deadline_ns
+
+
+def test_extend_without_a_timer_is_false():
+    """Where nothing expires there is nothing to put off."""
+    with DelayedOperationPurgatory("test", timer_enabled=False) as purgatory:
+        operation = Waiting(100)
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert not operation.extend(50)
+
+
+def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
+    """Who means to put an operation off by adding it to the timer is told of ``extend``, and nothing is lost."""
+    operation = Waiting(100)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(TaskHeld, match="extend"):
+        mock_timer.add(operation)
+
+    assert (1, 1, [operation]) == (mock_timer.size, purgatory.parked, purgatory.operations_for_key("k"))
+
+
+def test_extending_races_expiry():
+    """Of an extension and an expiry that come together one counts: True means it lives on."""
+    lost = []
+    with DelayedOperationPurgatory("race") as purgatory:
+        for _ in range(60):
+            operation = Waiting(3)
+            purgatory.try_complete_else_watch(operation, ["k"])
+            answers = []
+            while operation.outcome is None and len(answers) < 40:
+                answers.append(operation.extend(3))
+                time.sleep(0.0028)
+            if answers[-1]:
+                if not operation.extend(60_000) and not eventually(lambda held=operation: held.outcome is not None):
+                    lost.append(operation)
+                operation.cancel()
+    assert [] == lost

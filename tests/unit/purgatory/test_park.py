@@ -205,6 +205,23 @@ def test_completed_between_last_check_and_timer():
     timer.shutdown()
 
 
+def test_forced_between_last_check_and_timer():
+    """An operation that another thread forces just before it comes into the timer is taken out of the timer."""
+
+    class Racing(SystemTimer):
+        def add(self, task):
+            in_thread(operation.force_complete)
+            super().add(task)
+
+    timer = Racing()
+    operation = Waiting()
+    with DelayedOperationPurgatory("test", timer=timer, reaper_enabled=False) as purgatory:
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+        assert operation.is_completed
+        assert (0, 0) == (timer.size, purgatory.watched)
+    timer.shutdown()
+
+
 def test_duplicate_key_counts_once(purgatory):
     """A key that is named twice is watched once, and checked once."""
     operation = Waiting()
@@ -439,20 +456,61 @@ def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
 
 
 def test_full_purgatory_refuses(mock_timer):
-    """At ``max_parked`` the next operation is refused and untouched; each that leaves makes room for one."""
+    """At ``max_parked`` whoever would have to wait is refused; each that leaves makes room for one."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
         parked = [Waiting(), Waiting()]
         for operation in parked:
             purgatory.try_complete_else_watch(operation, ["k"])
-        refused = Waiting(ready=True)
+        refused = Waiting()
         with pytest.raises(PurgatoryFull) as caught:
             purgatory.try_complete_else_watch(refused, ["k"])
 
         assert ("small", 2) == (caught.value.name, caught.value.limit)
-        assert (None, 0, []) == (refused.outcome, refused.checks, refused.history)
         assert (2, 1, 2) == (purgatory.parked, purgatory.snapshot().rejected, purgatory.capacity)
         parked[0].force_complete()
-        assert purgatory.try_complete_else_watch(refused, ["k"])
+        assert not purgatory.try_complete_else_watch(refused, ["k"])
+        assert [parked[1], refused] == purgatory.operations_for_key("k")
+
+
+def test_full_purgatory_serves_who_need_not_wait(mock_timer):
+    """An operation that can complete at once does, however many are parked."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+
+        assert purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+        assert 0 == purgatory.rejected
+
+
+def test_refused_operation_is_as_it_was(mock_timer):
+    """Nothing of a refused operation is in the purgatory, it can't be cancelled, and it may be parked elsewhere."""
+    told = []
+    observer = SimpleNamespace(parked=told.append, leaving=told.append, finished=lambda *args: told.append(args))
+    with (
+        DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1, observers=[observer]) as small,
+        DelayedOperationPurgatory("large", timer=mock_timer) as large,
+    ):
+        first, refused = Waiting(), Waiting()
+        small.try_complete_else_watch(first, ["k"])
+        with pytest.raises(PurgatoryFull):
+            small.try_complete_else_watch(refused, ["k", "l"])
+
+        assert (None, 0, (), 0) == (refused.outcome, refused.checks, refused.keys, refused.created_ns)
+        assert not refused.cancel()
+        assert [first] == told
+        assert (1, 1, 1) == (small.watched, small.totals().started, mock_timer.size)
+        assert not large.try_complete_else_watch(refused, ["k"])
+        assert refused.cancel()
+
+
+def test_operation_cancelled_while_there_is_no_place_for_it_is_not_refused(mock_timer):
+    """Whoever takes an operation out while it looks for a place has it, and its parker hears of no refusal."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        operation = Waiting(look=lambda operation: operation.cancel())
+
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+        assert Outcome.CANCELLED is operation.outcome
+        assert 1 == purgatory.parked
 
 
 @pytest.mark.parametrize("observers", [[], [SimpleNamespace(leaving=lambda operation: 1 / 0)]])
@@ -499,3 +557,18 @@ def test_full_timer_takes_the_operation_out_again():
         assert Outcome.CANCELLED is refused.outcome
         assert 1 == purgatory.parked
     timer.shutdown()
+
+
+def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkeypatch):
+    """``("orders", 0)`` is two keys; that one was probably meant is said once for each sort of tuple."""
+    monkeypatch.setattr("purgatory._parking._said", set())
+    for number in range(3):
+        purgatory.try_complete_else_watch(Waiting(), ("a topic", number))
+    purgatory.try_complete_else_watch(Waiting(), [("a topic", 0)])
+    purgatory.try_complete_else_watch(Waiting(), ("a", "b"))
+    purgatory.try_complete_else_watch(Waiting(), ["a", 5])
+
+    (warning,) = [entry for entry in logs if entry["event"] == "keys_look_like_one"]
+    assert ("a topic", 0) == warning["keys"]
+    assert "[key]" in warning["advice"]
+    assert 3 == purgatory.watching("a topic")

@@ -282,3 +282,51 @@ def test_shutdown_is_logged(logs):
     event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
 
     assert ("test", "expire", 1) == (event["purgatory"], event["drain"], event["expired"])
+
+
+def test_drained_operation_says_so(mock_timer):
+    """Whoever answers can tell a shutdown from a deadline; one that completed otherwise was not drained."""
+    said = []
+
+    def note(operation):
+        said.append((operation.outcome, operation.drained))
+
+    with DelayedOperationPurgatory("test", timer=mock_timer) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(5, complete=note), ["a"])
+        mock_timer.advance_clock(5)
+        purgatory.try_complete_else_watch(Waiting(complete=note), ["b"])
+        purgatory.try_complete_else_watch(Waiting(complete=note), ["c"])
+        purgatory.operations_for_key("c")[0].force_complete()
+
+    assert [(Outcome.EXPIRED, False), (Outcome.FORCED, False), (Outcome.EXPIRED, True)] == said
+
+
+def test_shutdown_returns_when_every_answer_is_out():
+    """A hook on the executor of a shared timer has ended when the shutdown returns, and no key holds anybody."""
+    with SystemTimerReaper("shared", SystemTimer()) as timer:
+        for _ in range(20):
+            begun, ended = threading.Event(), []
+
+            def answer(_, begun=begun, ended=ended):
+                begun.set()
+                time.sleep(0.005)
+                ended.append(1)
+
+            purgatory = DelayedOperationPurgatory("test", timer=timer)
+            purgatory.try_complete_else_watch(Waiting(1, complete=answer), ["k", "l"])
+            assert begun.wait(5)
+            purgatory.shutdown()
+
+            assert ([1], 0) == (ended, purgatory.watched)
+
+
+def test_shutdown_from_a_hook_does_not_wait_for_that_hook(mock_timer):
+    """A hook that shuts its purgatory down is not what the shutdown waits for."""
+    elapsed = []
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+    purgatory.try_complete_else_watch(
+        Waiting(complete=lambda _: elapsed.append(purgatory.shutdown(timeout_ms=60_000).elapsed_ms)), ["k"]
+    )
+    purgatory.operations_for_key("k")[0].force_complete()
+
+    assert 5_000 > elapsed[0]

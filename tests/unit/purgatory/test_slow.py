@@ -1,13 +1,17 @@
 """The watchdog: a hook or task that runs long is logged once, while it runs, and counted."""
 
 import gc
+import sys
 import threading
 
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
-from purgatory._slow import Watchdog, slow_callback_ms
+from purgatory._slow import Watchdog, frames_may_be_read, slow_callback_ms
 from tests.support import Ping, Waiting, eventually
+
+#: What needs a watchdog that works.
+watched = pytest.mark.skipif(not frames_may_be_read(), reason="without a global lock no thread's frames can be read")
 
 
 @pytest.fixture
@@ -24,6 +28,11 @@ def purgatory(watchdog):
         watchdog.unwatch(made)
 
 
+def purgatory_unwatched(name):
+    """A purgatory that the process's own watchdog doesn't know."""
+    return DelayedOperationPurgatory(name, reaper_enabled=False)
+
+
 def slow(logs):
     return [entry for entry in logs if entry["event"] == "callback_slow"]
 
@@ -35,6 +44,7 @@ def looks_of(watchdog):
     return looks
 
 
+@watched
 @pytest.mark.parametrize(("hook", "kind"), [("complete", "on_complete"), ("expire", "on_expiration")])
 def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook, kind):
     """While a hook hangs in expiry, the log names purgatory, type, keys, hook and thread, and where it hangs."""
@@ -53,6 +63,7 @@ def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook
     assert {("p", kind): 1} == watchdog.counts()
 
 
+@watched
 def test_slow_check_is_logged(purgatory, watchdog, logs):
     """A ``try_complete`` that hangs on the caller's own thread is seen too."""
     go = threading.Event()
@@ -68,6 +79,7 @@ def test_slow_check_is_logged(purgatory, watchdog, logs):
     assert "try_complete" == slow(logs)[0]["hook"]
 
 
+@watched
 def test_one_call_is_logged_once(purgatory, watchdog, logs):
     """However long a call runs, it is logged and counted once."""
     go = threading.Event()
@@ -83,6 +95,7 @@ def test_one_call_is_logged_once(purgatory, watchdog, logs):
     assert {("p", "on_complete"): 1} == watchdog.counts()
 
 
+@watched
 def test_innermost_is_to_blame(purgatory, watchdog, logs):
     """Of a hook that waits for another hook inside it, the inner one is logged."""
     go = threading.Event()
@@ -100,6 +113,7 @@ def test_innermost_is_to_blame(purgatory, watchdog, logs):
     assert [("inner",)] == [entry["keys"] for entry in slow(logs)]
 
 
+@watched
 def test_task_of_no_purgatory_is_seen(purgatory, watchdog, logs):
     """A plain task of a shared timer that runs long is logged too, without keys."""
     go = threading.Event()
@@ -112,6 +126,7 @@ def test_task_of_no_purgatory_is_seen(purgatory, watchdog, logs):
     assert (None, (), "run") == tuple(slow(logs)[0][field] for field in ("purgatory", "keys", "hook"))
 
 
+@watched
 def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
     """Hooks that are quick leave no trace, however many there are."""
     watchdog.threshold_ms = 400  # a busy machine may put off a thread for 40 ms in the middle of a hook
@@ -130,6 +145,7 @@ def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
     assert {} == watchdog.counts()
 
 
+@watched
 def test_thread_ends_with_the_last_purgatory(watchdog, no_threads_left):
     """The watchdog's thread lives as long as there is a purgatory to watch."""
     with DelayedOperationPurgatory("a") as one, DelayedOperationPurgatory("b") as other:
@@ -144,6 +160,7 @@ def test_thread_ends_with_the_last_purgatory(watchdog, no_threads_left):
         watchdog.unwatch(one)
 
 
+@watched
 def test_forgotten_purgatory_doesnt_keep_the_thread(watchdog, no_threads_left):
     """If the last purgatory was only forgotten, the thread ends all the same."""
     watchdog.watch(DelayedOperationPurgatory("forgotten", timer_enabled=False))
@@ -152,7 +169,42 @@ def test_forgotten_purgatory_doesnt_keep_the_thread(watchdog, no_threads_left):
     assert eventually(lambda: watchdog._thread is None)
 
 
-@pytest.mark.parametrize("threshold", [0, -1, 9, True, "1", None, float("nan"), float("inf")])
+@watched
+def test_watch_can_be_ended_and_begun_again(watchdog, no_threads_left):
+    """Without a threshold there is no thread; with one again, there is."""
+    with DelayedOperationPurgatory("p") as purgatory:
+        watchdog.watch(purgatory)
+        watchdog.set_threshold(None)
+        assert watchdog._thread is None
+        watchdog.set_threshold(40)
+        assert watchdog._thread.is_alive()
+        watchdog.unwatch(purgatory)
+
+
+def test_nobody_is_watched_without_a_threshold(no_threads_left):
+    """A purgatory made while the watch is off starts no thread."""
+    watchdog = Watchdog(threshold_ms=None)
+    with DelayedOperationPurgatory("p") as purgatory:
+        watchdog.watch(purgatory)
+        assert watchdog._thread is None
+        watchdog.unwatch(purgatory)
+
+
+def test_frames_are_left_alone_without_a_global_lock(monkeypatch, logs, watchdog):
+    """On a free-threaded interpreter no thread's frames are read; that is said, once."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    monkeypatch.setattr(sys, "_current_frames", lambda: pytest.fail("frames were read"))
+    with purgatory_unwatched("p") as one, purgatory_unwatched("q") as other:
+        for purgatory in (one, other):
+            watchdog.watch(purgatory)
+        assert watchdog._thread is None
+        for purgatory in (one, other):
+            watchdog.unwatch(purgatory)
+
+    assert 1 == [entry["event"] for entry in logs].count("watchdog_unavailable")
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 9, True, "1", float("nan"), float("inf")])
 def test_threshold_is_checked(threshold):
     """A threshold that makes no sense is refused."""
     with pytest.raises(InvalidSetting):

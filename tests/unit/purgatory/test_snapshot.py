@@ -25,7 +25,7 @@ def test_empty_purgatory(purgatory):
         snapshot.watched,
         snapshot.keys,
         snapshot.delayed,
-        snapshot.purge_debt,
+        snapshot.idle_keys,
         snapshot.oldest_age_ms,
         snapshot.closed,
     )

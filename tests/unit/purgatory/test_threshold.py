@@ -1,10 +1,18 @@
 """Waiting for a number to rise."""
 
 import concurrent.futures
+import functools
+import tracemalloc
 
 import pytest
 
-from purgatory import InvalidSetting, PurgatoryClosed, ThresholdPurgatory
+from purgatory import (
+    DelayedOperationPurgatory,
+    InvalidSetting,
+    KeyedThresholdPurgatory,
+    PurgatoryClosed,
+    ThresholdPurgatory,
+)
 from timer import DelayTypeError
 
 
@@ -104,7 +112,7 @@ def test_abandoned_thresholds_do_not_pile_up(watermark):
     for threshold in range(100, 2_100):
         watermark.wait(threshold, 1_000).cancel()
 
-    assert 300 > len(watermark._heap)
+    assert 300 > len(watermark._number._heap)
     assert 1 == watermark.maybe_complete(5)
     assert 5 == kept[1].result(0)
     assert 1 == watermark.maybe_complete(10**9)
@@ -113,20 +121,21 @@ def test_abandoned_thresholds_do_not_pile_up(watermark):
 def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
     """A threshold noted but not yet parked is not forgotten when another thread tidies up."""
     waiting = [watermark.wait(threshold, 1_000) for threshold in range(1_000, 1_070)]
-    inner = watermark._purgatory
+    inner, number = watermark._purgatory, watermark._number
 
     class Slow:
         def __getattr__(self, name):
             return getattr(inner, name)
 
         def try_complete_else_watch(self, waiter, keys):
-            watermark._purgatory = inner
+            number._purgatory = inner
             for future in waiting:
                 future.cancel()
-            watermark.wait(6, 1_000)
+            with number._lock:
+                number._tidy()
             return inner.try_complete_else_watch(waiter, keys)
 
-    watermark._purgatory = Slow()
+    number._purgatory = Slow()
     future = watermark.wait(5, 1_000)
 
     assert 1 == watermark.maybe_complete(5)
@@ -158,3 +167,120 @@ def test_shutdown_fails_who_waits(mock_timer):
         watermark.wait(5, 1_000)
     assert concurrent.futures.Future is type(future)
     assert watermark.snapshot().closed
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        (ThresholdPurgatory, 8_000),
+        (functools.partial(DelayedOperationPurgatory, shards=1), 6_000),
+        (functools.partial(DelayedOperationPurgatory, shards=16), 18_000),
+    ],
+    ids=["threshold", "1 shard", "16 shards"],
+)
+def test_one_is_small(mock_timer, make, most):
+    """One of few parts, on a timer that is shared, is small enough to have one for each job."""
+    made = []
+    tracemalloc.start()
+    try:
+        for number in range(-10, 20):
+            if number == 0:
+                before, _ = tracemalloc.get_traced_memory()
+            made.append(make(f"job {number}", timer=mock_timer, reaper_enabled=False))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    for watermark in made:
+        watermark.shutdown()
+
+    assert most > (after - before) / 20
+
+
+@pytest.fixture
+def watermarks(mock_timer):
+    with KeyedThresholdPurgatory("watermarks", timer=mock_timer) as watermarks:
+        yield watermarks
+
+
+def test_numbers_rise_each_for_itself(watermarks):
+    """A value completes the waiters of its own number, and of no other."""
+    futures = {(key, threshold): watermarks.wait(key, threshold, 1_000) for key in "ab" for threshold in (1, 5)}
+
+    assert 1 == watermarks.maybe_complete("a", 3)
+    assert [("a", 1)] == [place for place, future in futures.items() if future.done()]
+    assert (3, None, None) == tuple(watermarks.value(key) for key in "abc")
+    assert 2 == watermarks.maybe_complete("b", 9)
+    assert [9, 9] == [futures["b", threshold].result(0) for threshold in (1, 5)]
+    assert 1 == watermarks.num_waiting
+    assert 3 == watermarks.wait("a", 2, 1_000).result(0)
+
+
+def test_number_may_rise_before_anybody_waits(watermarks):
+    """The value of a number that nobody has waited for yet is kept."""
+    assert 0 == watermarks.maybe_complete("a", 7)
+    assert 7 == watermarks.wait("a", 6, 1_000).result(0)
+    assert ["a"] == watermarks.keys()
+
+
+def test_waiters_of_one_number_fail(watermarks):
+    """An error fails, and a value completes, whoever waits for that number; the others wait on."""
+    lost, found, kept = (watermarks.wait(key, 5, 1_000) for key in "abc")
+    error = ConnectionError("not leader")
+
+    assert 1 == watermarks.fail("a", error)
+    assert 1 == watermarks.complete("b", 2)
+    assert 0 == watermarks.fail("d", error)
+    assert (error, 2, False) == (lost.exception(0), found.result(0), kept.done())
+    assert 1 == watermarks.fail_all(error)
+    assert error is kept.exception(0)
+
+
+def test_forgotten_number_fails_its_waiters_and_is_gone(watermarks):
+    """A number that is no more fails its waiters; its key starts afresh."""
+    watermarks.maybe_complete("a", 3)
+    future, error = watermarks.wait("a", 5, 1_000), LookupError("deleted")
+
+    assert 1 == watermarks.forget("a", error)
+    assert 0 == watermarks.forget("a", error)
+    assert error is future.exception(0)
+    assert ([], None) == (watermarks.keys(), watermarks.value("a"))
+    afresh = watermarks.wait("a", 2, 1_000)
+    assert not afresh.done()
+    assert 1 == watermarks.maybe_complete("a", 2)
+    assert 2 == afresh.result(0)
+
+
+def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
+    """A waiter that is being failed keeps its error when an event on its number looks at it meanwhile."""
+    future, error = watermarks.wait("a", 5, 1_000), ConnectionError("not leader")
+    (waiter,) = watermarks.purgatory.operations()
+    waiter.error = error
+    watermarks.purgatory.check_and_complete(waiter.keys[0])
+    waiter.force_complete()
+
+    assert error is future.exception(0)
+
+
+def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks):
+    """Who found the number just before it was forgotten doesn't wait for ever."""
+    watermarks.maybe_complete("a", 1)
+    number, error = watermarks._numbers["a"], LookupError("deleted")
+    watermarks.forget("a", error)
+
+    assert error is number.wait(5, 1_000).exception(0)
+
+
+def test_keyed_wait_times_out(watermarks, mock_timer):
+    """A deadline fails its waiter with ``TimeoutError``."""
+    future = watermarks.wait("a", 5, 100)
+    mock_timer.advance_clock(100)
+
+    assert isinstance(future.exception(0), TimeoutError)
+
+
+def test_keys_have_a_hash(watermarks):
+    """A key without one is refused, and leaves nothing."""
+    with pytest.raises(TypeError):
+        watermarks.wait(["a"], 5, 100)
+    assert 0 == watermarks.num_waiting

@@ -15,7 +15,7 @@ def test_key_is_forgotten_when_nobody_waits(purgatory):
         purgatory.check_and_complete(number)
     purgatory.purge()
 
-    assert 0 == sum(len(shard.by_key) for shard in purgatory._shards)
+    assert 0 == purgatory._shards.keys()
 
 
 @pytest.mark.interpreted
@@ -24,21 +24,21 @@ def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     """Someone who found the list of a key just before it was removed puts itself into the new one."""
     first = Waiting()
     purgatory.try_complete_else_watch(first, ["k"])
-    shard = purgatory._shards[hash("k") % 512]
-    stale = shard.by_key["k"]
+    shard = purgatory._shards.of("k")
+    stale = shard.find("k")
     first.force_complete()
     purgatory.purge()
     assert stale.closed
     assert "k" not in shard.by_key
 
-    class Stale(dict):
-        """Hands out the removed list once, as if it had been looked up before."""
+    find = shard.find
 
-        def get(self, key, default=None):
-            shard.by_key = dict(self)
-            return stale
+    def find_stale(key):
+        """Hand out the removed list once, as if it had been looked up before."""
+        shard.find = find
+        return stale
 
-    shard.by_key = Stale(shard.by_key)
+    shard.find = find_stale
     newcomer = Waiting()
     purgatory.try_complete_else_watch(newcomer, keys)
     newcomer.ready = True

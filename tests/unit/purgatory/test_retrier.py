@@ -1,30 +1,29 @@
-"""The keeper: tries again what was missed, on a thread that comes and goes."""
+"""The retrier: tries again what was missed, on a thread that comes and goes."""
 
 import threading
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory
 from tests.support import Waiting, eventually, in_thread
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
-def keepers():
-    return [thread.name for thread in threading.enumerate() if thread.name.endswith("-keeper")]
+def retriers():
+    return [thread.name for thread in threading.enumerate() if thread.name.endswith("-retrier")]
 
 
-def test_no_keeper_without_work(threaded):
+def test_no_retrier_without_work(threaded):
     """A purgatory whose locks are its own never has the thread."""
     operation = Waiting()
     threaded.try_complete_else_watch(operation, ["k"])
     operation.ready = True
     threaded.check_and_complete("k")
 
-    assert [] == keepers()
+    assert [] == retriers()
 
 
-def test_keeper_is_made_when_a_try_was_missed(threaded):
+def test_retrier_is_made_when_a_try_was_missed(threaded):
     """The thread bears the purgatory's name."""
     lock = threading.Lock()
     operation = Waiting(lock=lock)
@@ -32,7 +31,7 @@ def test_keeper_is_made_when_a_try_was_missed(threaded):
     with lock:
         threaded.check_and_complete("k")
 
-        assert ["threaded-keeper"] == keepers()
+        assert ["threaded-retrier"] == retriers()
 
 
 def test_one_lock_held_delays_no_other(threaded):
@@ -55,8 +54,8 @@ def test_one_lock_held_delays_no_other(threaded):
     assert eventually(lambda: operations[0].is_completed)
 
 
-def test_keeper_survives_what_it_tries(threaded):
-    """A hook that raises on the keeper's thread, SystemExit included, leaves it at work."""
+def test_retrier_survives_what_it_tries(threaded):
+    """A hook that raises on the retrier's thread, SystemExit included, leaves it at work."""
 
     def leave(_):
         raise SystemExit
@@ -76,7 +75,7 @@ def test_keeper_survives_what_it_tries(threaded):
     assert eventually(lambda: good.is_completed)
 
 
-def test_shutdown_ends_the_keeper(threaded):
+def test_shutdown_ends_the_retrier(threaded):
     """When a shutdown returns, the thread is gone, though it would have waited for more to do."""
     lock = threading.Lock()
     threaded.try_complete_else_watch(Waiting(lock=lock), ["k"])
@@ -84,15 +83,4 @@ def test_shutdown_ends_the_keeper(threaded):
         threaded.check_and_complete("k")
     threaded.shutdown("cancel")
 
-    assert [] == keepers()
-
-
-def test_keeper_works_off_a_large_purge():
-    """What one purge doesn't drop in its slice the keeper does."""
-    with DelayedOperationPurgatory("large", purge_interval=3_000) as purgatory:
-        for number in range(2_000):
-            operation = Waiting()
-            purgatory.try_complete_else_watch(operation, [number, "quiet"])
-            operation.cancel()
-
-        assert eventually(lambda: purgatory.watched <= 3_000)
+    assert [] == retriers()

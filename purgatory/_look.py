@@ -1,0 +1,81 @@
+"""How a snapshot is taken: one walk over the keys, a shard at a time, past the first operation of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from purgatory._outcome import PARKED
+from purgatory._snapshot import PurgatorySnapshot
+from timer import NS_PER_MS
+
+if TYPE_CHECKING:
+    from purgatory._capacity import Capacity
+    from purgatory._idle_keys import IdleKeys
+    from purgatory._observers import Observers
+    from purgatory._shards import Shards
+    from timer import Timer
+
+__all__ = ["take_snapshot"]
+
+
+def take_snapshot(
+    *,
+    shards: Shards,
+    idle_keys: IdleKeys,
+    timer: Timer | None,
+    now_ns: int,
+    observers: Observers,
+    capacity: Capacity | None,
+    broker_id: int,
+    closed: bool,
+    largest: int,
+) -> PurgatorySnapshot:
+    """A purgatory as it is now, from its parts, naming the ``largest`` keys."""
+    watched = keys = known = 0
+    sizes: list[tuple[int, Hashable]] = []
+    oldest_ns: int | None = None
+    for shard in shards:
+        for watchers in shard.watchers():
+            known += 1
+            operations = watchers.operations()
+            if not operations:
+                continue
+            watched += len(operations)
+            keys += 1
+            sizes.append((len(operations), watchers.key))
+            for operation in operations:
+                if operation._state == PARKED and operation._deadline_ns:
+                    # In order of arrival: the first that is open has waited longest under this key.
+                    created_ns = operation.created_ns
+                    oldest_ns = created_ns if oldest_ns is None else min(oldest_ns, created_ns)
+                    break
+        if len(sizes) > largest:
+            sizes.sort(key=_by_size)
+            del sizes[largest:]
+    sizes.sort(key=_by_size)
+    totals = shards.totals()
+    statistics = None if timer is None else timer.statistics()
+    return PurgatorySnapshot(
+        name=observers.name,
+        broker_id=broker_id,
+        parked=totals.waiting,
+        watched=watched,
+        keys=keys,
+        delayed=totals.waiting if timer is not None else 0,
+        capacity=None if capacity is None else capacity.limit,
+        idle_keys=known - keys,
+        forgotten_keys=idle_keys.forgotten,
+        oldest_age_ms=None if oldest_ns is None else max(0.0, (now_ns - oldest_ns) / NS_PER_MS),
+        largest_keys=tuple((key, size) for size, key in sizes),
+        wheel_occupancy=() if statistics is None else statistics.occupancy,
+        totals=totals,
+        callback_errors=observers.errors(),
+        rejected=0 if capacity is None else capacity.rejected,
+        closed=closed,
+        tenants=() if capacity is None else tuple(capacity.tenants()[:largest]),
+    )
+
+
+def _by_size(entry: tuple[int, Hashable]) -> int:
+    return -entry[0]

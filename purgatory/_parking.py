@@ -1,0 +1,380 @@
+"""Parking and satisfying: the two flows that every operation goes through.
+
+**Why the hold is kept over check, watch and check.** The second check is what makes parking safe: an event between the
+first check and the watch would otherwise be missed. That both happen under the operation's hold prevents this:
+
+    1. the parker has watched its operation under its first key, and is about to watch it under the second
+    2. a checker checks the first key, finds the operation complete, and runs ``on_complete``, which takes lock X
+    3. the parker, who holds X (its caller did), runs ``try_complete`` again and waits for what the checker holds
+
+With the hold taken by the parker, the checker's try misses, sets the flag, leaves, and the parker looks again when it
+gives the hold back.
+
+**Completed meanwhile.** Anybody may force the operation, or take it out, while it is being parked. They find it
+arriving, decide its outcome, and leave the rest to the parker, who finds the outcome when it takes the step to parked,
+under the same lock. The operation is in the timer by then, so whoever finds it *parked* finds it everywhere:
+
+    1. the parker adds the operation to the timer after the step to parked
+    2. a checker completes the operation in between, and finds no timer entry to cancel
+    3. the entry stays in the timer until its time is up
+
+**Shut down meanwhile.** ``shutdown`` sets ``_closed`` before it collects what is watched, a shard at a time, under the
+shard's lock. The parker watches before it takes the step to parked, under the lock of the operation's home, and looks
+at ``_closed`` then. Whoever comes to that lock first, either the operation is collected or its parker sees the flag and
+takes it out again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextvars import copy_context
+from inspect import iscoroutinefunction
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from purgatory._edition import CORE
+from purgatory._errors import (
+    AlreadyParked,
+    InvalidOperation,
+    InvalidTenant,
+    NoKeys,
+    PurgatoryClosed,
+    PurgatoryFull,
+    WatchKeysType,
+    unhashable,
+    whole,
+)
+from purgatory._hold import wait_for
+from purgatory._log import log
+from purgatory._operation import LOBBY, DelayedOperation, warn_still_open
+from purgatory._outcome import ARRIVING, IMMEDIATE, PARKED
+from timer import NS_PER_MS, TimerClosed
+
+if TYPE_CHECKING:
+    from purgatory._capacity import Capacity
+    from purgatory._observers import Observers
+    from purgatory._operation import Operation
+    from purgatory._shards import Shards
+    from purgatory._watchers import WatcherList, Watchers
+    from timer import Timer
+
+__all__ = ["Parking"]
+
+#: Sorts of tuples that were warned of, and how many that may be.
+_said: set[tuple[str, ...]] = set()
+MOST_SAID: Final = 64
+
+#: How many operations a check with a limit takes from a key at a time.
+STRETCH: Final = 16
+
+
+class Parking:
+    """What both flows need of a purgatory, and the flows; a type of its own, as it may be native.
+
+    Args:
+        name: the purgatory's name.
+        shards: who waits under which key.
+        timer: expires operations; None if they don't expire.
+        observers: are told of operations.
+        capacity: whose places they take.
+        keep_context: whether hooks run in the context of whoever parked.
+    """
+
+    __slots__ = ("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_observers", "_shards", "_timer")
+
+    def __init__(  # noqa: PLR0917  # one caller, the purgatory
+        self,
+        name: str,
+        shards: Shards,
+        timer: Timer | None,
+        observers: Observers,
+        capacity: Capacity | None,
+        keep_context: bool = False,
+    ) -> None:
+        self._name = name
+        self._shards = shards
+        self._timer = timer
+        self._observers = observers
+        self._capacity = capacity
+        self._keep_context = keep_context
+        self._closed = False
+        self._admitted: set[type] = set()  # types of operations that were looked at
+
+    # -- park
+
+    def try_complete_else_watch(self, operation: DelayedOperation, watch_keys: Sequence[Hashable]) -> bool:
+        """Complete the operation at once, or park it under every key.
+
+        A key named twice counts once. If this raises, the operation is not in the purgatory, unless it has completed.
+
+        Returns:
+            True if this call completed the operation; False if it is parked (or was completed by another thread
+            meanwhile, or before).
+
+        Raises:
+            NoKeys: there are no keys.
+            WatchKeysType: ``watch_keys`` is a ``str``, or no sequence.
+            UnhashableKey: a key has no hash.
+            InvalidOperation: ``operation`` is no operation.
+            AlreadyParked: the operation was given to a purgatory before.
+            PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be
+                parked again later.
+            InvalidTenant: the ``tenant`` function failed. The operation was not touched.
+            PurgatoryClosed: the purgatory is shut down.
+        """
+        if type(operation) not in self._admitted:
+            admit(self._admitted, operation)
+        keys = watch_keys
+        if not (type(keys) is list or type(keys) is tuple) or len(keys) != 1:
+            keys = each_once(keys)
+        home = self._shards.of(keys[0])
+        if self._closed:
+            raise PurgatoryClosed(self._name)
+
+        try:
+            hold, at_home = operation._hold, operation._home
+        except AttributeError:
+            raise InvalidOperation(operation, "its __init__ doesn't call super().__init__(delay_ms)") from None
+        if at_home is not LOBBY:
+            raise AlreadyParked(operation)
+        try:
+            del hold[0]
+        except IndexError:
+            wait_for(hold)
+        is_in = False
+        try:
+            try:
+                operation._busy = True
+                if not operation._arrive(home):
+                    return False  # it completed before it came here
+                completed = self._let_in(operation, home, keys)
+                is_in = True
+            finally:
+                operation._busy = False
+                hold.append(None)
+            if operation._state != IMMEDIATE and self._observers.parked:
+                self._observers.tell_parked(operation)
+            if operation._pending:
+                operation.maybe_try_complete()
+        except BaseException:  # this thread is being stopped, and its caller can't tell whether the operation is parked
+            if is_in:
+                operation.cancel()
+            raise
+        return completed
+
+    def _let_in(self, operation: DelayedOperation, home: WatcherList, keys: Sequence[Hashable]) -> bool:
+        """From arriving to parked, or to an outcome. Whether a check here completed the operation."""
+        may_stay = is_parked = False
+        try:
+            while True:  # twice: before it is watched, and after
+                operation._checks += 1
+                try:
+                    answer = operation.try_complete()
+                    completed = answer and operation._state == IMMEDIATE
+                    if answer and operation._state == ARRIVING:
+                        warn_still_open(operation)
+                except Exception as error:  # noqa: BLE001  # contained: the operation is parked
+                    operation._contain("try_complete", error)
+                    completed = False
+                if operation._state != ARRIVING or may_stay:
+                    break
+                may_stay = True
+                if self._capacity is not None and not find_place(self._capacity, operation):
+                    break
+                if self._keep_context:  # before anybody can find it
+                    operation._context = copy_context()
+                home.watch(keys[0], operation)
+                if len(keys) > 1:
+                    self._watch_others(operation, keys)
+            if operation._state == ARRIVING:
+                if self._timer is not None:
+                    self._timer.add(operation)
+                else:
+                    operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+                is_parked = operation._settle_down(home)
+                if self._closed and operation.cancel():
+                    raise PurgatoryClosed(self._name)
+            return completed
+        except TimerClosed:
+            if not self._closed:
+                operation.cancel()
+                raise
+            # A shutdown came between: it has settled the operation, or that is for the caller to do.
+            if operation.cancel():
+                raise PurgatoryClosed(self._name) from None
+            return False
+        except BaseException:
+            operation.cancel()
+            raise
+        finally:
+            if may_stay and not is_parked:
+                try:
+                    operation._leave()
+                except BaseException:  # struck by an interrupt just then
+                    operation._leave()
+                    raise
+
+    def _watch_others(self, operation: Operation, keys: Sequence[Hashable]) -> None:
+        """Watch under the keys that come after the first, until it is complete."""
+        for key in islice(keys, 1, None):
+            if operation._state != ARRIVING:
+                break
+            self._shards.of(key).watch(key, operation)
+
+    # -- satisfy
+
+    def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
+        """Check the operations parked under a key, in the order in which they came.
+
+        Call it after each event that might complete one, once the change is visible to other threads.
+
+        Args:
+            key: the key.
+            limit: stop once so many have been completed: for an event that is good for so many and no more (one lock
+                let go, three items added). Those that can't complete are passed over, and count for nothing.
+
+        Returns:
+            How many operations this call completed.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+            InvalidSetting: the limit is no whole number, or less than 1.
+        """
+        watchers = self._shards.of(key).find(key)
+        if limit is not None:
+            return check_some(watchers, limit)
+        if watchers is None:
+            return 0
+        completed = 0
+        operations = watchers.operations()  # a copy: they come and go while hooks run
+        try:
+            for operation in operations:
+                if operation._state <= PARKED and operation.maybe_try_complete():
+                    completed += 1
+        except BaseException:
+            _check_later(operations)
+            raise
+        return completed
+
+
+def check_some(watchers: Watchers | None, limit: int) -> int:
+    """Check the operations under a key until ``limit`` were completed, and look at hardly more than those."""
+    whole("limit", limit, 1)
+    if watchers is None:
+        return 0
+    completed = 0
+    seen: set[Operation] = set()
+    stretch = watchers.head(STRETCH)
+    # Not by stretches(): an interrupt that strikes as an unfinished generator is closed goes nowhere.
+    while stretch:
+        try:
+            for operation in stretch:
+                if operation._state <= PARKED and operation.maybe_try_complete():
+                    completed += 1
+                    if completed == limit:
+                        return completed
+        except BaseException:
+            _check_later(stretch)
+            raise
+        stretch = _behind(watchers, seen, stretch)
+    return completed
+
+
+def stretches(watchers: Watchers) -> Iterator[list[Operation]]:
+    """The operations under a key in order of arrival, some at a time: for whoever hopes not to need them all."""
+    seen: set[Operation] = set()
+    stretch = watchers.head(STRETCH)
+    while stretch:
+        yield stretch
+        stretch = _behind(watchers, seen, stretch)
+
+
+def _behind(watchers: Watchers, seen: set[Operation], stretch: list[Operation]) -> list[Operation]:
+    """The stretch after one that was looked at, which is added to those that were seen."""
+    # What was looked at and waits on stands at the head: look behind it, twice as far each time.
+    seen.update(stretch)
+    return [operation for operation in watchers.head(2 * len(seen) + STRETCH) if operation not in seen]
+
+
+def admit(admitted: set[type], operation: object) -> None:
+    """Look at a type of operations, which is done once.
+
+    Raises:
+        InvalidOperation: those can't be parked.
+    """
+    kind = type(operation)
+    if not isinstance(operation, DelayedOperation):
+        raise InvalidOperation(operation, "it is no DelayedOperation")
+    if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
+        raise InvalidOperation(operation, "operations are told apart by identity; say eq=False to attrs or dataclass")
+    if iscoroutinefunction(operation.try_complete):
+        raise InvalidOperation(operation, "its try_complete is a coroutine, and nobody can await while it is asked")
+    if iscoroutinefunction(operation.on_complete) or iscoroutinefunction(operation.on_expiration):
+        raise InvalidOperation(
+            operation, "its hooks are coroutines, which need a loop: await the park() of an AsyncPurgatory"
+        )
+    admitted.add(kind)
+
+
+def each_once(watch_keys: Sequence[Hashable]) -> list[Hashable]:
+    """The keys without those that are named again.
+
+    Raises:
+        WatchKeysType: that is no sequence of keys.
+        NoKeys: there are none.
+        UnhashableKey: one has no hash.
+    """
+    if isinstance(watch_keys, (str, bytes, bytearray)) or not isinstance(watch_keys, Sequence):
+        raise WatchKeysType(watch_keys)
+    try:
+        keys = list(dict.fromkeys(watch_keys))
+    except TypeError:
+        raise unhashable(watch_keys) from None
+    if not keys:
+        raise NoKeys
+    if type(watch_keys) is tuple and len(set(map(type, keys))) > 1:
+        _warn_one_key(watch_keys)
+    return keys
+
+
+def _warn_one_key(watch_keys: tuple[Hashable, ...]) -> None:
+    """``("orders", 0)`` is two keys, and ``[("orders", 0)]`` was probably meant. Said once for each sort of tuple.
+
+    Keys of one purgatory are rarely of several types, and those who give them all hold them in a list as a rule.
+    """
+    sort = tuple(type(key).__qualname__ for key in watch_keys[:MOST_SAID])
+    if sort not in _said and len(_said) < MOST_SAID:
+        _said.add(sort)
+        log.warning(
+            "keys_look_like_one",
+            keys=watch_keys,
+            advice="a tuple is taken for a sequence of keys: write [key] for one, or a list of the keys to be sure",
+        )
+
+
+def find_place(capacity: Capacity, operation: Operation) -> bool:
+    """Take a place for an operation that has to wait; False if it need not any more.
+
+    Raises:
+        PurgatoryFull: there is none; the operation is as it was before it came.
+        InvalidTenant: whose it is can't be found out; likewise.
+    """
+    try:
+        capacity.take(operation)
+    except (PurgatoryFull, InvalidTenant):
+        if operation._turn_back():
+            raise
+        return False
+    return True
+
+
+def _check_later(operations: Iterable[Operation]) -> None:
+    """This thread is being stopped: those under the key that have not had their check get it from somebody else."""
+    for operation in operations:
+        if operation._state <= PARKED:
+            operation._retry()
+
+
+if CORE is not None:
+    Parking = CORE.Parking  # type: ignore[misc]

@@ -1,0 +1,110 @@
+"""What the native edition of the core leaves to Python: whatever is rare.
+
+Each function here stands for what the Python edition does on the spot. They are handed to the native types once, when
+the package is imported.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from purgatory import _parking
+from purgatory._edition import CORE
+from purgatory._errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
+from purgatory._idle_keys import key_failed
+from purgatory._operation import LOBBY, warn_still_open
+from purgatory._outcome import OUTCOMES
+from timer import NS_PER_MS, TimerClosed
+from timer._task import checked_delay_ms
+
+if TYPE_CHECKING:
+    from purgatory._operation import DelayedOperation, Operation
+    from purgatory._retrier import Retrier
+    from timer import Timer
+
+__all__: list[str] = []
+
+#: How long a parker rests between its tries of a hold that somebody has.
+REST_S = 0.0001
+
+
+def _forgotten_init(operation: object) -> NoReturn:
+    raise InvalidOperation(operation, "its __init__ doesn't call super().__init__(delay_ms)")
+
+
+def _already_parked(operation: object) -> NoReturn:
+    raise AlreadyParked(operation)
+
+
+def _closed_error(name: str) -> NoReturn:
+    raise PurgatoryClosed(name)
+
+
+def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
+    """The error for the first key that has no hash; None if all have, and their own code raised."""
+    try:
+        return unhashable(keys)
+    except AssertionError:
+        return None
+
+
+def _contain(operation: Operation, hook: str, error: BaseException) -> None:
+    operation._home.observers.contain(operation, hook, error)
+
+
+def _retry(retrier: Retrier, operation: Operation) -> None:
+    retrier.retry(operation)
+
+
+def _tell_finished(operation: Operation, error: BaseException | None) -> None:
+    outcome = operation.outcome
+    assert outcome is not None
+    operation._home.observers.tell_finished(operation, outcome, error)
+
+
+def _tell_leaving(operation: Operation) -> None:
+    operation._home.observers.tell_leaving(operation)
+
+
+def _tell_parked(operation: Operation) -> None:
+    operation._home.observers.tell_parked(operation)
+
+
+def _wait_for(operation: DelayedOperation | None = None) -> None:
+    """Rest before the next try of a hold; or, with an operation that nothing expires, note when it was parked."""
+    if operation is None:
+        time.sleep(REST_S)
+    else:
+        operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+
+
+def _put_off(timer: Timer | None, operation: DelayedOperation, delay_ms: int) -> bool:
+    return timer is not None and timer.put_off(operation, delay_ms)
+
+
+if CORE is not None:
+    CORE.bind(
+        LOBBY,
+        OUTCOMES,
+        admit=_parking.admit,
+        forgotten_init=_forgotten_init,
+        already_parked=_already_parked,
+        closed_error=_closed_error,
+        each_once=_parking.each_once,
+        unhashable=_unhashable,
+        contain=_contain,
+        retry=_retry,
+        warn=warn_still_open,
+        tell_finished=_tell_finished,
+        tell_leaving=_tell_leaving,
+        tell_parked=_tell_parked,
+        wait_for=_wait_for,
+        find_place=_parking.find_place,
+        put_off=_put_off,
+        timer_closed=TimerClosed,
+        check_some=_parking.check_some,
+        checked_delay_ms=checked_delay_ms,
+        key_failed=key_failed,
+    )

@@ -1,0 +1,164 @@
+"""The retrier: a background thread that makes up checks which nobody who is here can make.
+
+Two kinds reach it, both rare: a check or an expiry that found an operation's lock held by code outside the library (a
+lock shared by way of ``lock=``), and a check whose thread was stopped in the middle of it. The thread is made when the
+first comes and ends when none has come for a while, so most purgatories never have one.
+
+If no thread can be had, the purgatory's timer stands in: it makes one round every :data:`STAND_IN_MS`.
+
+It never blocks on a lock. It tries each operation in turn, so that one lock held for long delays nobody else's, and
+rests between rounds, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while nothing moves.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from purgatory._log import log, throttle
+from timer import TimerTask
+
+if TYPE_CHECKING:
+    from purgatory._operation import Operation
+    from timer import Timer
+
+__all__ = ["Retrier"]
+
+SHORTEST_REST_S = 0.00025
+LONGEST_REST_S = 0.02
+#: How long the thread stays without work.
+IDLE_S = 5.0
+#: How long the timer waits before it makes a round.
+STAND_IN_MS = 20
+
+
+class _Round(TimerTask):
+    """One round, made by the timer."""
+
+    __slots__ = ("_retrier",)
+
+    def __init__(self, retrier: Retrier) -> None:
+        super().__init__(STAND_IN_MS)
+        self._retrier = retrier
+
+    def run(self) -> None:
+        self._retrier.stand_in()
+
+
+class Retrier:
+    """Tries again what was missed, on a thread of its own that comes and goes.
+
+    Args:
+        name: names the thread.
+        timer: stands in while no thread can be had.
+    """
+
+    __slots__ = ("_changed", "_missed", "_name", "_round", "_stopped", "_thread", "_timer")
+
+    def __init__(self, name: str, timer: Timer | None = None) -> None:
+        self._name = name
+        self._changed = threading.Condition(threading.Lock())
+        self._missed: dict[Operation, None] = {}
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._timer = timer
+        self._round: _Round | None = None  # while the timer has it
+
+    def retry(self, operation: Operation) -> None:
+        """Try the operation until its lock could be had."""
+        with self._changed:
+            if self._stopped:
+                return
+            self._missed[operation] = None
+            stand_in = self._wake()
+        self._ask(stand_in)
+
+    def stand_in(self) -> None:
+        """Make one round in the place of the thread that could not be had. Called by the timer."""
+        with self._changed:
+            self._round = None
+            missed = self._take()
+        for operation in missed:
+            self._try(operation)
+
+    def start_over(self) -> None:
+        """In a forked child, which has no thread of it."""
+        self._changed = threading.Condition(threading.Lock())
+        self._thread = self._round = None
+
+    def stop(self) -> None:
+        """End the thread; waits for it unless called from it. What is still missed is dropped."""
+        with self._changed:
+            self._stopped = True
+            self._missed.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            thread.join()
+
+    def _take(self) -> list[Operation]:
+        """What there is to try. Taken out before it is tried: whoever misses meanwhile puts the operation in again."""
+        missed = list(self._missed)
+        self._missed.clear()
+        return missed
+
+    def _wake(self) -> _Round | None:
+        """See that somebody does the work; a round for the timer, if no thread can be had. The lock is held."""
+        if self._thread is not None and self._thread.is_alive():  # a fork leaves the thread behind
+            self._changed.notify_all()
+        elif not self._stopped:
+            # Noted before it is started: a caller who is interrupted in start() must not leave one that nobody ends.
+            self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads to be had
+                self._thread = None
+                if throttle.admit("retrier_not_started", self._name) is not None:
+                    log.error("retrier_not_started", retrier=self._name, error=repr(error))
+                if self._round is None and self._timer is not None:
+                    self._round = _Round(self)
+                    return self._round
+        return None
+
+    def _ask(self, stand_in: _Round | None) -> None:
+        """Ask the timer for a round. Without the lock, as the timer has one of its own."""
+        if stand_in is None or self._timer is None:
+            return
+        try:
+            self._timer.add(stand_in)
+        except Exception as error:  # noqa: BLE001  # full, or shut down: the work stays noted for the next occasion
+            with self._changed:
+                self._round = None
+            log.error("retrier_not_started", retrier=self._name, error=repr(error))
+
+    def _run(self) -> None:
+        rest_s = SHORTEST_REST_S
+        while True:
+            with self._changed:
+                if not self._missed and not self._stopped:
+                    self._changed.wait(IDLE_S)
+                    rest_s = SHORTEST_REST_S
+                if self._stopped or not self._missed:
+                    self._thread = None
+                    return
+                missed = self._take()
+            for operation in missed:
+                self._try(operation)
+            with self._changed:
+                if len(self._missed) < len(missed):
+                    rest_s = SHORTEST_REST_S
+                if self._missed and not self._stopped:
+                    self._changed.wait(rest_s)
+                    rest_s = min(2 * rest_s, LONGEST_REST_S)
+
+    @staticmethod
+    def _try(operation: Operation) -> None:
+        """Try once.
+
+        One whose shared lock is still held comes back by itself, through :meth:`retry`. Of one whose own hold is taken
+        the holder looks at the flag, or, if he is stopped, hands it in again once he has let go.
+        """
+        try:
+            operation.maybe_try_complete()
+        except BaseException as error:  # noqa: BLE001  # this is nobody's own thread, and it must go on
+            operation._home.observers.contain(operation, "try_complete", error)

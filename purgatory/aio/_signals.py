@@ -1,0 +1,131 @@
+"""A drain that begins with the signal, not when the server has already waited.
+
+A web server that is told to stop (SIGTERM) closes its door, waits until every open request has been answered, and only
+then tells the application that this is the end. For an application whose requests wait, that is the wrong way round:
+the server waits for the requests, and the requests wait for events that no longer come in. So the purgatory listens to
+the signal itself, and whoever waits is answered at once; the server then finds nothing left to wait for.
+
+**How.** A signal has one handler a process, and the server has it. :func:`drain_on_signals` puts its own in front,
+which has the loop begin the shutdown and passes the signal on, at once. So it is to be called when the server has put
+up its handler; the simplest such moment is the first request that waits, which is why calling it again costs a look in
+a dict. ``loop.add_signal_handler`` is served as well: there the loop is woken through a file descriptor, which works
+whatever the handler.
+
+    uvicorn      signal.signal() before the application starts      passed on to it
+    hypercorn    loop.add_signal_handler(), where it runs in the process it was started as (``--workers 0``)
+    gunicorn     with uvicorn's workers: as uvicorn
+    none         a signal that nobody handles is left alone: it ends the process at once, and nobody waits
+
+**Rejected.** Holding the server's own handler back until all are answered: a loop that hangs would make the process
+immune to SIGTERM. Wrapping the server: each has its own idea of how it is started.
+
+Handlers run on the main thread, between two steps of whatever it does. So there is no lock here; a handler copies a
+dict, and asks loops to do something soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+if TYPE_CHECKING:
+    from purgatory.aio._purgatory import AsyncPurgatory
+    from purgatory.aio._shutdown import Drain
+
+__all__ = ["drain_on_signals"]
+
+
+@attrs.frozen
+class _Wish:
+    """Which loop is to shut a purgatory down, at which signals, and how."""
+
+    loop: asyncio.AbstractEventLoop
+    signals: frozenset[int]
+    drain: Drain
+    timeout_ms: int
+
+
+_wishes: weakref.WeakKeyDictionary[AsyncPurgatory[Any], _Wish] = weakref.WeakKeyDictionary()
+#: The handlers that were there before ours, by signal.
+_before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+#: Shutdowns under way: a loop holds its tasks weakly.
+_tasks: set[asyncio.Task[object]] = set()
+
+
+def drain_on_signals(
+    purgatory: AsyncPurgatory[Any],
+    *,
+    signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
+    drain: Drain = "expire",
+    timeout_ms: int = 5_000,
+) -> Callable[[], None]:
+    """Shut the purgatory down as soon as a signal comes that tells the process to end; the signal goes its way as well.
+
+    Call it on the purgatory's loop once the server handles signals, for instance in each request that is about to
+    wait: again changes nothing. Signals that no Python handler is there for, and loops that don't run on the main
+    thread, where Python allows no handler, are left alone: call :meth:`AsyncPurgatory.shutdown` there.
+
+    Args:
+        purgatory: whose waiters are to be answered.
+        signals: which.
+        drain: as in :meth:`AsyncPurgatory.shutdown`.
+        timeout_ms: likewise.
+
+    Returns:
+        A call that takes it back, on the same thread. It is harmless twice.
+    """
+
+    def undo() -> None:
+        _wishes.pop(purgatory, None)
+        _step_aside()
+
+    if purgatory not in _wishes and threading.current_thread() is threading.main_thread():
+        heard = frozenset(number for number in map(int, signals) if _step_in_front(number))
+        _wishes[purgatory] = _Wish(asyncio.get_running_loop(), heard, drain, timeout_ms)
+    return undo
+
+
+def _step_in_front(number: int) -> bool:
+    """See to it that a signal comes by here; False if nobody handles it."""
+    handler = signal.getsignal(number)
+    if handler is not _handle:
+        if not callable(handler):
+            return False
+        _before[number] = handler
+        signal.signal(number, _handle)
+    return True
+
+
+def _step_aside() -> None:
+    """Give back the signals that no purgatory wishes to hear; a handler that was put in front since stays."""
+    for purgatory, wish in list(_wishes.items()):
+        if purgatory.is_closed or wish.loop.is_closed():
+            _wishes.pop(purgatory, None)
+    wanted = frozenset[int]().union(*(wish.signals for wish in _wishes.values()))
+    for number, handler in list(_before.items()):
+        if number not in wanted and signal.getsignal(number) is _handle:
+            signal.signal(number, handler)
+            del _before[number]
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    for purgatory, wish in list(_wishes.items()):
+        if number in wish.signals:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits on it any more
+                wish.loop.call_soon_threadsafe(_begin, purgatory, wish, context=contextvars.Context())
+    _before[number](number, frame)
+
+
+def _begin(purgatory: AsyncPurgatory[Any], wish: _Wish) -> None:
+    task: asyncio.Task[object] = wish.loop.create_task(purgatory.shutdown(wish.drain, timeout_ms=wish.timeout_ms))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

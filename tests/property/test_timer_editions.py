@@ -1,0 +1,108 @@
+"""Two editions, one behaviour: the same calls of the native timer and of Python's, and the same answers."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+import timer as native
+from tests.explore.edition import Edition
+
+pytestmark = pytest.mark.native
+
+#: Beyond what 64 bits hold in nanoseconds, on both sides; around the spans of buckets; and small ones.
+DELAYS = st.one_of(
+    st.integers(-3, 60),
+    st.integers(-(10**4), 10**6),
+    st.sampled_from([10**9, 10**12, 10**12 + 1, 10**13, 10**16, 10**30, -(10**12), -(10**15), -(10**30)]),
+    st.floats(-2, 500, allow_nan=False),
+)
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.integers(0, 11), st.none()),
+    st.tuples(st.just("cancel"), st.integers(0, 11), st.none()),
+    st.tuples(st.just("put_off"), st.integers(0, 11), DELAYS),
+    st.tuples(st.just("advance"), st.none(), st.one_of(st.integers(0, 50), st.sampled_from([1_000, 10**5, 10**12]))),
+    st.tuples(st.just("look"), st.integers(0, 11), st.none()),
+    st.tuples(st.just("again"), st.integers(0, 11), st.none()),
+)
+
+
+@pytest.fixture(scope="module")
+def pure():
+    return Edition().timer
+
+
+def story(edition, delays, steps, tick_ms, wheel_size, most):
+    """What one edition answers to each step."""
+    told = []
+
+    class Task(edition.TimerTask):
+        def __init__(self, number, delay_ms):
+            super().__init__(delay_ms)
+            self.number = number
+            self.again = False
+
+        def run(self):
+            told.append(("ran", self.number, self.is_pending, self.deadline_ns))
+            if self.again:
+                self.again = False
+                timer.add(self)
+            if self.number == 7:
+                raise OSError(self.number)
+
+    def attempt(call, *arguments):
+        try:
+            return call(*arguments)
+        except edition.TimerError as error:
+            return type(error).__name__, str(error)
+
+    def state():
+        statistics = timer.statistics()
+        return (
+            [task.number for task in timer.pending()],
+            [(task.is_pending, task.deadline_ns, task.added_ns, task.delay_ms) for task in tasks],
+            (statistics.pending, statistics.occupancy, statistics.fired, statistics.failed, statistics.put_off),
+            (statistics.hand, statistics.next_deadline_ms, statistics.handed_over),
+        )
+
+    errors = []
+    timer = edition.MockTimer(
+        tick_ms=tick_ms,
+        wheel_size=wheel_size,
+        max_pending=most,
+        on_error=lambda task, error: errors.append((task.number, str(error))),
+    )
+    tasks = [Task(number, delay_ms) for number, delay_ms in enumerate(delays)]
+    for kind, number, value in steps:
+        task = None if number is None else tasks[number]
+        if kind == "add":
+            told.append(attempt(timer.add, task))
+        elif kind == "cancel":
+            told.append(task.cancel())
+        elif kind == "put_off":
+            told.append(attempt(timer.put_off, task, value))
+        elif kind == "advance":
+            told.append(timer.advance_clock(value))
+        elif kind == "again":
+            task.again = True
+        else:
+            told.append(state())
+        edition.check_invariants(timer)
+    told.append(state())
+    told.append([task.number for task in timer.shutdown()])
+    told.append(errors)
+    return told
+
+
+@given(
+    delays=st.lists(DELAYS, min_size=12, max_size=12),
+    steps=st.lists(STEPS, max_size=40),
+    tick_ms=st.sampled_from([1, 7]),
+    wheel_size=st.sampled_from([2, 3, 20]),
+    most=st.sampled_from([None, 4]),
+)
+@settings(deadline=None)
+def test_editions_answer_alike(pure, delays, steps, tick_ms, wheel_size, most):
+    """Whatever is added, cancelled, put off, looked at and let pass, in whatever order: both editions say the same."""
+    assert story(pure, delays, steps, tick_ms, wheel_size, most) == story(
+        native, delays, steps, tick_ms, wheel_size, most
+    )

@@ -1,0 +1,174 @@
+"""A shutdown that begins with the signal that tells the process to end."""
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from purgatory import Outcome
+from purgatory.aio import AsyncPurgatory, drain_on_signals
+from tests.support import Waiting, in_thread
+from tests.support.loops import until
+
+NUMBER = signal.SIGUSR1
+
+
+@pytest.fixture
+def passed_on():
+    """The signals that came to a handler which was there before."""
+    numbers = []
+    before = signal.signal(NUMBER, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(NUMBER, before)
+
+
+def parked(purgatory):
+    return asyncio.create_task(purgatory.park(Waiting(), ["k"]))
+
+
+def test_signal_answers_who_waits_and_goes_its_way(run, passed_on):
+    """At the signal, who waits is answered, the purgatory is shut down, and the handler that was there is called."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            task = parked(purgatory)
+            await until(lambda: purgatory.waiting)
+            undo = drain_on_signals(purgatory, signals=[NUMBER])
+            signal.raise_signal(NUMBER)
+            assert [NUMBER] == passed_on
+            assert Outcome.EXPIRED is await task
+            assert purgatory.is_closed
+            undo()
+
+    run(main)
+
+
+def test_handler_of_the_loop_is_called_too(run):
+    """A handler that a server gave to the loop, rather than to Python, is called as well."""
+
+    async def main():
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(NUMBER, told.set)
+        async with AsyncPurgatory("test") as purgatory:
+            task = parked(purgatory)
+            await until(lambda: purgatory.waiting)
+            undo = drain_on_signals(purgatory, signals=[NUMBER])
+            signal.raise_signal(NUMBER)
+            assert Outcome.EXPIRED is await task
+            await told.wait()
+            undo()
+        asyncio.get_running_loop().remove_signal_handler(NUMBER)
+
+    run(main)
+
+
+def test_drain_is_the_one_asked_for(run, passed_on):
+    """The drain policy is that of the shutdown."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            task = parked(purgatory)
+            await until(lambda: purgatory.waiting)
+            undo = drain_on_signals(purgatory, signals=[NUMBER], drain="cancel")
+            signal.raise_signal(NUMBER)
+            assert Outcome.CANCELLED is await task
+            undo()
+
+    run(main)
+
+
+def test_asking_again_changes_nothing(run, passed_on):
+    """However often it is called, the handler before is called once a signal, and one call takes it back."""
+
+    async def main():
+        mine = signal.getsignal(NUMBER)
+        async with AsyncPurgatory("test") as purgatory:
+            undos = [drain_on_signals(purgatory, signals=[NUMBER]) for _ in range(3)]
+            signal.raise_signal(NUMBER)
+            assert [NUMBER] == passed_on
+            undos[0]()
+            assert mine is signal.getsignal(NUMBER)
+            undos[1]()
+            assert mine is signal.getsignal(NUMBER)
+
+    run(main)
+
+
+def test_several_purgatories_listen(run, passed_on):
+    """Each purgatory that asked is shut down; the signal stays listened to until the last has taken it back."""
+
+    async def main():
+        mine = signal.getsignal(NUMBER)
+        async with AsyncPurgatory("one") as one, AsyncPurgatory("two") as two:
+            undo_one, undo_two = (drain_on_signals(each, signals=[NUMBER]) for each in (one, two))
+            undo_one()
+            assert mine is not signal.getsignal(NUMBER)
+            signal.raise_signal(NUMBER)
+            await until(lambda: two.is_closed)
+            assert not one.is_closed
+            undo_two()
+            assert mine is signal.getsignal(NUMBER)
+
+    run(main)
+
+
+def test_signal_that_nobody_handles_is_left_alone(run):
+    """A signal that ends the process by itself goes on doing so."""
+
+    async def main():
+        assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
+        async with AsyncPurgatory("test") as purgatory:
+            undo = drain_on_signals(purgatory, signals=[signal.SIGUSR2])
+            assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
+            undo()
+
+    run(main)
+
+
+def test_handler_that_came_later_stays(run, passed_on):
+    """Taking it back leaves alone a handler that was put in front since; the signal still goes all the way."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            undo = drain_on_signals(purgatory, signals=[NUMBER])
+            ours = signal.getsignal(NUMBER)
+
+            def later(number, frame):
+                ours(number, frame)
+
+            signal.signal(NUMBER, later)
+            undo()
+            assert later is signal.getsignal(NUMBER)
+            signal.raise_signal(NUMBER)
+            assert [NUMBER] == passed_on
+            assert not purgatory.is_closed
+
+    run(main)
+
+
+def test_purgatory_that_is_dropped_is_forgotten(run, passed_on):
+    """Listening keeps no purgatory alive, and a closed loop is no hindrance to the signal."""
+
+    async def main():
+        purgatory = AsyncPurgatory("test")
+        drain_on_signals(purgatory, signals=[NUMBER])
+        return purgatory
+
+    purgatory = run(main)
+    signal.raise_signal(NUMBER)
+    assert [NUMBER] == passed_on
+    drain_on_signals(purgatory)()
+
+
+def test_loop_off_the_main_thread_is_left_alone(passed_on):
+    """On another thread, where Python allows no handler, nothing happens."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            drain_on_signals(purgatory, signals=[NUMBER])()
+
+    mine = signal.getsignal(NUMBER)
+    assert threading.current_thread() is threading.main_thread()
+    in_thread(lambda: asyncio.run(main()))
+    assert mine is signal.getsignal(NUMBER)

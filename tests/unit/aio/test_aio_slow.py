@@ -1,0 +1,95 @@
+"""A hook that holds up an event loop is reported, as one that holds up a thread is."""
+
+import threading
+
+import pytest
+
+from purgatory import slow_callback_ms
+from purgatory._slow import frames_may_be_read
+from purgatory.aio import AsyncOperation, AsyncPurgatory
+from tests.support import Waiting, eventually
+
+pytestmark = pytest.mark.skipif(not frames_may_be_read(), reason="without a global lock no thread's frames can be read")
+
+
+@pytest.fixture
+def blocked(run, logs):
+    """Run an async function whose hook blocks in ``go.wait``, until the log has it; gives what was logged."""
+    go = threading.Event()
+    slow_callback_ms(40)
+
+    def reported():
+        return [entry for entry in logs if entry["event"] == "callback_slow"]
+
+    def let_go():
+        eventually(reported)
+        go.set()
+
+    def started(main):
+        thread = threading.Thread(target=let_go)
+        thread.start()
+        run(lambda: main(go))
+        thread.join()
+        return reported()
+
+    yield started
+    slow_callback_ms(1000)
+
+
+class Broody(AsyncOperation):
+    """Its coroutine hook blocks where it should await."""
+
+    def __init__(self, go):
+        super().__init__(60_000)
+        self.go = go
+
+    def try_complete(self):
+        return self.force_complete()
+
+    async def on_complete(self):
+        self.go.wait(20)
+
+
+@pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("on_expiration", "expire")])
+def test_hook_that_blocks_the_loop_is_logged(blocked, hook, asked):
+    """In a service with nothing but a loop, a hook that blocks it is logged with purgatory, keys and stack."""
+
+    async def main(go):
+        async with AsyncPurgatory("loop") as purgatory:
+            await purgatory.park(Waiting(1, **{asked: lambda _: go.wait(20)}), ["k"])
+
+    (entry,) = blocked(main)
+    assert ("loop", ("k",), hook) == tuple(entry[field] for field in ("purgatory", "keys", "hook"))
+    assert "go.wait(20)" in entry["stack"]
+
+
+def test_predicate_that_blocks_the_loop_is_logged(blocked):
+    """A predicate of ``wait_for`` that blocks is seen as the check that it is."""
+
+    async def main(go):
+        async with AsyncPurgatory("loop") as purgatory:
+            await purgatory.wait_for(lambda: go.wait(20), keys=["k"], timeout_ms=1)
+
+    (entry,) = blocked(main)
+    assert "try_complete" == entry["hook"]
+
+
+def test_coroutine_hook_that_doesnt_await_is_logged(blocked):
+    """A coroutine hook that blocks in the middle of its work is seen."""
+
+    async def main(go):
+        async with AsyncPurgatory("loop") as purgatory:
+            await purgatory.park(Broody(go), ["k"])
+
+    (entry,) = blocked(main)
+    assert ("Broody", "on_complete") == (entry["operation"], entry["hook"])
+
+
+def test_watch_ends_with_the_purgatory(run, no_threads_left):
+    """A loop's purgatory that is shut down leaves no thread of the watch."""
+
+    async def main():
+        async with AsyncPurgatory("loop"):
+            assert any(thread.name == "purgatory-watchdog" for thread in threading.enumerate())
+
+    run(main)

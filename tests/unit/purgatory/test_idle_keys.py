@@ -1,0 +1,169 @@
+"""What stays of those who have gone: no operation, no entry, and so many keys that nobody waits under."""
+
+import gc
+import itertools
+import weakref
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from tests.support import Waiting
+
+
+def park(purgatory, *keys, **settings):
+    operation = Waiting(**settings)
+    purgatory.try_complete_else_watch(operation, keys)
+    return operation
+
+
+def satisfy(purgatory, operation):
+    operation.ready = True
+    purgatory.check_and_complete("busy")
+
+
+def expire(purgatory, operation):
+    purgatory.timer.advance_clock(60_000)
+
+
+def force(purgatory, operation):
+    operation.force_complete()
+
+
+def cancel(purgatory, operation):
+    operation.cancel()
+
+
+def cancel_key(purgatory, operation):
+    purgatory.cancel_for_key("busy")
+
+
+@pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
+def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
+    """An operation that is done is garbage at once, although it was parked under a key that nobody checks."""
+    operation = park(purgatory, "busy", "quiet")
+    leave(purgatory, operation)
+    gone = weakref.ref(operation)
+    del operation
+    gc.collect()
+
+    assert gone() is None
+
+
+@pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
+def test_finished_operation_is_under_no_key(purgatory, leave):
+    """Whoever ends an operation's stay takes it out of all its keys, at once."""
+    leave(purgatory, park(purgatory, "busy", "quiet", delay_ms=500))
+    waiting = park(purgatory, "quiet", "other")
+
+    assert 2 == purgatory.watched
+    assert [waiting] == purgatory.operations_for_key("quiet")
+    assert (0, 1, 1) == tuple(map(purgatory.watching, ("busy", "quiet", "other")))
+
+
+def test_idle_keys_are_not_counted_as_keys(purgatory):
+    """A key that nobody waits under is remembered, and told apart from those that somebody does."""
+    park(purgatory, "a", "b").force_complete()
+    park(purgatory, "b", "c")
+    snapshot = purgatory.snapshot()
+
+    assert (2, 1) == (snapshot.keys, snapshot.idle_keys)
+    assert {("b", 1), ("c", 1)} == set(snapshot.largest_keys)
+
+
+def test_purge_says_how_many_keys_it_forgot(purgatory):
+    """The answer is the number of keys that nobody waited under."""
+    for number in range(10):
+        park(purgatory, number, "quiet").force_complete()
+    park(purgatory, "quiet")
+
+    assert 10 == purgatory.purge()
+    assert 0 == purgatory.purge()
+    assert (0, 10) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+
+
+def test_key_that_falls_idle_again_is_noted_again(purgatory):
+    """A key that was wanted between two purges is forgotten by the second, if nobody waits there then."""
+    operation = park(purgatory, "k")
+    operation.force_complete()
+    operation = park(purgatory, "k")
+    assert 0 == purgatory.purge()
+    operation.force_complete()
+
+    assert 1 == purgatory.purge()
+
+
+def test_keys_are_forgotten_by_themselves(mock_timer):
+    """No more keys are idle than ``purge_interval``, whatever comes and goes."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=10) as purgatory:
+        idle = []
+        for number in range(100):
+            park(purgatory, number).force_complete()
+            idle.append(purgatory.snapshot().idle_keys)
+
+    assert [*range(1, 11), *[10] * 90] == idle
+
+
+def test_purge_interval_of_zero_keeps_nothing(mock_timer):
+    """With an interval of zero a key is forgotten as soon as nobody waits under it."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=0) as purgatory:
+        park(purgatory, "a", "b", "c").force_complete()
+
+        assert (0, 3) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+
+
+def test_as_many_keys_may_be_idle_as_are_in_use(mock_timer):
+    """Keys that take turns are not made anew each time: the more are in use, the more may be idle."""
+    with DelayedOperationPurgatory("turns", timer=mock_timer, purge_interval=10) as purgatory:
+        for number in range(3_000):
+            park(purgatory, number)
+        for _ in range(3):
+            for number in range(5_000, 7_000):
+                park(purgatory, number).force_complete()
+
+        snapshot = purgatory.snapshot()
+        assert (3_000, 2_000) == (snapshot.keys, snapshot.idle_keys)
+        assert 10 > snapshot.forgotten_keys
+        purgatory.cancel_for_key(0)
+        for number in range(3_000):
+            purgatory.cancel_for_key(number)
+        for number in range(10_000, 12_000):
+            park(purgatory, number).force_complete()
+        assert 600 > purgatory.snapshot().idle_keys
+
+
+def test_nobody_forgets_more_than_two_keys_at_a_time(mock_timer):
+    """Whoever lets a key fall idle beyond the limit looks at two others, and goes on with their own work."""
+    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=1_000) as purgatory:
+        for number in range(1_000):
+            park(purgatory, number).force_complete()
+        forgotten = []
+        for number in range(1_000, 1_100):
+            park(purgatory, number).force_complete()
+            forgotten.append(purgatory.snapshot().forgotten_keys)
+
+    assert max(after - before for before, after in itertools.pairwise([0, *forgotten])) <= 2
+
+
+def test_purge_leaves_who_waits(purgatory):
+    """A purge leaves every key alone that somebody waits under."""
+    operations = [park(purgatory, "k", number) for number in range(200)]
+    for operation in operations[::2]:
+        operation.cancel()
+
+    assert 100 == purgatory.purge()
+    assert operations[1::2] == purgatory.operations_for_key("k")
+    assert 200 == purgatory.watched
+
+
+def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
+    """A key that was forgotten, and is noted once more by somebody late, leaves a newcomer under the same key alone."""
+    before, newcomer = Waiting(), Waiting()
+    purgatory.try_complete_else_watch(before, ["k"])
+    forgotten = purgatory._shards.find("k")
+    before.cancel()
+    purgatory.purge()
+    purgatory.try_complete_else_watch(newcomer, ["k"])
+    purgatory._idle_keys.note(forgotten)
+    purgatory.purge()
+
+    assert [newcomer] == purgatory.operations_for_key("k")

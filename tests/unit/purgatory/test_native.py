@@ -1,0 +1,270 @@
+"""What only the native edition can get wrong: memory, and what it is handed that is no operation."""
+
+import gc
+import inspect
+import pickle
+import random
+import sys
+import weakref
+
+import pytest
+
+import purgatory as package
+from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidOperation, PurgatoryFull
+from purgatory._edition import CORE
+from tests.support import Waiting
+from timer import MockTimer
+
+pytestmark = pytest.mark.native
+
+
+class Forgetful(DelayedOperation):
+    """Forgets its base class."""
+
+    def __init__(self):
+        """Nothing."""
+
+    def try_complete(self):
+        return False
+
+
+class Small(DelayedOperation):
+    """An operation as small as they come."""
+
+    __slots__ = ("ready",)
+
+    def __init__(self, delay_ms=60_000, lock=None):
+        super().__init__(delay_ms, lock=lock)
+        self.ready = False
+
+    def try_complete(self):
+        return self.ready and self.force_complete()
+
+
+def test_pretender_is_refused(purgatory):
+    """A class that was registered as an operation, and is none, can't be parked."""
+
+    class Pretender:
+        def try_complete(self):
+            return False
+
+    DelayedOperation.register(Pretender)
+    with pytest.raises((InvalidOperation, AttributeError)):
+        purgatory.try_complete_else_watch(Pretender(), ["key"])
+    assert 0 == purgatory.parked
+
+
+@pytest.mark.parametrize(
+    "call", ["force_complete", "maybe_try_complete", "cancel", "run", "_drain", "keys", "outcome", "checks", "drained"]
+)
+def test_forgotten_init_is_said(call):
+    """An operation whose __init__ forgot its base class says so wherever it is used."""
+    with pytest.raises(AttributeError, match=r"super\(\).__init__\(delay_ms\)"):
+        getattr(Forgetful(), call)()
+
+
+def test_abstract_operation_cannot_be_made():
+    """An operation without a try_complete can't be made."""
+    with pytest.raises(TypeError, match="abstract"):
+        DelayedOperation(5)
+
+
+def test_purgatory_without_init_is_said():
+    """A purgatory whose __init__ forgot its base class says so."""
+    made = DelayedOperationPurgatory.__new__(DelayedOperationPurgatory)
+    with pytest.raises(AttributeError, match=r"super\(\).__init__"):
+        made.try_complete_else_watch(Waiting(), ["key"])
+    with pytest.raises(AttributeError, match=r"super\(\).__init__"):
+        made.check_and_complete("key")
+
+
+def test_keys_may_change_meanwhile(purgatory):
+    """A list of keys that the operation's own code empties while it is parked does no harm."""
+    keys = ["key"]
+    operation = Waiting(look=lambda _: keys.clear())
+    purgatory.try_complete_else_watch(operation, keys)
+    assert ("key",) == operation.keys
+
+
+def test_bad_delay_is_refused_in_any_state():
+    """The delay of extend() is looked at first, whatever state the operation is in."""
+    with pytest.raises(TypeError, match="whole number"):
+        Waiting().extend("soon")
+
+
+def test_lock_stays(purgatory):
+    """An operation keeps the lock that it was made with, even if its __init__ runs again."""
+    operation = Small()
+    purgatory.try_complete_else_watch(operation, ["key"])
+    operation.__init__(5, lock=object())
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("key")
+
+
+def test_own_check_is_called(purgatory):
+    """A maybe_try_complete that a subclass defines is called by checks and by expiry."""
+    called = []
+
+    class Own(Small):
+        def maybe_try_complete(self):
+            called.append(self)
+            return super().maybe_try_complete()
+
+    first, second = Own(), Own()
+    for operation in (first, second):
+        purgatory.try_complete_else_watch(operation, ["key"])
+    second.ready = True
+    assert 1 == purgatory.check_and_complete("key")
+    first.run()
+    assert [first, second, first] == called
+
+
+def test_operations_cannot_be_pickled():
+    """An operation can't be pickled."""
+    with pytest.raises(TypeError, match="pickle"):
+        pickle.dumps(Small())
+
+
+def test_run_by_hand_leaves_the_timer(purgatory, mock_timer):
+    """An operation that is expired by hand is in the timer no more."""
+    operation = Small()
+    purgatory.try_complete_else_watch(operation, ["key"])
+    operation.run()
+    assert 0 == mock_timer.size
+
+
+@pytest.mark.parametrize("name", ["cancel", "extend", "force_complete", "maybe_try_complete", "run"])
+def test_methods_say_what_they_take(name):
+    """A native method has the parameters that its Python model has, and a docstring."""
+    method = getattr(DelayedOperation, name)
+    assert ["self", *(["delay_ms"] if name == "extend" else [])] == list(inspect.signature(method).parameters)
+    assert inspect.getdoc(method)
+
+
+def test_stopped_check_of_some_is_made_up_for(purgatory):
+    """A check with a limit that is stopped by an interrupt raises that, as one without."""
+
+    def stop(_):
+        if purgatory.parked:
+            raise KeyboardInterrupt
+
+    purgatory.try_complete_else_watch(Waiting(look=stop), ["key"])
+    with pytest.raises(KeyboardInterrupt):
+        purgatory.check_and_complete("key", 1)
+
+
+def test_long_chain_is_freed():
+    """A chain of a hundred thousand operations, each the only one to know the next, is freed without a deep stack."""
+    first = None
+    for _ in range(100_000):
+        operation = Small()
+        operation.ready = first
+        first = operation
+    last = weakref.ref(first)
+    del first, operation
+    assert last() is None
+
+
+def test_abandoned_purgatory_is_collected():
+    """A purgatory that nobody has any more, with operations in it that know it, is garbage."""
+
+    def abandon():
+        with MockTimer() as timer:
+            purgatory = DelayedOperationPurgatory("abandoned", timer=timer, reaper_enabled=False)
+            operations = [Small() for _ in range(20)]
+            for number, operation in enumerate(operations):
+                operation.ready = []
+                purgatory.try_complete_else_watch(operation, [number, number + 1, (operation, number)])
+                operation.ready.append(purgatory)
+            return [weakref.ref(operation) for operation in operations]
+
+    left = abandon()
+    gc.collect()
+    assert [None] * 20 == [reference() for reference in left]
+
+
+def use(purgatory, timer, random_):
+    """Every way into the purgatory and out of it, at random; nothing is left at the end."""
+    operations = [Small(random_.choice([1, 40, 900, 10**15])) for _ in range(200)]
+    for number, operation in enumerate(operations):
+        try:
+            purgatory.try_complete_else_watch(operation, random_.choices(range(50), k=random_.choice([1, 1, 3])))
+        except PurgatoryFull:
+            continue
+        what = random_.randrange(8)
+        if what == 0:
+            operation.cancel()
+        elif what == 1:
+            operation.force_complete()
+        elif what == 2:
+            operation.extend(random_.choice([3, 500, 10**16]))
+        elif what == 3:
+            timer.advance_clock(random_.randrange(30))
+        elif what == 4:
+            purgatory.cancel_for_key(number % 50)
+        else:
+            operation.ready = True
+            purgatory.check_and_complete(random_.choice(operation.keys))
+    for operation in operations:
+        operation.cancel()
+        str(operation.keys)
+
+
+def test_nothing_leaks():
+    """However long a purgatory is used, no more memory is in use afterwards than before."""
+    random_, used = random.Random(7), []
+    with (
+        MockTimer() as timer,
+        DelayedOperationPurgatory("used", timer=timer, purge_interval=10, max_parked=150) as purgatory,
+    ):
+        for _ in range(8):
+            for _ in range(10):
+                use(purgatory, timer, random_)
+            purgatory.purge()
+            gc.collect()
+            used.append(sys.getallocatedblocks())
+        assert 0 == purgatory.parked == purgatory.snapshot().watched
+
+    assert used[-1] - used[2] < 600, used  # of ten thousand operations and their keys
+
+
+def test_nothing_leaks_where_something_raises(purgatory, logs):
+    """Refusals and hooks that raise leave no memory behind either."""
+
+    class Failing(Small):
+        def try_complete(self):
+            raise OSError
+
+        def on_complete(self):
+            raise ValueError
+
+    class Stopped(Small):
+        def on_complete(self):
+            raise KeyboardInterrupt
+
+    def refuse():
+        failing, stopped = Failing(), Stopped()
+        purgatory.try_complete_else_watch(failing, ["key", "other"])
+        failing.force_complete()
+        purgatory.try_complete_else_watch(stopped, ["key"])
+        with pytest.raises(KeyboardInterrupt):
+            stopped.run()
+        for arguments in ((failing, ["key"]), (Small(), [1, []]), (Small(), [[]]), (5, [1]), (Forgetful(), [1])):
+            with pytest.raises((TypeError, package.PurgatoryError)):
+                purgatory.try_complete_else_watch(*arguments)
+        logs.clear()
+
+    used = []
+    for _ in range(6):
+        for _ in range(50):
+            refuse()
+        gc.collect()
+        used.append(sys.getallocatedblocks())
+
+    assert used[-1] - used[2] < 200, used
+
+
+def test_idle_keys_take_watchers_only():
+    """What is no key's watchers is refused by the queue of idle keys."""
+    with pytest.raises(TypeError):
+        CORE.IdleKeys(5, int).note("key")

@@ -1,0 +1,73 @@
+"""What an operation owes others, when the thread that is at it is stopped or its purgatory is full."""
+
+import pytest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
+from tests.support import Waiting
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises."""
+
+
+class Lock:
+    """A lock of the user's own, whose ``__exit__`` is no lock's."""
+
+    def __init__(self):
+        self.held = False
+
+    def acquire(self, blocking=True, timeout=-1):
+        if self.held:
+            return False
+        self.held = True
+        return True
+
+    def release(self):
+        self.held = False
+
+    def __exit__(self, kind, error, traceback):
+        raise AssertionError("that is for a with statement")
+
+
+class Stopped(DelayedOperation):
+    """An operation whose thread is stopped as it answers."""
+
+    def try_complete(self):
+        return False
+
+    def on_complete(self):
+        raise Interrupted
+
+
+def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
+    """A lock that is none of ``threading``'s is taken and given back by the two words that were asked of it."""
+    lock = Lock()
+    operation = Waiting(lock=lock)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.ready = True
+
+    assert 1 == purgatory.check_and_complete("k")
+    assert not lock.held
+
+
+def test_stopped_answer_leaves_nothing(mock_timer):
+    """An operation whose answer is stopped is out: its place is free, its key idle, and no shutdown waits for it."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        operation = Stopped(1_000)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        with pytest.raises(Interrupted):
+            operation.force_complete()
+
+        assert (0, 0) == (purgatory.watched, purgatory._shards.answering())
+        assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
+
+
+def test_refused_operation_cannot_be_cancelled(mock_timer):
+    """An operation that found no place is nobody's but the caller's who was refused: a cancel of it is False."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        operation = Waiting()
+        with pytest.raises(PurgatoryFull):
+            purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert not operation.cancel()
