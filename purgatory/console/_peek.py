@@ -18,27 +18,24 @@ from __future__ import annotations
 import heapq
 import weakref
 from collections.abc import Hashable, Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from purgatory.console._label import label
+from purgatory._label import label
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperation, DelayedOperationPurgatory
-    from purgatory._watchers import WatcherList, Watchers
-    from timer import SystemTimer
+    from purgatory._shards import Shards
+    from purgatory._watchers import Watchers
 
-__all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open", "now_tick"]
+__all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open"]
 
 #: Keys walked in one look: some 7 ms, twice a second, and only while somebody watches.
 KEYS_A_LOOK: Final = 2_500
 #: How many leaders are shown, and how many candidates are kept for it.
 LEADERS: Final = 12
 CANDIDATES: Final = 4 * LEADERS
-#: Cells of finished operations passed over in search of one that waits, at the head of a key.
-_PATIENCE: Final = 256
 
 
 @attrs.frozen
@@ -99,7 +96,7 @@ class Peek:
         stretch, looked_at = self._stretch(shards)
         seen = {id(watchers): watchers for watchers in stretch}
         for key in self._hot:
-            watchers = shards[hash(key) % len(shards)].by_key.get(key)
+            watchers = shards.find(key)
             if watchers is not None:
                 seen[id(watchers)] = watchers
         sizes = [(len(watchers), watchers.key) for watchers in seen.values()]
@@ -107,7 +104,7 @@ class Peek:
         self._hot = [key for _, key in hottest]
         oldest = self._oldest(seen.values())
         return Found(
-            keys=sum(len(shard.by_key) for shard in shards),
+            keys=shards.keys(),
             looked_at=looked_at,
             hottest=tuple((label(key), entries) for entries, key in hottest[:LEADERS] if entries),
             oldest=tuple(describe(operation, key, now_ns) for operation, key in oldest[:LEADERS]),
@@ -119,34 +116,34 @@ class Peek:
         if purgatory is None:
             return None
         shards = purgatory._shards
-        if text in shards[hash(text) % len(shards)].by_key:
+        if label(text) == text and shards.find(text) is not None:
             return text
         for key in self._hot:
             if label(key) == text:
                 return key
-        for shard in shards:
-            for key in list(shard.by_key.copy()):
-                if not isinstance(key, str) and label(key) == text:
-                    return key
+        for watchers in shards.walk():
+            if not isinstance(watchers.key, str) and label(watchers.key) == text:
+                return watchers.key
         # A text that was cut short or held something unprintable.
-        return next((key for shard in shards for key in list(shard.by_key.copy()) if label(key) == text), None)
+        return next((watchers.key for watchers in shards.walk() if label(watchers.key) == text), None)
 
     def troubles(self) -> dict[str, int]:
-        """What went wrong so far, and what is to be cleared away."""
+        """What went wrong so far, and how many keys nobody waits under."""
         purgatory = self._purgatory()
         if purgatory is None:
             return {}
         return {
             "rejected": purgatory.rejected,
-            "errors": sum(purgatory._audience.errors().values()),
-            "purge_debt": purgatory._graveyard.debt,
+            "errors": sum(purgatory._observers.errors().values()),
+            "idle_keys": purgatory._idle_keys.count,
         }
 
-    def _stretch(self, shards: list[WatcherList]) -> tuple[list[Watchers], int]:
+    def _stretch(self, shards: Shards) -> tuple[list[Watchers], int]:
         stretch: list[Watchers] = []
-        for _ in range(len(shards)):
-            stretch += shards[self._next_shard].by_key.copy().values()
-            self._next_shard = (self._next_shard + 1) % len(shards)
+        row = list(shards)
+        for _ in row:
+            stretch += row[self._next_shard].watchers()
+            self._next_shard = (self._next_shard + 1) % len(row)
             if len(stretch) >= KEYS_A_LOOK:
                 break
         return stretch, len(stretch)
@@ -165,16 +162,6 @@ class Peek:
         return oldest
 
 
-def now_tick(wheel: SystemTimer) -> int:
-    """Where the hand would stand if it moved with the time, and not from one occupied bucket to the next."""
-    return (wheel.now_ns() - wheel._origin_ns) // wheel._tick_ns
-
-
 def first_open(watchers: Watchers, most: int) -> list[DelayedOperation]:
     """The operations that have waited longest under a key, up to ``most``."""
-    try:
-        head = list(islice(watchers.values(), _PATIENCE))
-    except RuntimeError:  # it changed under our hands
-        head = list(islice(watchers.copy().values(), _PATIENCE))
-    found = (operation for operation in head if operation is not None and operation.outcome is None)
-    return list(islice(found, most))
+    return [operation for operation in watchers.head(most) if operation.outcome is None]  # type: ignore[misc]

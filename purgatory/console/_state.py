@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import purgatory
-from purgatory.console._peek import Peek, describe, now_tick
-from timer import SystemTimer, SystemTimerReaper
+from purgatory.console._peek import Peek, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from purgatory import DelayedOperationPurgatory, Totals
-    from timer import Driver, Timer
+    from timer import Driver, TimerStatistics
 
 __all__ = ["OUTCOMES", "Sampler"]
 
@@ -36,20 +35,14 @@ _MOST_OPERATIONS: Final = 200
 Json = dict[str, Any]
 
 
-def _wheel_of(timer: Timer | None) -> SystemTimer | None:
-    inner = timer.timer if isinstance(timer, SystemTimerReaper) else timer
-    return inner if isinstance(inner, SystemTimer) else None
-
-
 def _driver_of(member: DelayedOperationPurgatory[Any]) -> Driver | None:
-    if member.driver is not None:
-        return member.driver
-    return member.timer.driver if isinstance(member.timer, SystemTimerReaper) else None
+    timer = member.timer
+    return member.driver or (None if timer is None else timer.driver)
 
 
 def _now_ns(member: DelayedOperationPurgatory[Any]) -> int:
-    wheel = _wheel_of(member.timer)
-    return time.monotonic_ns() if wheel is None else wheel.now_ns()
+    timer = member.timer
+    return time.monotonic_ns() if timer is None else timer.now_ns()
 
 
 class _Member:
@@ -88,9 +81,14 @@ class Sampler:
         purgatories: list[Json] = []
         timers: dict[int, Json] = {}
         for name, live, member, totals in self._live():
-            wheel = _wheel_of(live.timer)
+            wheel = None if live.timer is None else live.timer.inner
             if wheel is not None and id(wheel) not in timers:
-                timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **self._timer(wheel, _driver_of(live))}
+                statistics = wheel.statistics()
+                if statistics is None:
+                    wheel = None
+                else:
+                    found = self._timer(statistics, wheel.now_ns(), _driver_of(live))
+                    timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **found}
             purgatories.append(
                 {
                     "id": name,
@@ -152,9 +150,7 @@ class Sampler:
             **member.peek.troubles(),
         }
 
-    def _timer(self, wheel: SystemTimer, driver: Driver | None) -> Json:
-        statistics = wheel.statistics()
-        now_ns = wheel.now_ns()
+    def _timer(self, statistics: TimerStatistics, now_ns: int, driver: Driver | None) -> Json:
         upcoming_ms = statistics.next_deadline_ms
         since_ns = statistics.running_since_ns
         return {
@@ -162,7 +158,7 @@ class Sampler:
             "tick_ms": statistics.tick_ms,
             "wheel_size": statistics.wheel_size,
             "hand": statistics.hand,
-            "now_tick": now_tick(wheel),
+            "now_tick": statistics.now_tick,
             "buckets": statistics.buckets,
             "pending": statistics.pending,
             "handed_over": statistics.handed_over,
@@ -171,7 +167,7 @@ class Sampler:
             "overdue_ms": max(0.0, -(upcoming_ms or 0.0)),
             "next_ms": upcoming_ms,
             "batch_ms": 0.0 if since_ns is None else (now_ns - since_ns) / 1e6,
-            "late_ms": self._lateness(wheel.name, statistics.late_ns),
+            "late_ms": self._lateness(statistics.name, statistics.late_ns),
             "reaper": None
             if driver is None
             else {

@@ -27,6 +27,8 @@ from prometheus_client.registry import Collector
 import purgatory
 from purgatory._slow import slow_callbacks
 from purgatory.metrics._attach import Attached
+from purgatory.metrics._by_tenant import ByTenant
+from purgatory.metrics._by_type import ByType
 from purgatory.metrics._histograms import EXPONENTS, CallbackTime, Observed, ParkedTime, cumulated
 from purgatory.metrics._readings import (
     FAMILIES,
@@ -37,14 +39,13 @@ from purgatory.metrics._readings import (
     driver_of,
     read_purgatory,
     read_timer,
-    wheel_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from purgatory import DelayedOperationPurgatory
-    from timer import Driver, SystemTimer
+    from timer import Driver, Timer
 
 __all__ = ["PurgatoryCollector", "register", "unregister"]
 
@@ -102,6 +103,8 @@ class PurgatoryCollector(Collector):
     Attributes:
         parked_time: measures time parked, once started.
         callback_time: measures callback time, once started.
+        by_type: counts by operation type, once started.
+        by_tenant: reads tenants, once started.
     """
 
     def __init__(self) -> None:
@@ -109,11 +112,15 @@ class PurgatoryCollector(Collector):
         self._names: dict[tuple[Of, str], _Namesakes] = {}
         self.parked_time = Attached(_parked_time)
         self.callback_time = Attached(lambda _: CallbackTime())
+        self.by_type = ByType()
+        self.by_tenant = ByTenant()
 
     def close(self) -> None:
         """Measure no more."""
         self.parked_time.stop()
         self.callback_time.stop()
+        self.by_type.stop()
+        self.by_tenant.stop()
 
     def describe(self) -> Iterable[Metric]:
         """The families, without a sample: what a registry checks for duplicates, reading nothing."""
@@ -128,6 +135,7 @@ class PurgatoryCollector(Collector):
             info, found = self._read()
             for gone in self._names.keys() - found.keys():
                 del self._names[gone]
+            by_tenant = list(self.by_tenant.families())
             sums = {
                 name: self._names.setdefault(name, _Namesakes()).update(found[name]) for name in sorted(found, key=str)
             }
@@ -144,26 +152,30 @@ class PurgatoryCollector(Collector):
                 if of is family.of:
                     _fill(filled, family, name, values, observed)
             yield filled
+        yield from self.by_type.families([name for of, name in sums if of is Of.PURGATORY])
+        yield from by_tenant
 
     def _read(
         self,
     ) -> tuple[Metric, dict[tuple[Of, str], dict[int, tuple[dict[Series, float], dict[Series, Observed]]]]]:
         found: dict[tuple[Of, str], dict[int, tuple[dict[Series, float], dict[Series, Observed]]]] = {}
-        timers: dict[SystemTimer, Driver | None] = {}
+        timers: dict[Timer, Driver | None] = {}
         users: set[tuple[str, str]] = set()
         for member in purgatory.live():
             reading = read_purgatory(
                 member.snapshot(largest=0), self.parked_time.of(member), self.callback_time.of(member)
             )
             found.setdefault((Of.PURGATORY, member.name), {})[id(member)] = reading
-            wheel = wheel_of(member.timer)
-            if wheel is not None:
-                timers[wheel] = timers.get(wheel) or driver_of(member)
-                users.add((member.name, wheel.name))
+            if member.timer is not None:
+                timer = member.timer.inner
+                timers[timer] = timers.get(timer) or driver_of(member)
+                users.add((member.name, timer.name))
         now_ns = time.monotonic_ns()
-        for wheel, driver in timers.items():
-            values, observed = read_timer(wheel.statistics(), driver, now_ns, wheel.now_ns)
-            found.setdefault((Of.TIMER, wheel.name), {})[id(wheel)] = (values, dict(observed))
+        for timer, driver in timers.items():
+            statistics = timer.statistics()
+            if statistics is not None:
+                values, observed = read_timer(statistics, driver, now_ns, timer.now_ns)
+                found.setdefault((Of.TIMER, timer.name), {})[id(timer)] = (values, dict(observed))
         info = _timer_info()
         for user, used in sorted(users):
             info.add_metric([user, used], 1)
@@ -177,8 +189,7 @@ def _slow_callbacks() -> CounterMetricFamily:
 
 
 def _parked_time(member: DelayedOperationPurgatory[Any]) -> ParkedTime:
-    wheel = wheel_of(member.timer)
-    return ParkedTime() if wheel is None else ParkedTime(wheel.now_ns)
+    return ParkedTime() if member.timer is None else ParkedTime(member.timer.now_ns)
 
 
 def _timer_info() -> GaugeMetricFamily:
@@ -217,7 +228,12 @@ _registering = threading.Lock()
 
 
 def register(
-    registry: CollectorRegistry = REGISTRY, *, histograms: bool = False, callbacks: bool = False
+    registry: CollectorRegistry = REGISTRY,
+    *,
+    histograms: bool = False,
+    callbacks: bool = False,
+    types: bool = False,
+    tenants: bool = False,
 ) -> PurgatoryCollector:
     """Export every live purgatory and its timer through ``registry``. Registering again changes nothing.
 
@@ -226,6 +242,8 @@ def register(
         histograms: also measure how long operations are parked, by outcome. This costs something on every
             operation, where all the rest costs nothing between scrapes.
         callbacks: also measure how long callbacks take, at about twice that price.
+        types: also count operations, and how long they were parked, by type; at about the first price.
+        tenants: also tell, for purgatories with limits by tenant, what is parked and refused by tenant; for nothing.
 
     Returns:
         The registry's collector: the same one each time.
@@ -243,6 +261,10 @@ def register(
         collector.parked_time.start()
     if callbacks:
         collector.callback_time.start()
+    if types:
+        collector.by_type.start()
+    if tenants:
+        collector.by_tenant.start()
     return collector
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from timer import NS_PER_MS, SystemTimer, SystemTimerReaper
+from timer import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from purgatory import DelayedOperationPurgatory, PurgatorySnapshot
     from purgatory.metrics._histograms import CallbackTime, Observed, ParkedTime
-    from timer import Driver, Timer, TimerStatistics
+    from timer import Driver, TimerStatistics
 
-__all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "driver_of", "read_purgatory", "read_timer", "wheel_of"]
+__all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "driver_of", "read_purgatory", "read_timer"]
 
 _NS: Final = 1_000_000_000
 
@@ -62,9 +62,9 @@ def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False)
 FAMILIES: Final = (
     _of_purgatory("parked_operations", Kind.SUM, "Operations that wait."),
     _of_purgatory("delayed_operations", Kind.SUM, "Operations that wait and will expire."),
-    _of_purgatory("watch_entries", Kind.SUM, "Entries in watch lists, those of finished operations included."),
+    _of_purgatory("watch_entries", Kind.SUM, "Entries in watch lists: one an operation and key."),
     _of_purgatory("watch_keys", Kind.SUM, "Keys that something is watched under."),
-    _of_purgatory("purge_debt_entries", Kind.SUM, "Entries of finished operations that were not purged yet."),
+    _of_purgatory("idle_keys", Kind.SUM, "Keys that nobody waits under, remembered for the next who comes."),
     _of_purgatory("capacity_operations", Kind.SUM, "Operations that may wait at most; absent where there is no limit."),
     _of_purgatory("oldest_age_seconds", Kind.MAX, "Age of the operation that has waited longest; 0 if none waits."),
     _of_purgatory("operations_started", Kind.COUNTER, "Operations accepted, parked or completed at once."),
@@ -79,7 +79,8 @@ FAMILIES: Final = (
     _of_purgatory(
         "callback_errors", Kind.COUNTER, "Exceptions that hooks and observers raised; the log has each kind."
     ),
-    _of_purgatory("entries_purged", Kind.COUNTER, "Entries of finished operations that purges dropped."),
+    _of_purgatory("keys_forgotten", Kind.COUNTER, "Idle keys that were forgotten."),
+    _of_purgatory("deadlines_extended", Kind.COUNTER, "Deadlines of parked operations that were put off."),
     _of_purgatory(
         "time_parked_seconds", Kind.HISTOGRAM, "Time from parking to the outcome, by outcome.", by_outcome=True
     ),
@@ -102,18 +103,10 @@ FAMILIES: Final = (
 )
 
 
-def wheel_of(timer: Timer | None) -> SystemTimer | None:
-    """The timer that has the wheel, out of a reaper; None if it is of another kind."""
-    inner = timer.timer if isinstance(timer, SystemTimerReaper) else timer
-    return inner if isinstance(inner, SystemTimer) else None
-
-
 def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
-    """The thread that drives a purgatory's timer, whosever it is; None if it is driven by hand."""
-    if purgatory.driver is not None:
-        return purgatory.driver
+    """The thread that drives a purgatory's timer, whosever it is; None if it is driven another way, or by hand."""
     timer = purgatory.timer
-    return timer.driver if isinstance(timer, SystemTimerReaper) else None
+    return purgatory.driver or (None if timer is None else timer.driver)
 
 
 def read_purgatory(
@@ -126,13 +119,14 @@ def read_purgatory(
         ("delayed_operations", None): snapshot.delayed,
         ("watch_entries", None): snapshot.watched,
         ("watch_keys", None): snapshot.keys,
-        ("purge_debt_entries", None): snapshot.purge_debt,
+        ("idle_keys", None): snapshot.idle_keys,
         ("oldest_age_seconds", None): (snapshot.oldest_age_ms or 0.0) / 1000,
         ("operations_started", None): totals.started,
         ("operations_rejected", None): snapshot.rejected,
         ("checks", None): totals.checks,
         ("callback_errors", None): sum(snapshot.callback_errors.values()),
-        ("entries_purged", None): snapshot.purged,
+        ("keys_forgotten", None): snapshot.forgotten_keys,
+        ("deadlines_extended", None): snapshot.totals.extended,
     }
     for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
         values["operations_completed", outcome] = getattr(totals, outcome)

@@ -59,6 +59,8 @@ def serve(
     registry: CollectorRegistry = REGISTRY,
     histograms: bool = False,
     callbacks: bool = False,
+    types: bool = False,
+    tenants: bool = False,
 ) -> MetricsServer:
     """Register, and serve ``/metrics`` from a daemon thread until the process ends or the server is closed.
 
@@ -68,19 +70,39 @@ def serve(
         registry: what to serve.
         histograms: see :func:`purgatory.metrics.register`.
         callbacks: likewise.
+        types: likewise.
+        tenants: likewise.
 
     Raises:
         OSError: the port is taken.
     """
-    register(registry, histograms=histograms, callbacks=callbacks)
+    register(registry, histograms=histograms, callbacks=callbacks, types=types, tenants=tenants)
     server, thread = start_http_server(port, addr, registry)
     return MetricsServer(server, thread, addr)
 
 
 def app(
-    registry: CollectorRegistry = REGISTRY, *, histograms: bool = False, callbacks: bool = False
+    registry: CollectorRegistry = REGISTRY,
+    *,
+    histograms: bool = False,
+    callbacks: bool = False,
+    types: bool = False,
+    tenants: bool = False,
 ) -> Callable[..., Any]:
-    """Register, and give an ASGI app that answers every path with the metrics: mount it at ``/metrics``."""
-    register(registry, histograms=histograms, callbacks=callbacks)
-    made: Callable[..., Any] = make_asgi_app(registry)
-    return made
+    """Register, and give an ASGI app that answers every path with the metrics.
+
+    In Starlette and FastAPI it is a route: ``app.add_route("/metrics", purgatory.metrics.app())``. (Mounted, it would
+    be found at ``/metrics/``, and a scrape of ``/metrics`` be redirected.)
+    """
+    register(registry, histograms=histograms, callbacks=callbacks, types=types, tenants=tenants)
+    return _App(make_asgi_app(registry))
+
+
+class _App:
+    """An ASGI app that is no function, for a route takes a function to be one of a request."""
+
+    def __init__(self, app: Callable[..., Any]) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._app(scope, receive, send)

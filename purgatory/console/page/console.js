@@ -182,7 +182,7 @@ function lists(current) {
 
 function totals(current) {
   const facts = [["started", current.totals.started], ...OUTCOMES.map((outcome) => [outcome, current.totals[outcome]]), ["checks", current.totals.checks],
-    ["refused", current.rejected, "bad"], ["callback errors", current.errors, "bad"], ["to be purged", current.purge_debt]];
+    ["refused", current.rejected, "bad"], ["callback errors", current.errors, "bad"], ["idle keys", current.idle_keys]];
   fill($("totals"), facts, () => make("div", {}, make("dt"), make("dd")), (fact, [name, value, mood]) => {
     say(fact.children[0], name);
     say(fact.children[1], number(value));

@@ -132,4 +132,4 @@ def test_without_histograms_nothing_is_attached(registry):
     """The plain collector attaches no observer: the hot path stays as it is."""
     register(registry)
     with DelayedOperationPurgatory("p", timer_enabled=False) as purgatory:
-        assert () == purgatory._audience.finishers
+        assert () == purgatory._observers.finished

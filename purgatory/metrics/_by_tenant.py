@@ -1,0 +1,115 @@
+"""Operations by tenant: how many are parked, how many were refused; asked for, and bounded.
+
+A purgatory that has limits by tenant counts by tenant anyway; ``register(tenants=True)`` exports that, read at a
+scrape.
+
+**Bounded**: a series is made for the first :data:`MOST_TENANTS` tenants of a purgatory's name, those who hold most
+first. All further ones are added up under ``other``. The labels are keys' labels: one line of text, and short.
+
+**Refusals never fall.** A purgatory forgets in time what tenants were refused who hold nothing. So what is new since
+the last scrape is added up here, and kept for as long as a purgatory of that name lives.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+import purgatory
+from purgatory._label import label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prometheus_client.core import Metric
+
+    from purgatory import DelayedOperationPurgatory
+
+__all__ = ["MOST_TENANTS", "ByTenant"]
+
+#: Tenants of one purgatory that get a series of their own.
+MOST_TENANTS: Final = 50
+#: What all further tenants are counted under.
+OTHER: Final = "other"
+
+
+class _Namesakes:
+    """The tenants of the purgatories of one name."""
+
+    def __init__(self) -> None:
+        self.parked: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
+        self._named: set[str] = set()
+
+    def add(self, tenant: Hashable, parked: int, rejected: int) -> None:
+        text = label(tenant)
+        if text not in self._named:
+            if len(self._named) < MOST_TENANTS:
+                self._named.add(text)
+            else:
+                text = OTHER
+        self.parked[text] += parked
+        self.rejected[text] += rejected
+
+
+class ByTenant:
+    """Reads the tenants of every live purgatory, once started. For one scrape at a time."""
+
+    def __init__(self) -> None:
+        self._started = False
+        self._names: dict[str, _Namesakes] = {}
+        self._last: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], dict[Hashable, int]]
+        self._last = weakref.WeakKeyDictionary()
+
+    def start(self) -> None:
+        """Export them from now on. Once is enough."""
+        self._started = True
+
+    def stop(self) -> None:
+        """Export them no more."""
+        self._started = False
+        self._names.clear()
+        self._last.clear()
+
+    def families(self) -> Iterator[Metric]:
+        """What there is now; nothing if it isn't asked for."""
+        if not self._started:
+            return
+        members = [member for member in purgatory.live() if member._capacity is not None]  # noqa: SLF001
+        self._names = {member.name: self._names.get(member.name) or _Namesakes() for member in members}
+        for namesakes in self._names.values():
+            namesakes.parked.clear()
+        for member in members:
+            before = self._last.get(member, {})
+            found = member._capacity.tenants()  # type: ignore[union-attr]  # noqa: SLF001
+            for tenant, parked, rejected in found:
+                known = before.get(tenant, 0)
+                # Fewer than before: it was forgotten meanwhile, and has come again.
+                new = rejected - known if rejected >= known else rejected
+                self._names[member.name].add(tenant, parked, new)
+            self._last[member] = {tenant: rejected for tenant, _, rejected in found if rejected}
+        parked_now, refused = _parked(), _rejected()
+        for name, namesakes in sorted(self._names.items()):
+            for text in sorted(namesakes.rejected):
+                parked_now.add_metric([name, text], namesakes.parked[text])
+                refused.add_metric([name, text], namesakes.rejected[text])
+        yield parked_now
+        yield refused
+
+
+def _parked() -> GaugeMetricFamily:
+    return GaugeMetricFamily(
+        "purgatory_parked_operations_by_tenant", "Operations that wait, by tenant.", labels=["purgatory", "tenant"]
+    )
+
+
+def _rejected() -> CounterMetricFamily:
+    return CounterMetricFamily(
+        "purgatory_operations_rejected_by_tenant",
+        "Operations refused for want of a place, by tenant.",
+        labels=["purgatory", "tenant"],
+    )

@@ -1,0 +1,146 @@
+"""Operations by their type: how many left, how, and how long they had been parked; asked for, and bounded.
+
+The library's own counters don't know types. ``register(types=True)`` attaches an observer to every purgatory, which
+notes type, outcome and time of each operation that leaves, by one ``list.append``. Notes are added up at a scrape, or
+when :data:`FOLD_AT` of them have come together.
+
+**Bounded**: a series is made for the first :data:`MOST_TYPES` types of a purgatory's name. Operations of further types
+count under ``other``: a program that makes classes as it goes must not flood Prometheus. The labels are
+``__qualname__``, as in the log and the journal.
+
+Namesakes are one series. What a name has counted is kept for as long as a purgatory of that name lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client.core import CounterMetricFamily
+
+from purgatory import Observer, Outcome
+from purgatory.metrics._attach import Attached
+from purgatory.metrics._histograms import FOLD_AT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from prometheus_client.core import Metric
+
+    from purgatory import DelayedOperation, DelayedOperationPurgatory
+
+__all__ = ["MOST_TYPES", "ByType"]
+
+#: Types of one purgatory that get a series of their own.
+MOST_TYPES: Final = 50
+#: What all further types are counted under.
+OTHER: Final = "other"
+
+
+class _Tally:
+    """What the purgatories of one name have counted.
+
+    Attributes:
+        waiting: notes that are not added up yet: type, outcome, nanoseconds parked.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[type, Outcome, int]] = []
+        self._lock = Lock()
+        self._names: set[str] = set()
+        self._left: Counter[tuple[str, Outcome]] = Counter()
+        self._parked_ns: Counter[str] = Counter()
+
+    def fold(self) -> tuple[Counter[tuple[str, Outcome]], Counter[str]]:
+        """Add up the notes; how many left by type and outcome, and nanoseconds parked by type."""
+        waiting = self.waiting
+        with self._lock:
+            # Others only append meanwhile; copying and deleting a slice are atomic, and so is appending.
+            taken = waiting[: len(waiting)]
+            del waiting[: len(taken)]
+            for kind, outcome, parked_ns in taken:
+                name = kind.__qualname__
+                if name not in self._names:
+                    if len(self._names) < MOST_TYPES:
+                        self._names.add(name)
+                    else:
+                        name = OTHER
+                self._left[name, outcome] += 1
+                self._parked_ns[name] += parked_ns
+            return self._left.copy(), self._parked_ns.copy()
+
+
+class _Notes(Observer):
+    """The observer of one purgatory."""
+
+    def __init__(self, tally: _Tally, now_ns: Callable[[], int]) -> None:
+        self._tally = tally
+        self._now_ns = now_ns
+
+    def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG002
+        """Note it."""
+        waiting = self._tally.waiting
+        # No deadline: never parked, or completed before it had one, so it has waited for no time at all.
+        was_parked = operation._deadline_ns  # noqa: SLF001
+        waiting.append((type(operation), outcome, self._now_ns() - operation.created_ns if was_parked else 0))
+        if len(waiting) > FOLD_AT:
+            self._tally.fold()
+
+
+class ByType:
+    """Counts the operations of every live purgatory by type, once started."""
+
+    def __init__(self) -> None:
+        self._tallies: dict[str, _Tally] = {}
+        self._attached = Attached(self._make)
+        self._started = False
+
+    def start(self) -> None:
+        """Count, from now on. Once is enough."""
+        self._started = True
+        self._attached.start()
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._started = False
+        self._attached.stop()
+        self._tallies.clear()
+
+    def families(self, names: Collection[str]) -> Iterator[Metric]:
+        """What was counted, for the purgatories that live; nothing if it isn't asked for."""
+        if not self._started:
+            return
+        left, parked = _left(), _parked()
+        for name in list(self._tallies):
+            if name not in names:
+                self._tallies.pop(name, None)
+        for name, tally in sorted(self._tallies.copy().items()):
+            by_outcome, parked_ns = tally.fold()
+            for (kind, outcome), number in sorted(by_outcome.items(), key=str):
+                left.add_metric([name, kind, outcome.value], number)
+            for kind, total_ns in sorted(parked_ns.items()):
+                parked.add_metric([name, kind], total_ns / 1e9)
+        yield left
+        yield parked
+
+    def _make(self, member: DelayedOperationPurgatory[Any]) -> _Notes:
+        now_ns = time.monotonic_ns if member.timer is None else member.timer.now_ns
+        return _Notes(self._tallies.setdefault(member.name, _Tally()), now_ns)
+
+
+def _left() -> CounterMetricFamily:
+    return CounterMetricFamily(
+        "purgatory_operations_by_type",
+        "Operations that left, by type and how.",
+        labels=["purgatory", "operation", "outcome"],
+    )
+
+
+def _parked() -> CounterMetricFamily:
+    return CounterMetricFamily(
+        "purgatory_time_parked_by_type_seconds",
+        "How long the operations that left had been parked, added up.",
+        labels=["purgatory", "operation"],
+    )

@@ -1,0 +1,10 @@
+"""OpenTelemetry: a span for each operation that waits, from the moment it is parked to the answer.
+
+`instrument` does it for every purgatory of the process, `Spans` is the observer for one. Needs the extra ``[otel]``,
+which is OpenTelemetry's API; what becomes of the spans is up to the SDK that the program configures.
+"""
+
+from purgatory.otel._instrument import instrument
+from purgatory.otel._spans import Spans
+
+__all__ = ["Spans", "instrument"]

@@ -1,0 +1,82 @@
+"""The documentation as it is built: complete, found from its contents, and readable."""
+
+import html
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_origin
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md") if path.name != "index.md")
+SATELLITES = sorted(path.parent for path in (ROOT / "purgatory").glob("*/__init__.py"))
+PUBLIC = ["purgatory", "timer", "purgatory.testing"]
+PUBLIC += [
+    f"purgatory.{folder.name}" for folder in SATELLITES if "__all__" in (folder / "__init__.py").read_text("utf-8")
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The pages, built; a warning is an error."""
+    missing = [name for name in ("sphinx", "furo", "myst_parser") if importlib.util.find_spec(name) is None]
+    if missing and os.environ.get("CI") != "true":
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    folder = tmp_path_factory.mktemp("docs")
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-d", folder / "trees"]
+    done = subprocess.run(
+        [*command, "docs", folder / "html"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+    )
+    assert 0 == done.returncode, done.stderr
+    return folder / "html"
+
+
+def shown(page):
+    """The text of a page, each piece between tags on a line of its own."""
+    text = re.sub(r"<[^>]+>", "\n", page.read_text(encoding="utf-8"))
+    return [line.strip() for line in html.unescape(text).splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("page", ["index.md", "../README.md"])
+def test_every_page_is_led_to(page):
+    """The contents and the README lead to every page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+
+    assert [] == [name for name in PAGES if f"({name})" not in text and f"(docs/{name})" not in text]
+
+
+def test_reference_has_all_that_is_public(built):
+    """Every public name of every public package is on the page of which it says so."""
+    text = (built / "reference.html").read_text(encoding="utf-8")
+    missing = []
+    for package in PUBLIC:
+        module = importlib.import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if not callable(value) or get_origin(value) is not None:
+                continue  # a number, or a name for a type: said where it is used
+            homes = {package, getattr(value, "__module__", package)}
+            if not any(f'id="{home}.{getattr(value, "__name__", name)}"' in text for home in homes) and not any(
+                f'id="{home}.{name}"' in text for home in homes
+            ):
+                missing.append(f"{package}.{name}")
+
+    assert [] == missing
+
+
+def test_sentences_are_not_taken_for_types(built):
+    """No docstring's sentence is shown as the name of a type."""
+    text = shown(built / "reference.html")
+
+    assert [] == [text[place : place + 3] for place, line in enumerate(text) if line in ("Type", "Return type")]
+
+
+def test_pages_end_with_who_made_them(built):
+    """Each page says at its foot whose it is, and the licence."""
+    foot = re.search(r"<footer>.*</footer>", (built / "guide.html").read_text(encoding="utf-8"), re.DOTALL)[0]
+
+    assert "the purgatory maintainers. Apache-2.0" in foot

@@ -1,0 +1,241 @@
+"""Long polls in FastAPI, behind real servers, asked by real clients, ended by a real signal."""
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import time
+
+import aiohttp
+import httpx
+import pytest
+
+from tests.support.served import served, tally
+from tests.support.threads import PATIENCE_S, eventually
+
+APP = "examples.webpoll.app:app"
+SERVERS = {
+    "uvicorn": ("uvicorn", APP, "--port", "{port}"),
+    "uvicorn on asyncio": ("uvicorn", APP, "--port", "{port}", "--loop", "asyncio", "--http", "h11"),
+    "hypercorn": ("hypercorn", APP, "--bind", "127.0.0.1:{port}", "--workers", "0"),
+    "hypercorn on uvloop": ("hypercorn", APP, "--bind", "127.0.0.1:{port}", "--workers", "0", "-k", "uvloop"),
+    "gunicorn": ("gunicorn", APP, "--bind", "127.0.0.1:{port}", "-k", "uvicorn.workers.UvicornWorker"),
+    "granian": ("granian", APP, "--interface", "asgi", "--port", "{port}"),
+}
+#: Far longer than any of these tests: who is answered sooner was not answered by its deadline.
+LONG_MS = 300_000
+
+
+@pytest.fixture(params=SERVERS)
+def server(request):
+    with served(*SERVERS[request.param], ready="/metrics") as server:
+        yield server
+
+
+@pytest.fixture
+def uvicorn():
+    with served(*SERVERS["uvicorn"], ready="/metrics") as server:
+        yield server
+
+
+def parked(server):
+    (line,) = [line for line in server.get("/metrics").splitlines() if line.startswith("purgatory_parked_operations{")]
+    return float(line.split()[-1])
+
+
+async def wait_until_parked(server, number):
+    assert await asyncio.to_thread(eventually, lambda: parked(server) == number), parked(server)
+
+
+@contextlib.asynccontextmanager
+async def clients(server):
+    async with (
+        asyncio.timeout(3 * PATIENCE_S),
+        httpx.AsyncClient(
+            base_url=server.url, timeout=2 * PATIENCE_S, limits=httpx.Limits(max_connections=None)
+        ) as client,
+    ):
+        yield client
+
+
+def poll(client, user, timeout_ms=LONG_MS):
+    return asyncio.ensure_future(client.get(f"/inbox/{user}", params={"timeout_ms": timeout_ms}))
+
+
+def test_event_answers_its_poll(server):
+    """A message answers the poll that waits for it, and nobody else's."""
+
+    async def main():
+        async with clients(server) as client:
+            ann, bob = poll(client, "ann"), poll(client, "bob")
+            await wait_until_parked(server, 2)
+            assert 200 == (await client.post("/inbox/ann", params={"text": "hello"})).status_code
+            assert ["hello"] == (await ann).json()
+            assert not bob.done()
+            assert [] == (await poll(client, "ann", timeout_ms=10)).json()
+
+    asyncio.run(main())
+
+
+def test_client_that_hangs_up_is_let_go(server):
+    """Polls whose clients close the connection leave the purgatory at once, far before their time; others stay."""
+
+    async def main():
+        async with clients(server) as client:
+            going = [poll(client, "ann") for _ in range(20)]
+            staying = poll(client, "bob")
+            await wait_until_parked(server, 21)
+            for task in going:
+                task.cancel()
+            await wait_until_parked(server, 1)
+            await client.post("/inbox/bob", params={"text": "still there"})
+            assert ["still there"] == (await staying).json()
+
+    asyncio.run(main())
+    cancelled = 'purgatory_operations_completed_total{outcome="cancelled",purgatory="inbox"} 20.0'
+    assert cancelled in server.get("/metrics").splitlines()
+
+
+def test_server_that_is_told_to_stop_answers_everybody_first(server):
+    """At SIGTERM each of fifty waiting polls is answered 503 with Retry-After, and the server ends by itself."""
+
+    async def main():
+        async with clients(server) as client:
+            polls = [poll(client, f"user {number % 5}") for number in range(50)]
+            await wait_until_parked(server, 50)
+            server.tell()
+            answers = await asyncio.gather(*polls)
+            assert {(503, "1"): 50} == tally((answer.status_code, answer.headers["Retry-After"]) for answer in answers)
+            assert {"the server is stopping"} == {answer.json()["detail"] for answer in answers}
+
+    asyncio.run(main())
+    assert server.end() in (0, -signal.SIGTERM)
+    assert "Traceback" not in server.output, server.output
+
+
+def test_every_worker_answers_when_the_server_is_told_to_stop(tmp_path):
+    """With several workers, SIGTERM to the one that minds them has each answer those who wait in it."""
+    (tmp_path / "telling.py").write_text(
+        "import os\n"
+        "from examples.webpoll.app import app, purgatory\n"
+        "@app.get('/worker')\n"
+        "async def worker() -> tuple[int, int]:\n"
+        "    return os.getpid(), purgatory.waiting\n"
+    )
+
+    async def main(server):
+        async with clients(server) as client:
+            polls = [poll(client, "ann") for _ in range(40)]
+            holds = {}
+            give_up = time.monotonic() + PATIENCE_S
+            while sum(holds.values()) < 40:  # whichever worker is asked
+                worker, waiting = json.loads(await asyncio.to_thread(server.get, "/worker"))
+                holds[worker] = waiting
+                assert time.monotonic() < give_up, holds
+            server.tell()
+            assert {503: 40} == tally(answer.status_code for answer in await asyncio.gather(*polls))
+
+    command = ("uvicorn", "telling:app", "--app-dir", str(tmp_path), "--port", "{port}", "--workers", "2")
+    with served(*command, ready="/worker") as server:
+        asyncio.run(main(server))
+        server.end()
+        assert "Traceback" not in server.output, server.output
+
+
+def test_interrupt_answers_everybody_too(uvicorn):
+    """Ctrl-C answers as SIGTERM does."""
+
+    async def main():
+        async with clients(uvicorn) as client:
+            waiting = poll(client, "ann")
+            await wait_until_parked(uvicorn, 1)
+            uvicorn.tell(signal.SIGINT)
+            assert 503 == (await waiting).status_code
+
+    asyncio.run(main())
+    uvicorn.end()
+
+
+def test_poll_on_a_full_server_is_refused_at_once(tmp_path):
+    """Beyond ``max_parked``, a poll that would have to wait is answered 503 with Retry-After; those that wait go on."""
+    page = tmp_path / "small.py"
+    page.write_text(
+        "from examples.webpoll import app as example\n"
+        "from purgatory.aio import AsyncPurgatory\n"
+        "from purgatory.web import LongPolls\n"
+        "example.purgatory = AsyncPurgatory('inbox', max_parked=2)\n"
+        "example.polls = LongPolls(example.purgatory, retry_after_s=7)\n"
+        "app = example.app\n"
+    )
+
+    async def main(server):
+        async with clients(server) as client:
+            waiting = [poll(client, "ann") for _ in range(2)]
+            await wait_until_parked(server, 2)
+            refused = await poll(client, "ann")
+            assert (503, "7") == (refused.status_code, refused.headers["Retry-After"])
+            assert {False} == {task.done() for task in waiting}
+            for task in waiting:
+                task.cancel()
+
+    with served("uvicorn", "small:app", "--app-dir", str(tmp_path), "--port", "{port}", ready="/metrics") as server:
+        asyncio.run(main(server))
+
+
+def test_middleware_between_is_no_hindrance(tmp_path):
+    """Behind Starlette's own kind of middleware, hang-ups are heard of, and at SIGTERM everybody is answered."""
+    (tmp_path / "stamping.py").write_text(
+        "from examples.webpoll.app import app\n"
+        "@app.middleware('http')\n"
+        "async def stamp(request, call_next):\n"
+        "    answer = await call_next(request)\n"
+        "    answer.headers['stamp'] = 'yes'\n"
+        "    return answer\n"
+    )
+
+    async def main(server):
+        async with clients(server) as client:
+            going, staying = poll(client, "ann"), poll(client, "bob")
+            await wait_until_parked(server, 2)
+            going.cancel()
+            await wait_until_parked(server, 1)
+            server.tell()
+            answer = await staying
+            assert (503, "yes") == (answer.status_code, answer.headers["stamp"])
+
+    with served("uvicorn", "stamping:app", "--app-dir", str(tmp_path), "--port", "{port}", ready="/metrics") as server:
+        asyncio.run(main(server))
+
+
+def test_metrics_are_found_without_a_redirect(uvicorn):
+    """``/metrics`` answers itself, with and without what Prometheus asks for."""
+    answer = httpx.get(uvicorn.url + "/metrics", follow_redirects=False)
+    assert (200, 'purgatory="inbox"' in answer.text) == (200, True)
+    asked = httpx.get(uvicorn.url + "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert "# EOF" == asked.text.splitlines()[-1]
+
+
+def test_other_clients_are_served_alike(uvicorn):
+    """curl that gives up, and an aiohttp client that goes, are let go; those that stay are answered."""
+    gave_up = subprocess.run(
+        ["curl", "--silent", "--max-time", "0.5", f"{uvicorn.url}/inbox/ann?timeout_ms={LONG_MS}"],
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert 28 == gave_up.returncode  # curl's word for it
+    assert eventually(lambda: parked(uvicorn) == 0)
+
+    async def main():
+        async with aiohttp.ClientSession(uvicorn.url) as session:
+            going = asyncio.ensure_future(session.get("/inbox/ann", params={"timeout_ms": LONG_MS}))
+            await wait_until_parked(uvicorn, 1)
+            going.cancel()
+            await wait_until_parked(uvicorn, 0)
+            staying = asyncio.ensure_future(session.get("/inbox/ann", params={"timeout_ms": LONG_MS}))
+            await wait_until_parked(uvicorn, 1)
+            uvicorn.tell()
+            async with await staying as answer:
+                assert (503, {"detail": "the server is stopping"}) == (answer.status, json.loads(await answer.text()))
+
+    asyncio.run(main())

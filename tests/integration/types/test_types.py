@@ -1,0 +1,64 @@
+"""Type checkers agree with what users write: the README's and the guides' examples, and a page of code of theirs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = ("README.md", "docs/guide.md", "docs/asyncio.md", "docs/web.md")
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: Settings of a project of somebody's, in strict mode.
+STRICT = """{{
+  "include": ["*.py"], "typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [{root!r}],
+  "reportUnknownLambdaType": false
+}}"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A folder with every block of the pages, each a module of its own, and the page of code."""
+    folder = tmp_path_factory.mktemp("project")
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for match in FENCE.finditer(text):
+            if "import " in match[1]:  # else it goes on from one before
+                line = text.count("\n", 0, match.start(1)) + 1
+                (folder / f"{Path(page).stem}_line_{line}.py").write_text(match[1], encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("page.py"), folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_mypy_agrees(project):
+    """mypy, strict, finds nothing in what users write."""
+    modules = sorted(path.name for path in project.glob("*.py"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary", *modules],
+        cwd=project,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+
+    assert ("", "") == (done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_pyright_agrees(project):
+    """pyright, strict, finds nothing in what users write."""
+    pyright = shutil.which("pyright")
+    if pyright is None and os.environ.get("CI") != "true":
+        pytest.skip("pyright is not installed")
+    (project / "pyrightconfig.json").write_text(STRICT.format(root=str(ROOT)).replace("'", '"'), encoding="utf-8")
+    done = subprocess.run(
+        [pyright, "--pythonpath", sys.executable], cwd=project, capture_output=True, text=True, check=False, timeout=110
+    )
+
+    assert 0 == done.returncode, done.stdout

@@ -1,0 +1,292 @@
+"""Waiting for an HTTP client, on requests whose every message is the test's."""
+
+import asyncio
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from purgatory import InvalidSetting, NoKeys, Outcome, metrics
+from purgatory.aio import AsyncPurgatory
+from purgatory.web import HungUp, LongPolls, Unavailable, unless_hung_up
+from tests.support import Waiting
+from tests.support.loops import run_on, until
+from timer import MockTimer
+
+
+class Client:
+    """The other end of a request: sends a body, and hangs up when told to."""
+
+    def __init__(self, *messages):
+        self.messages = asyncio.Queue()
+        for message in messages or ({"type": "http.request", "body": b"", "more_body": False},):
+            self.messages.put_nowait(message)
+        self.request = Request({"type": "http", "method": "POST", "headers": []}, self.messages.get)
+
+    def hang_up(self):
+        self.messages.put_nowait({"type": "http.disconnect"})
+
+
+def body(text, more=False):
+    return {"type": "http.request", "body": text, "more_body": more}
+
+
+def on_loop(function):
+    """Run an async test, bounded."""
+
+    def test():
+        run_on("asyncio", function)
+
+    test.__name__, test.__doc__ = function.__name__, function.__doc__
+    return test
+
+
+@on_loop
+async def test_condition_that_holds_ends_the_wait():
+    """An event that makes the condition hold ends the wait; nothing of it is left."""
+    inbox = []
+    async with AsyncPurgatory("test") as purgatory:
+        polls, client = LongPolls(purgatory), Client()
+        waiting = asyncio.ensure_future(polls.wait_for(client.request, lambda: inbox, keys=["k"], timeout_ms=60_000))
+        await until(lambda: purgatory.snapshot().parked)
+        inbox.append(1)
+        assert 1 == purgatory.check_and_complete("k")
+        assert Outcome.SATISFIED is await waiting
+        assert 1 == len(asyncio.all_tasks())
+
+
+@on_loop
+async def test_client_that_hangs_up_ends_the_wait():
+    """When the client goes, the operation is out of the purgatory by the time that ``HungUp`` is raised."""
+    async with AsyncPurgatory("test") as purgatory:
+        client, operation = Client(), Waiting()
+        waiting = asyncio.ensure_future(LongPolls(purgatory).park(client.request, operation, ["k"]))
+        await until(lambda: operation.keys)
+        client.hang_up()
+        with pytest.raises(HungUp):
+            await waiting
+        assert Outcome.CANCELLED is operation.outcome
+        assert (0, 0) == (purgatory.snapshot().parked, purgatory.waiting)
+
+
+@on_loop
+async def test_result_is_brought():
+    """A wait for a result returns what was found, to one of those who wait, and raises when the time is up."""
+    items = []
+    async with AsyncPurgatory("test") as purgatory:
+        polls = LongPolls(purgatory)
+
+        def take():
+            return items.pop() if items else None
+
+        waiting = [
+            asyncio.ensure_future(polls.wait_for_result(Client().request, take, keys=["k"], timeout_ms=timeout_ms))
+            for timeout_ms in (60_000, 100)
+        ]
+        await until(lambda: 2 == purgatory.snapshot().parked)
+        items.append("item")
+        purgatory.check_and_complete("k")
+        assert "item" == await waiting[0]
+        with pytest.raises(TimeoutError):
+            await waiting[1]
+
+
+@on_loop
+async def test_result_for_a_cancelled_endpoint_is_given_back():
+    """What was found for an endpoint that is cancelled before it hears of it is given back."""
+    items, back = [], []
+    async with AsyncPurgatory("test") as purgatory:
+        waiting = asyncio.ensure_future(
+            LongPolls(purgatory).wait_for_result(
+                Client().request, lambda: items or None, keys=["k"], timeout_ms=60_000, give_back=back.append
+            )
+        )
+        await until(lambda: purgatory.snapshot().parked)
+        items.append("item")
+        purgatory.check_and_complete("k")
+        for _ in range(3):  # wherever the result is on its way
+            await asyncio.sleep(0)
+            waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert [["item"]] == back
+
+
+@on_loop
+async def test_shutdown_answers_who_waits_for_a_result():
+    """Those who wait for a result at a shutdown get ``Unavailable``."""
+    purgatory = AsyncPurgatory("test")
+    waiting = asyncio.ensure_future(
+        LongPolls(purgatory).wait_for_result(Client().request, lambda: None, keys=["k"], timeout_ms=60_000)
+    )
+    await until(lambda: purgatory.waiting)
+    await purgatory.shutdown()
+    with pytest.raises(Unavailable):
+        await waiting
+
+
+@on_loop
+async def test_client_that_went_before_is_not_waited_for():
+    """A client that has hung up before the wait begins doesn't wait; what can be had at once is had all the same."""
+    async with AsyncPurgatory("test") as purgatory:
+        polls = LongPolls(purgatory)
+        client = Client({"type": "http.disconnect"})
+        with pytest.raises(HungUp):
+            await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
+        client = Client({"type": "http.disconnect"})
+        assert Outcome.IMMEDIATE is await polls.wait_for(client.request, lambda: True, keys=["k"], timeout_ms=60_000)
+
+
+@on_loop
+async def test_body_can_be_read_after_the_wait():
+    """Listening for the client reads the body, and keeps it."""
+    async with AsyncPurgatory("test") as purgatory:
+        client = Client(body(b"one, ", more=True), body(b"two"))
+        assert Outcome.EXPIRED is await LongPolls(purgatory).wait_for(
+            client.request, lambda: False, keys=["k"], timeout_ms=20
+        )
+        assert b"one, two" == await client.request.body()
+
+
+@on_loop
+async def test_body_that_was_read_as_a_stream_is_no_hindrance():
+    """An endpoint that has read its body piece by piece hears of a client that goes."""
+    async with AsyncPurgatory("test") as purgatory:
+        client = Client(body(b"all"))
+        assert [b"all", b""] == [piece async for piece in client.request.stream()]
+        waiting = asyncio.ensure_future(
+            LongPolls(purgatory).wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
+        )
+        await until(lambda: purgatory.snapshot().parked)
+        client.hang_up()
+        with pytest.raises(HungUp):
+            await waiting
+
+
+@on_loop
+async def test_cancelled_endpoint_takes_its_operation_out():
+    """A cancellation of the endpoint goes on its way, and the operation is out."""
+    async with AsyncPurgatory("test") as purgatory:
+        client, operation = Client(), Waiting()
+        waiting = asyncio.ensure_future(LongPolls(purgatory).park(client.request, operation, ["k"]))
+        await until(lambda: operation.keys)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert Outcome.CANCELLED is operation.outcome
+        assert 1 == len(asyncio.all_tasks())
+
+
+@on_loop
+async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
+    """If what is awaited is itself cancelled while the client is there, that is a cancellation."""
+    client = Client()
+    forever = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(unless_hung_up(client.request, forever))
+    await asyncio.sleep(0)
+    forever.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@on_loop
+async def test_shutdown_answers_who_waits_and_who_comes():
+    """Those who wait at a shutdown, and those who come after, get ``Unavailable``: 503 with Retry-After."""
+    purgatory = AsyncPurgatory("test")
+    polls, client = LongPolls(purgatory, retry_after_s=3), Client()
+    waiting = asyncio.ensure_future(polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000))
+    await until(lambda: purgatory.waiting)
+    await purgatory.shutdown()
+    for refused in (waiting, polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)):
+        with pytest.raises(Unavailable, match="stopping") as raised:
+            await refused
+        assert isinstance(raised.value, HTTPException)
+        assert (503, {"Retry-After": "3"}, 3) == (
+            raised.value.status_code,
+            raised.value.headers,
+            raised.value.retry_after_s,
+        )
+
+
+@on_loop
+async def test_full_purgatory_refuses():
+    """Beyond ``max_parked`` who would have to wait gets ``Unavailable``."""
+    async with AsyncPurgatory("test", max_parked=1) as purgatory:
+        polls = LongPolls(purgatory)
+        first = asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000))
+        await until(lambda: purgatory.snapshot().parked)
+        with pytest.raises(Unavailable, match="too many"):
+            await polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)
+        assert not first.done()
+        first.cancel()
+
+
+@on_loop
+async def test_mistakes_are_raised_as_they_are():
+    """What the purgatory says of wrong arguments, and what the predicate raises, comes out."""
+    async with AsyncPurgatory("test") as purgatory:
+        polls = LongPolls(purgatory)
+        with pytest.raises(NoKeys):
+            await polls.wait_for(Client().request, lambda: False, keys=[], timeout_ms=1)
+        with pytest.raises(ZeroDivisionError):
+            await polls.wait_for(Client().request, lambda: 1 / 0, keys=["k"], timeout_ms=60_000)
+
+
+@on_loop
+async def test_wait_ends_before_the_client_gives_up():
+    """With a margin, a wait ends that much before its time."""
+    with MockTimer() as timer:
+        async with AsyncPurgatory("test", timer=timer) as purgatory:
+            polls = LongPolls(purgatory, margin_ms=500)
+            waiting = asyncio.ensure_future(
+                polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=30_000)
+            )
+            await until(lambda: purgatory.snapshot().parked)
+            timer.advance_clock(29_499)
+            assert 1 == purgatory.snapshot().parked
+            timer.advance_clock(1)
+            assert Outcome.EXPIRED is await waiting
+
+
+def test_jitter_spreads_deadlines():
+    """With a jitter, delays are spread over the last so many milliseconds before the margin, and never beyond them."""
+    polls = LongPolls(AsyncPurgatory("test"), margin_ms=500, jitter_ms=10)
+    delays = {polls.delay_ms(30_000) for _ in range(2_000)}
+    assert set(range(29_490, 29_501)) == delays
+    assert 0 == polls.delay_ms(100)
+
+
+@pytest.mark.parametrize("settings", [{"margin_ms": -1}, {"jitter_ms": 0.5}, {"retry_after_s": True}])
+def test_setting_that_cannot_work_is_refused(settings):
+    """Settings are whole numbers of at least 0."""
+    with pytest.raises(InvalidSetting, match=next(iter(settings))):
+        LongPolls(AsyncPurgatory("test"), **settings)
+
+
+def test_something_else_for_a_purgatory_is_refused():
+    """What is given to wait in is an ``AsyncPurgatory``."""
+    with pytest.raises(InvalidSetting, match="AsyncPurgatory"):
+        LongPolls("inbox")
+
+
+@on_loop
+async def test_lifespan_shuts_down():
+    """As an application's lifespan it shuts the purgatory down at the end."""
+    purgatory = AsyncPurgatory("test")
+    polls = LongPolls(purgatory)
+    async with polls.lifespan(Starlette()):
+        assert not purgatory.is_closed
+    assert purgatory.is_closed
+
+
+@on_loop
+async def test_metrics_are_a_route():
+    """``purgatory.metrics.app()`` answers as a route, under its own path, without a redirect."""
+    app = Starlette()
+    app.add_route("/metrics", metrics.app())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        answer = await client.get("/metrics")
+    assert 200 == answer.status_code
+    assert "# HELP purgatory_parked_operations" in answer.text
