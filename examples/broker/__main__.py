@@ -1,8 +1,8 @@
 """`python -m examples.broker`: one node, or a cluster of them on one machine.
 
 With `--replicas 3` this process starts three of itself, a node each, on ports that follow one another (or
-free ones, for `--port 0`), and stays to stop them. A node ends by itself when its standard input is closed,
-which is what happens when the process that started it dies, however it does.
+free ones, for `--port 0`), starts again what dies, and stays to stop them. A node ends by itself when its
+standard input is closed, which is what happens when the process that started it dies, however it does.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import structlog
 
 from examples.broker.broker import Broker
-from examples.broker.config import Config
-from examples.broker.log import Fsync
+from examples.broker.groups.settings import GroupSettings
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.service.config import Config
+from examples.broker.service.event_loop import run
+from examples.broker.storage.log import Fsync
+from examples.broker.supervisor import Supervisor
 
 __all__ = ["main"]
 
@@ -35,6 +39,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", type=int, default=1, help="of a topic made by being asked for (1)")
     parser.add_argument("--min-isr", type=int, default=1, help="in-sync replicas that acks=all needs (1)")
     parser.add_argument("--lag-ms", type=int, default=10_000, help="a replica behind for longer leaves the ISR")
+    parser.add_argument("--coordination", default="", help="zk://host:port/chroot; else the nodes share a file")
+    parser.add_argument("--session-ms", type=int, default=2_000, help="a node silent for longer is dead to the others")
+    parser.add_argument("--leader-rebalance-ms", type=int, default=5_000, help="preferred leaders again; 0: never")
     parser.add_argument("--rebalance-delay-ms", type=int, default=500, help="a new group waits for more members")
     parser.add_argument("--fsync", choices=[policy.value for policy in Fsync], default="interval")
     parser.add_argument("--frame-timeout-ms", type=int, default=30_000, help="a request must be whole by then")
@@ -57,14 +64,13 @@ def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -
 
     return Config(
         data=folder(options.data),
-        host=options.host,
-        node_id=node_id,
-        ports=ports,
+        cluster=Cluster(node_id, ports, options.host),
+        replication=ReplicationSettings(min_isr=options.min_isr, lag_ms=options.lag_ms, fsync=Fsync(options.fsync)),
+        groups=GroupSettings(initial_rebalance_delay_ms=options.rebalance_delay_ms),
+        coordination=options.coordination,
+        session_ms=options.session_ms,
+        rebalance_ms=options.leader_rebalance_ms,
         partitions=options.partitions,
-        min_isr=options.min_isr,
-        replica_lag_ms=options.lag_ms,
-        initial_rebalance_delay_ms=options.rebalance_delay_ms,
-        fsync=Fsync(options.fsync),
         frame_timeout_ms=options.frame_timeout_ms,
         max_request_bytes=options.max_request_bytes,
         metrics_port=nodes_own(options.metrics_port),
@@ -92,43 +98,12 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
     broker = Broker(config)
     await broker.start()
     beside = "".join(f", {what} on {url}" for what, url in broker.look_in.urls.items())
-    print(f"node {config.node_id} listens on {config.host}:{config.port}{beside}", flush=True)
+    here = config.cluster
+    print(f"node {here.node_id} listens on {here.host}:{here.port}{beside}", flush=True)
     await stop.wait()
     if watch_stdin:
         loop.remove_reader(0)
     await broker.stop()
-
-
-def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], arguments: list[str]) -> int:
-    """Start a process for each node; when one ends, or a signal comes, end the others."""
-    command = [sys.executable, "-m", "examples.broker", *arguments, "--ports", ",".join(map(str, ports))]
-    nodes = [
-        subprocess.Popen([*command, "--node-id", str(node)], stdin=subprocess.PIPE)  # noqa: S603 - ourselves
-        for node in range(1, len(ports) + 1)
-    ]
-    print(
-        "cluster:",
-        " ".join(f"{options.host}:{port}(pid {p.pid})" for port, p in zip(ports, nodes, strict=True)),
-        flush=True,
-    )
-
-    stopping = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopping
-        if stopping:
-            return  # a second signal would meet nodes that no longer handle it
-        stopping = True
-        for node in nodes:
-            if node.poll() is None:
-                node.terminate()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    code = nodes[0].wait()  # without the leader there is nothing to serve
-    stop()
-    codes = [code, *(node.wait() for node in nodes)]
-    return int(any(codes))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -154,9 +129,16 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.node_id is None and len(ports) > 1:
-        return _run_cluster(options, ports, arguments)
+        command = [sys.executable, "-m", "examples.broker", *arguments, "--ports", ",".join(map(str, ports))]
+        return Supervisor([[*command, "--node-id", str(node)] for node in config.cluster.nodes]).run(
+            lambda pids: print(
+                "cluster:",
+                " ".join(f"{options.host}:{port}(pid {pid})" for port, pid in zip(ports, pids, strict=True)),
+                flush=True,
+            )
+        )
     try:
-        asyncio.run(_run_node(config, watch_stdin=options.node_id is not None and not sys.stdin.isatty()))
+        run(_run_node(config, watch_stdin=options.node_id is not None and not sys.stdin.isatty()))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

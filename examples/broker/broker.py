@@ -3,8 +3,8 @@
 **Time.** All purgatories share one timer. Its executor is the event loop: what expires is run there, like a
 request, so nothing in the broker is ever touched by two threads. The timer's own thread only waits.
 
-**Stopping.** First no new clients; then the purgatories are shut down, which answers everything that waits;
-then the answers are written; then the logs are closed.
+**Stopping.** In a cluster, first every leadership moves away. Then no new clients; then the purgatories are shut
+down, which answers everything that waits; then the answers are written; then the logs are closed.
 """
 
 from __future__ import annotations
@@ -16,22 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from examples.broker.coordinator import Coordinator
-from examples.broker.coordinator_handlers import GroupHandlers
-from examples.broker.follower import Follower
-from examples.broker.handlers import RecordHandlers
-from examples.broker.log import Fsync
-from examples.broker.look_in import LookIn
-from examples.broker.replica_manager import ReplicaManager
-from examples.broker.server import Server
-from examples.broker.topics import TopicStore
+from examples.broker.groups.coordinator import Coordinator
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.topic_manager import TopicManager
+from examples.broker.service.cluster_handlers import ClusterHandlers
+from examples.broker.service.cluster_topic_handlers import ClusterTopicHandlers
+from examples.broker.service.config_handlers import ConfigHandlers
+from examples.broker.service.group_handlers import GroupHandlers
+from examples.broker.service.look_in import LookIn
+from examples.broker.service.membership import Membership
+from examples.broker.service.offset_handlers import OffsetHandlers
+from examples.broker.service.record_handlers import RecordHandlers
+from examples.broker.service.server import Server
+from examples.broker.service.topic_handlers import TopicHandlers
+from examples.broker.storage.log import Fsync
+from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
 from timer import SystemTimer, SystemTimerReaper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.broker.config import Config
+    from examples.broker.service.config import Config
 
 __all__ = ["Broker"]
 
@@ -66,6 +72,8 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._syncing = threading.Event()
         self._syncer: threading.Thread | None = None
+        self.membership: Membership | None = None
+        """This node's part in the cluster; a node alone has none."""
 
     async def start(self) -> None:
         """Open the logs, and listen.
@@ -77,27 +85,45 @@ class Broker:
         config = self.config
         executor = _OnLoop(loop, self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
-        self.store = TopicStore(config.data)
-        self.replicas = ReplicaManager(config, self.store, self.timer, self.actions)
-        self.coordinator = Coordinator(config, self.replicas, self.timer, self.actions)
-        handlers = RecordHandlers(config, self.replicas)
-        self.server.handlers |= handlers.table
-        self.server.handlers |= GroupHandlers(config, self.coordinator).table
+        self.store = TopicStore(config.data, keeps_topics=config.is_alone)
+        self.replicas = ReplicaManager(config.cluster, config.replication, self.store, self.timer, self.actions)
+        self.topics = TopicManager(self.replicas)
+        self.coordinator = Coordinator(
+            config.groups, self.replicas, self.topics, self.timer, self.actions, alone=config.is_alone
+        )
+        configs = ConfigHandlers(config, self.replicas, self.topics)
+        for handlers in (
+            RecordHandlers(config, self.replicas),
+            TopicHandlers(config, self.replicas, self.topics),
+            configs,
+            GroupHandlers(config, self.coordinator, self.replicas.metadata),
+            OffsetHandlers(self.coordinator.commits),
+        ):
+            self.server.handlers |= handlers.table
+        if not config.is_alone:
+            run_actions = self.server.run_actions
+            self.membership = Membership(config, self.replicas, self.coordinator, self.timer, run_actions)
+            configs.change = self.membership.change_settings
+            self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
+            self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table
         self.look_in = LookIn(config)
-        if config.fsync is Fsync.INTERVAL:
+        if config.replication.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
         await self.server.start()
         self._tasks.append(loop.create_task(self._keep_house()))
-        if not config.is_leader:
-            follower = Follower(config, self.replicas)
-            handlers.ask_leader_for = follower.want_topic
-            self._tasks.append(loop.create_task(follower.follow_topics()))
-            self._tasks.append(loop.create_task(follower.follow_records()))
-        _log.info("listening", node=config.node_id, host=config.host, port=config.port, data=str(config.data))
+        if self.membership is not None:
+            await self.membership.start()
+        _log.info(
+            "listening",
+            node=config.cluster.node_id,
+            host=config.cluster.host,
+            port=config.cluster.port,
+            data=str(config.data),
+        )
 
     def _sync(self) -> None:
-        while not self._syncing.wait(self.config.fsync_interval_ms / 1_000):
+        while not self._syncing.wait(self.config.replication.fsync_interval_ms / 1_000):
             self.replicas.sync()
 
     async def _keep_house(self) -> None:
@@ -116,7 +142,10 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what waits, and stop."""
-        _log.info("stopping", node=self.config.node_id)
+        _log.info("stopping", node=self.config.cluster.node_id)
+        if self.membership is not None:
+            await self.membership.leave()
+            await self.membership.close()
         self.server.stop_listening()
         for task in self._tasks:
             task.cancel()

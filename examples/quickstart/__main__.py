@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 
 import attrs
-import structlog
 
 from examples.quickstart.load import Load, Settings
 from examples.quickstart.looking import looked_at
@@ -76,6 +74,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # The library leaves logging to the program, and structlog shows everything until it is told.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     sys.exit(main())

@@ -1,9 +1,10 @@
-"""The whole story in a minute: a replicated broker, real clients, a follower that stops, and what was learned.
+"""The whole story in a minute: a replicated broker, real clients, a leader that is killed, and what was learned.
 
 Three processes of :mod:`examples.broker` replicate a topic on loopback. A client that nobody here wrote
-(confluent-kafka) produces to it with `acks=all` and long-polls it as a consumer group. In the middle one
-follower is stopped, as if its machine hung: writes that wait for it time out, until it is taken out of the
-in-sync replicas; resumed, it catches up and comes back.
+(confluent-kafka) produces to it with `acks=all` and long-polls it as a consumer group. In the middle a node
+is killed, which leads a third of the partitions and follows the others: writes that wait for it time out,
+until its session is over; then others lead what it led. Started again, it catches up, is in sync again, and
+leadership comes back to it.
 
 Then the books are balanced (is every acknowledged record there, once?), the clients' figures stand beside
 those of the purgatories, Spark makes a page of the journal, and the addresses are printed.
@@ -13,7 +14,7 @@ those of the purgatories, Spark makes a page of the journal, and the addresses a
     cluster      the processes, and that they end
     clients      the load
     ledger       what the clients saw
-    outage       the follower that stops, as a timeline
+    outage       the leader that is killed, as a timeline
     screen       the tables
     spark        the report
 

@@ -54,6 +54,14 @@ class Topic:
         sets = [set(partition.isrs) for partition in found]
         return set.intersection(*sets) if sets else None
 
+    def leaders(self) -> list[int] | None:
+        """Who leads each partition, -1 where nobody does; None if nobody says."""
+        try:
+            found = self._admin.list_topics(TOPIC, timeout=2).topics[TOPIC].partitions.values()
+        except KafkaException:
+            return None
+        return [partition.leader for partition in found]
+
     def _wait_for(self, partitions: int, replicas: set[int]) -> None:
         give_up = time.monotonic() + _PATIENCE_S
         while self.in_sync() != replicas:

@@ -1,18 +1,14 @@
 """Three broker processes on loopback, and that none outlives us, whatever happens.
 
 Each node is a process group of its own: Ctrl-C in the terminal reaches us alone, and we end the nodes when
-the clients have ended. If we are killed, the nodes find their standard input closed and end; a node that is
-stopped at that moment can't find anything, but its group is orphaned then, and the kernel sends orphaned
-stopped processes SIGHUP and SIGCONT.
+the clients have ended. If we are killed, the nodes find their standard input closed and end.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -39,12 +35,13 @@ class ClusterError(RuntimeError):
 
 
 class Cluster:
-    """Three nodes; node 1 leads, shows its purgatories and keeps a journal of them. A context manager."""
+    """Three nodes; node 1 shows its purgatories and keeps a journal of them. A context manager."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
         self._nodes: dict[int, subprocess.Popen[str]] = {}
+        self._killed: set[int] = set()
         self.ports = _free_ports(_REPLICAS)
         self.bootstrap = ",".join(f"{_HOST}:{port}" for port in self.ports)
         self.journal = folder / "journal"
@@ -71,7 +68,7 @@ class Cluster:
     def _start(self, node: int) -> None:
         command = [sys.executable, "-m", "examples.broker", "--node-id", str(node)]
         command += ["--ports", ",".join(map(str, self.ports)), "--data", str(self._folder / "data")]
-        command += ["--min-isr", "2", "--lag-ms", str(self._settings.lag_ms)]
+        command += ["--min-isr", "2", "--session-ms", str(self._settings.session_ms), "--leader-rebalance-ms", "500"]
         if node == 1:
             # The journal's folder is then `journal/node-1`: a cluster gives each node its own.
             command += ["--metrics-port", "0", "--console-port", "0", "--journal", str(self.journal)]
@@ -99,23 +96,25 @@ class Cluster:
             ClusterError: one isn't.
         """
         for node, process in self._nodes.items():
-            if process.poll() is not None:
+            if process.poll() is not None and node not in self._killed:
                 raise ClusterError(f"node {node} ended with {process.returncode}; its log is {self._log(node)}")
 
-    def stop(self, node: int) -> None:
-        """Have a node hang: its connections stay open, and nothing comes out of them. It hangs when this returns."""
+    def kill(self, node: int) -> None:
+        """Have a node die at once (SIGKILL). It is dead when this returns."""
+        self._killed.add(node)
         process = self._nodes[node]
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        process.kill()
+        process.wait()
+        _close_pipes(process)
 
-    def resume(self, node: int) -> None:
-        """Let it go on."""
-        self._nodes[node].send_signal(signal.SIGCONT)
+    def start_again(self, node: int) -> None:
+        """Have it live again; this doesn't wait until it does."""
+        self._start(node)
+        self._killed.discard(node)
 
     def close(self) -> None:
         """End all nodes, those that hang too. Harmless twice."""
         for process in self._nodes.values():
-            process.send_signal(signal.SIGCONT)
             process.terminate()
         give_up = time.monotonic() + _STOP_S
         for process in self._nodes.values():
@@ -124,10 +123,14 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
+            _close_pipes(process)
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The follower that stops, as a timeline: what is done to it, and what that does to the clients."""
+"""The leader that is killed, as a timeline: what is done to it, and what that does to the clients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["VICTIM", "Outage", "watch"]
 
 VICTIM = 3
+_PATIENCE_S = 30.0
 
 
 class Outage:
-    """Stops the follower and resumes it when it is time, and notes what changed, in seconds of the ledger."""
+    """Kills a leader and starts it again when it is time, and notes what changed, in seconds of the ledger."""
 
     def __init__(self, cluster: Cluster, settings: Settings, ledger: Ledger) -> None:
         self._cluster = cluster
@@ -29,35 +30,51 @@ class Outage:
         self._ledger = ledger
         self._in_sync: set[int] | None = None
         self._timed_out = False
+        self._led = 0
         self.stopped_s: float | None = None
         self.resumed_s: float | None = None
+        self.led_again_s: float | None = None
+        """When leadership came back; the story isn't over before."""
 
     def act(self, passed_s: float) -> str | None:
         """Do what is due; say what was done."""
         if self.stopped_s is None and passed_s >= self._settings.stop_at:
-            self._cluster.stop(VICTIM)
+            self._cluster.kill(VICTIM)
             self.stopped_s = self._ledger.now_s()
-            return f"node {VICTIM} is stopped; writes wait for it"
+            return f"node {VICTIM} is killed, which leads {self._led} of the partitions"
         if self.resumed_s is None and self.stopped_s is not None and passed_s >= self._settings.resume_at:
-            self._cluster.resume(VICTIM)
+            self._cluster.start_again(VICTIM)
             self.resumed_s = self._ledger.now_s()
-            return f"node {VICTIM} is resumed, and catches up"
+            return f"node {VICTIM} is started again, and catches up"
         return None
 
-    def notice(self, in_sync: set[int] | None) -> list[str]:
+    def notice(self, in_sync: set[int] | None, leaders: list[int] | None) -> list[str]:
         """What is new, in words."""
-        news = []
+        news = self._leadership(leaders)
         if not self._timed_out and self._ledger.verdicts[TIMED_OUT]:
             self._timed_out = True
             news.append(f"the first write is answered {TIMED_OUT}")
         if in_sync is not None and self._in_sync is not None and in_sync != self._in_sync:
             gone, back = self._in_sync - in_sync, in_sync - self._in_sync
             if gone:
-                news.append(f"node {_names(gone)} is no longer in sync: writes go on without it")
+                news.append(f"node {_names(gone)} is no longer in sync")
             if back:
                 news.append(f"node {_names(back)} is in sync again")
         self._in_sync = in_sync or self._in_sync
         return news
+
+    def _leadership(self, leaders: list[int] | None) -> list[str]:
+        if leaders is None:
+            return []
+        led, before, self._led = leaders.count(VICTIM), self._led, leaders.count(VICTIM)
+        if self.stopped_s is None or led == before:
+            return []
+        if not led and all(leader > 0 for leader in leaders):
+            return [f"what node {VICTIM} led is led by others now: writes go on"]
+        if led < before:
+            return []
+        self.led_again_s = self._ledger.now_s()
+        return [f"node {VICTIM} leads {led} of the partitions again"]
 
     def phase(self, sent_s: float) -> int:
         """Of a record sent then: 0 before the outage, 1 in it, 2 after it."""
@@ -77,11 +94,13 @@ def watch(
     outage = Outage(cluster, settings, ledger)
     began = time.monotonic()
     next_line = 0.0
-    while (passed := time.monotonic() - began) < settings.seconds or outage.resumed_s is None:
+    while (passed := time.monotonic() - began) < settings.seconds or (
+        outage.led_again_s is None and passed < settings.seconds + _PATIENCE_S
+    ):
         cluster.check()
         done = outage.act(passed)
         in_sync = topic.in_sync()
-        for news in [*([done] if done else []), *outage.notice(in_sync)]:
+        for news in [*([done] if done else []), *outage.notice(in_sync, topic.leaders())]:
             say(passed, f"  * {news}")
         if passed >= next_line:
             next_line = passed + 1

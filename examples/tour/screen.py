@@ -44,7 +44,7 @@ def clients(ledger: Ledger, outage: Outage) -> None:
     headings = ["writes with acks=all", "sent", "acknowledged", "timed out", "refused", "p50 ms", "p95", "p99", "max"]
     answers = ledger.answers()
     rows = []
-    for phase, name in enumerate(("all replicas in sync", "a follower stopped", "the follower resumed")):
+    for phase, name in enumerate(("all nodes alive", "a leader killed", "it is back")):
         mine = [answer for answer in answers if outage.phase(answer.sent_s) == phase]
         fine = sorted(answer.took_ms for answer in mine if answer.verdict == ACKNOWLEDGED)
         late = sum(answer.verdict == TIMED_OUT for answer in mine)
@@ -60,14 +60,14 @@ def clients(ledger: Ledger, outage: Outage) -> None:
 
 
 def purgatories(console_url: str) -> None:
-    """The leader's purgatories, as its console tells scripts."""
+    """The purgatories of a node that lived, as its console tells scripts."""
     with urllib.request.urlopen(f"{console_url}api/state", timeout=30) as response:  # noqa: S310 - our own, http
         state: dict[str, Any] = json.load(response)
     rows = [
         [each["id"], *(f"{each['totals'][count]:,}" for count in _COUNTS), f"{each['parked']:,}"]
         for each in state["purgatories"]
     ]
-    _table("What the leader's purgatories did", ["", *_COUNTS, "parked now"], rows)
+    _table("What the purgatories of node 1 did", ["", *_COUNTS, "parked now"], rows)
 
 
 def verdict(balance: Balance) -> str:

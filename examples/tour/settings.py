@@ -1,4 +1,4 @@
-"""How long the load lasts, when the follower stops, how much is sent."""
+"""How long the load lasts, when a leader is killed, how much is sent."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def _positive(_: object, attribute: attrs.Attribute[Any], value: float) -> None:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """Checked when made. A write times out well before a follower that hangs is given up, so that both are seen."""
+    """Checked when made. A write times out well before a dead node is given up, so that both are seen."""
 
     seconds: float = attrs.field(default=12.0, validator=_positive)
     """How long the load lasts."""
     rate: float = attrs.field(default=300.0, validator=_positive)
     """Records a second."""
     stop_at: float = attrs.field(validator=_positive)
-    """When the follower is stopped."""
+    """When a leader is killed."""
     resume_at: float = attrs.field(validator=_positive)
-    """When it is resumed."""
+    """When it is started again."""
     timeout_ms: int = attrs.field(default=1_000, validator=_positive)
     """How long a write waits for the replicas."""
-    lag_ms: int = attrs.field(default=2_500, validator=_positive)
-    """A replica behind for longer is no longer waited for."""
+    session_ms: int = attrs.field(default=2_500, validator=_positive)
+    """A node that is silent for longer is dead to the others."""
     partitions: int = attrs.field(default=6, validator=_positive)
     consumers: int = attrs.field(default=3, validator=_positive)
 
@@ -39,11 +39,11 @@ class Settings:
 
     @resume_at.default
     def _two_thirds(self) -> float:
-        return self.seconds * 0.7
+        return self.seconds * 0.6
 
     def __attrs_post_init__(self) -> None:
         if not self.stop_at < self.resume_at < self.seconds:
             raise ValueError(
-                f"the follower must stop before it is resumed, and be resumed before the end: "
+                f"the leader must be killed before it is started again, and that before the end: "
                 f"{self.stop_at:g} s, {self.resume_at:g} s, {self.seconds:g} s"
             )

@@ -1,4 +1,4 @@
-"""The page that Spark makes of the journal, by the command that anybody would use: `purgatory pipeline report`."""
+"""The page made of the journal, here and on Spark, by the command for everybody: `purgatory pipeline report`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["ReportError", "report", "what_is_missing"]
+import pyarrow.parquet as pq
+
+__all__ = ["ReportError", "equal_tables", "report", "what_is_missing"]
 
 _NEWEST_TOO_OLD = 16
 
@@ -35,13 +37,30 @@ def what_is_missing() -> str | None:
     return None
 
 
-def report(journal: Path, out: Path, log: Path) -> Path:
-    """Have the journal reported on, showing the steps; gives the page. What else Spark has to say goes to the log.
+def equal_tables(one: Path, other: Path) -> int:
+    """How many tables two reports have, which are the same in both.
 
     Raises:
-        ReportError: Spark ended without one.
+        ReportError: they aren't.
+    """
+    names = [{path.name for path in (each / "tables").iterdir()} for each in (one, other)]
+    differ = sorted(names[0] ^ names[1])
+    for name in sorted(names[0] & names[1]):
+        if not pq.read_table(one / "tables" / name).equals(pq.read_table(other / "tables" / name)):
+            differ.append(name)
+    if differ:
+        raise ReportError(f"the reports in {one} and {other} differ in {', '.join(differ)}")
+    return len(names[0])
+
+
+def report(journal: Path, out: Path, log: Path, engine: str = "auto") -> Path:
+    """Have the journal reported on, showing the steps; gives the page. What else there is to say goes to the log.
+
+    Raises:
+        ReportError: it ended without one.
     """
     command = [sys.executable, "-m", "purgatory", "pipeline", "report", "--journal", str(journal), "--out", str(out)]
+    command += ["--engine", engine]
     command += ["--expiry-normal", "InitialDelayedJoin"]  # it waits for members to come, and ends when its time is up
     # A process group of its own, so that nothing of it, the JVM included, is left if we are interrupted.
     process = subprocess.Popen(  # noqa: S603 - our own program

@@ -14,19 +14,22 @@ import attrs
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SATELLITES = ("metrics", "journal", "aio", "console")
+SATELLITES = ("metrics", "journal", "aio", "console", "otel")
 
-# What the core must not touch although the standard library has it: loops, sockets, files, processes, logs.
+# What the core must not touch although the standard library has it: loops, sockets, files, processes.
 NO_IO = frozenset(
     {
         *("asyncio", "selectors", "socket", "socketserver", "ssl", "http", "urllib", "smtplib"),
         *("io", "mmap", "pathlib", "shutil", "tempfile", "sqlite3"),
-        *("logging", "multiprocessing", "subprocess"),
+        *("multiprocessing", "subprocess"),
     }
 )
 
 # The modules of the journal that say how a record looks, and the only ones that the pipeline may know.
 RECORD_FORMAT = ("purgatory.journal.records",)
+
+# The rooms of the broker example: a module imports from its own room and from those named before it.
+ROOMS = ("coordination", "protocol", "storage", "replication", "groups", "controller", "service", "broker")
 
 
 @attrs.frozen
@@ -39,12 +42,14 @@ class Floor:
 
 
 HOUSE = {
-    "timer": Floor((), frozenset({"attr", "attrs"}), NO_IO),
-    "core": Floor(("timer",), frozenset({"attr", "attrs", "structlog"}), NO_IO),
+    "timer": Floor((), frozenset({"attr", "attrs"}), NO_IO | {"logging"}),
+    "core": Floor(("timer",), frozenset({"attr", "attrs", "structlog", "typing_extensions"}), NO_IO),
     **{name: Floor(("timer", "core")) for name in SATELLITES},
     "pipeline": Floor(()),
+    "testing": Floor(("timer", "core", "aio")),
+    "web": Floor(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
     "cli": Floor(("timer", "core", *SATELLITES, "pipeline")),
-    "examples": Floor(("timer", "core", *SATELLITES, "pipeline", "cli")),
+    "examples": Floor(("timer", "core", *SATELLITES, "web", "pipeline", "cli")),
     "tests": Floor(()),
 }
 
@@ -54,10 +59,12 @@ def floor_of(module: str) -> str:
     first, _, rest = module.partition(".")
     if first != "purgatory":
         return first
+    if rest.endswith("__main__"):
+        return "cli"
     second = rest.partition(".")[0]
-    if second in (*SATELLITES, "pipeline"):
+    if second in (*SATELLITES, "pipeline", "testing", "web"):
         return second
-    return "cli" if second in {"__main__", "_cli"} else "core"
+    return "cli" if second == "_cli" else "core"
 
 
 def imports(source: str, module: str, *, is_package: bool) -> list[str]:
@@ -93,6 +100,21 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return [f"{module} imports {name}" for name in imports(source, module, is_package=is_package) if not allowed(name)]
 
 
+def room_of(module: str) -> int:
+    """The place of a module of the broker example in the order of its rooms; what stands in no room is last."""
+    room = module.removeprefix("examples.broker").lstrip(".").partition(".")[0]
+    return ROOMS.index(room) if room in ROOMS else len(ROOMS)
+
+
+def wrong_ways(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """What a module of the broker example imports from a room that comes after its own."""
+    return [
+        f"{module} imports {name}"
+        for name in imports(source, module, is_package=is_package)
+        if name.startswith("examples.broker.") and room_of(name) > room_of(module)
+    ]
+
+
 SOURCES = sorted(path for package in ("timer", "purgatory", "examples") for path in (ROOT / package).rglob("*.py"))
 
 
@@ -104,6 +126,42 @@ def test_arrows(path):
     module = ".".join(parts[:-1] if is_package else parts)
 
     assert [] == violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
+
+
+BROKER = sorted((ROOT / "examples/broker").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", BROKER, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_rooms_of_the_broker(path):
+    """A module of the broker example imports only from its own room and from those before it."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    module = ".".join(parts[:-1] if is_package else parts)
+
+    assert [] == wrong_ways(path.read_text(encoding="utf-8"), module, is_package=is_package)
+
+
+def test_every_folder_of_the_broker_is_a_room():
+    """A folder that is in no room's place would be checked against nothing."""
+    folders = {path.relative_to(ROOT / "examples/broker").parts[0] for path in BROKER if path.parent.name != "broker"}
+
+    assert folders <= set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "count"),
+    [
+        ("examples.broker.protocol.wire", "from examples.broker.storage.log import Log", 1),
+        ("examples.broker.groups.coordinator", "if TYPE_CHECKING:\n    from ..service.config import Config", 1),
+        ("examples.broker.service.server", "from examples.broker.broker import Broker", 1),
+        ("examples.broker.service.server", "from examples.broker.protocol.wire import encode", 0),
+        ("examples.broker.broker", "from examples.broker.service.server import Server", 0),
+        ("examples.broker.__main__", "from examples.broker.broker import Broker", 0),
+    ],
+)
+def test_way_between_rooms(module, source, count):
+    """An import from a later room is reported, one from an earlier room is not."""
+    assert count == len(wrong_ways(source, module))
 
 
 def test_whole_house_is_read():
@@ -127,6 +185,8 @@ def test_whole_house_is_read():
         ("purgatory.metrics._collector", "from purgatory.journal import Journal"),
         ("purgatory.console._app", "from ..metrics import register"),
         ("purgatory.aio", "import purgatory.pipeline"),
+        ("purgatory.aio", "from purgatory.web import LongPolls"),
+        ("purgatory.web._polls", "from purgatory.metrics import app"),
         ("purgatory.pipeline.report", "from purgatory import DelayedOperation"),
         ("purgatory.pipeline.report", "from purgatory.journal.recordsmith import forge"),
         ("purgatory.pipeline.report", "from timer import SystemTimer"),
@@ -148,6 +208,7 @@ def test_violation_is_caught(module, source):
             "purgatory.metrics._collector",
             "import prometheus_client\nfrom .. import DelayedOperationPurgatory",
         ),
+        ("purgatory.web._polls", "import starlette\nfrom purgatory.aio import AsyncPurgatory"),
         ("purgatory.pipeline.report", f"import pyspark\nfrom {RECORD_FORMAT[0]} import Record"),
         ("examples.quickstart.load", "from purgatory.metrics import serve\nfrom timer import SystemTimer"),
     ],

@@ -45,6 +45,7 @@ def test_the_cycle_stands_beside_its_peers_and_the_floor():
     [
         lambda: bench_purgatory.cycle_by_keys(keys=(1, 3), **TINY),
         lambda: bench_purgatory.cycle_by_threads(**TINY),
+        lambda: bench_purgatory.cycle_by_rotation(numbers=(5, 1_200), **TINY),
         *[lambda per_key=per_key: bench_scale.grown((0, 100), per_key=per_key, **TINY) for per_key in (1, 10, None)],
         *[lambda place=place: bench_scale.hot_key(sizes=(1, 20), **TINY)[place] for place in range(3)],
     ],
@@ -61,10 +62,10 @@ def test_the_cycle_is_taken_apart(table):
 
 
 def test_the_streams_state_is_measured_by_stage():
-    """A bucket of each stage has its bytes, and its time with the collector at work and without."""
-    table = bench_state.buckets(50, rounds=1)
-    assert 2 == len(table.rows)
-    assert all(value > 0 for row in table.rows for value in row[1:])
+    """Each stage has its bytes, and an arrival its time with the collector at work and without."""
+    rows = list(bench_state.arrivals(50, rounds=1))
+    assert 2 == len(rows)
+    assert all(value > 0 for row in rows for value in row[1:])
     assert gc.isenabled()
 
 

@@ -1,11 +1,19 @@
 """The command `purgatory`."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from purgatory import _cli
+import purgatory
+from purgatory import DelayedOperationPurgatory, _cli
+from purgatory.journal import Journal
+from tests.support import Waiting
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_lists_the_commands(capsys):
@@ -22,15 +30,89 @@ def test_an_unknown_command_is_refused(arguments, capsys):
     assert "usage: purgatory COMMAND" in capsys.readouterr().err
 
 
-def test_a_part_without_its_extra_says_what_to_install(monkeypatch, capsys):
-    """Where an extra is missing, the message has the line that installs it."""
+#: Runs a command in an interpreter that has the base install and nothing else.
+BARE = """
+import sys
+missing = {missing!r}
 
-    def missing(name):
-        raise ModuleNotFoundError(f"No module named {name!r}")
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
-    monkeypatch.setattr(_cli.importlib, "import_module", missing)
-    assert 2 == _cli.main(["pipeline", "report"])
-    assert "pip install 'delayed-operation-purgatory[spark]'" in capsys.readouterr().err
+sys.meta_path.insert(0, Without())
+sys.argv = ["purgatory", *{arguments!r}]
+from purgatory._cli import main
+sys.exit(main())
+"""
+EXTRAS = ("pyspark", "pandas", "pyarrow", "google", "rich", "starlette", "uvicorn")
+
+
+def bare(*arguments, missing=EXTRAS):
+    """Run a command without what the extras bring."""
+    program = BARE.format(missing=missing, arguments=arguments)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "extra"),
+    [
+        (("pipeline", "report", "--journal", "{folder}", "--out", "{folder}/out"), "pyarrow", "spark"),
+        (("pipeline", "gen", "--out", "{folder}/new"), "pyarrow", "spark"),
+        (("journal", "verify", "{folder}"), "pyarrow", "spark"),
+        (("top", "http://127.0.0.1:9/"), "starlette", "console"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else value,
+)
+def test_missing_extra_is_named_in_one_line(arguments, module, extra, tmp_path):
+    """Where an extra is missing, at once or in the middle of a command, one line says what installs it."""
+    with Journal(tmp_path) as journal, DelayedOperationPurgatory("p", reaper_enabled=False) as waiting:
+        waiting.attach(journal.observer("p"))
+        waiting.try_complete_else_watch(Waiting(ready=True), ["k"])
+    done = bare(*(argument.format(folder=tmp_path) for argument in arguments))
+
+    assert 2 == done.returncode
+    assert (
+        f"purgatory {arguments[0]}: No module named {module!r}; "
+        f"install it with: pip install 'delayed-operation-purgatory[{extra}]'\n"
+    ) == done.stderr
+
+
+def test_system_that_lacks_something_is_named_in_one_line():
+    """What the standard library of a system doesn't have, no extra brings; the line says which systems do."""
+    done = bare("journal", "verify", ".", missing=("fcntl",))
+
+    assert (2, "purgatory journal: No module named 'fcntl'; this needs Linux or macOS\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
+def test_failing_import_of_our_own_is_no_matter_of_extras(monkeypatch):
+    """A broken module of the library itself isn't taken for a missing extra."""
+
+    def broken(name):
+        raise ImportError("cannot import name 'x'", name="purgatory.journal")
+
+    monkeypatch.setattr(_cli.importlib, "import_module", broken)
+    with pytest.raises(ImportError, match="cannot import name"):
+        _cli.main(["journal", "verify"])
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version_is_that_of_the_distribution(option, capsys):
+    """`purgatory --version` names the distribution and its version, which is ``purgatory.__version__``."""
+    assert 0 == _cli.main([option])
+    assert f"delayed-operation-purgatory {purgatory.__version__}\n" == capsys.readouterr().out
+
+
+def test_version_is_what_is_built():
+    """The version that a wheel of this tree carries is the package's own."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    source = project["tool"]["hatch"]["version"]
+
+    assert ["version"] == project["project"]["dynamic"]
+    assert purgatory.__version__ == re.search(source["pattern"], (ROOT / source["path"]).read_text("utf-8"))["version"]
 
 
 def test_the_rest_of_the_line_goes_to_the_part(tmp_path, capsys):

@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -14,7 +15,15 @@ import structlog.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS = ("help", "run", "test", "check", "cov", "bench", "docs", "soak", "clean")
-PAGES = ("README.md", "docs/concepts.md", "docs/guide.md", "docs/metrics.md", "docs/console.md", "docs/logging.md")
+PAGES = (
+    "README.md",
+    "docs/concepts.md",
+    "docs/guide.md",
+    "docs/metrics.md",
+    "docs/console.md",
+    "docs/logging.md",
+    "docs/asyncio.md",
+)
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 # Folders of one person's or one builder's machine, and indexes other than the public one. Put together from
@@ -56,11 +65,18 @@ def test_code_on_a_page_runs(page, number):
     run(source, page, line)
 
 
-def test_first_block_answers_as_the_readme_says():
-    """The first block answers the one who got mail, and at the end the one who got none."""
-    (source, line), *_ = blocks("README.md")
+@pytest.mark.parametrize("number", range(len(blocks("README.md"))))
+def test_blocks_print_what_the_readme_shows_and_nothing_else(number):
+    """In a program of its own, which configures nothing, a block prints what its comments show, and no word more."""
+    source, _ = blocks("README.md")[number]
+    shown = re.findall(r"#[^\n]*?((?:alice|bob) \[.*?\])", source)
 
-    assert "alice ['hello']\nbob []\n" == run(source, "README.md", line)
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert ["alice ['hello']", "bob []"] == shown if number == 0 else [] == shown
+    assert ("".join(f"{line}\n" for line in shown), "") == (done.stdout, done.stderr)
 
 
 def test_own_operation_takes_fifteen_lines():

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 ROOT = Path(__file__).parents[3]
 _numbers = itertools.count(1)
@@ -56,6 +57,7 @@ class Node:
                 stdout=subprocess.PIPE,
                 stderr=log,
             )
+        self.is_asked = self.is_paused = False
         line = self.process.stdout.readline()
         assert b"listens" in line, self.log
         return self
@@ -71,11 +73,25 @@ class Node:
                 return int(line.split()[1]) / 1024
         raise AssertionError("no such process")
 
+    is_paused = is_asked = False
+
+    @property
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None and not self.is_paused
+
     def pause(self):
+        self.is_paused = True
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self):
         self.process.send_signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def ask_to_stop(self):
+        if self.process is not None and self.process.poll() is None:
+            self.resume()
+            self.is_asked = True
+            self.process.terminate()
 
     def kill(self):
         self.process.kill()
@@ -85,7 +101,8 @@ class Node:
         """Stop in an orderly way and give the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
+            if not self.is_asked:  # a second signal could meet a process that no longer handles it
+                self.process.terminate()
             try:
                 self.process.wait(40)
             except subprocess.TimeoutExpired:
@@ -102,30 +119,58 @@ class Node:
 
 
 class Cluster:
-    """Broker nodes on loopback; node 1 leads."""
+    """Broker nodes on loopback; with sessions long enough for a busy machine, unless a test says otherwise."""
 
     def __init__(self, folder, replicas=1, options=()):
         ports = free_ports(replicas)
         self.ports = ports
-        self.bootstrap = f"127.0.0.1:{ports[0]}"
+        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
         self.nodes = {}
         for node in range(1, replicas + 1):
             arguments = ["--data", str(folder), "--ports", ",".join(map(str, ports)), "--node-id", str(node)]
-            arguments += ["--replicas", str(replicas), "--rebalance-delay-ms", "100", *options]
+            arguments += ["--replicas", str(replicas), "--rebalance-delay-ms", "100"]
+            arguments += ["--session-ms", "6000", *options]
             self.nodes[node] = Node(arguments, folder / f"node-{node}.log")
 
     def start(self):
         for node in self.nodes.values():
             node.start()
+        if len(self.nodes) > 1:
+            for port in self.ports:
+                self._wait_until_whole(f"127.0.0.1:{port}")
         return self
 
+    def _wait_until_whole(self, bootstrap):
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        deadline = time.monotonic() + 30
+        while len(admin.list_topics(timeout=10).brokers) < len(self.nodes):
+            assert time.monotonic() < deadline, "not every node knows all"
+            time.sleep(0.02)
+
     def stop(self):
+        for node in self.nodes.values():
+            node.ask_to_stop()
         codes = [node.stop() for node in self.nodes.values() if node.process is not None]
         assert set(codes) <= {0, -signal.SIGKILL}, codes
 
     @property
     def leader(self):
-        return self.nodes[1]
+        """The node that leads everything, where there is but one."""
+        (node,) = self.nodes.values()
+        return node
+
+    def leader_of(self, topic, partition=0, timeout=30, other_than=None):
+        """The node that leads a partition, as soon as there is one, and as soon as it is another."""
+        deadline = time.monotonic() + timeout
+        while True:
+            living = [str(port) for port, node in zip(self.ports, self.nodes.values(), strict=True) if node.is_running]
+            admin = AdminClient({"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in living), "log_level": 0})
+            found = admin.list_topics(timeout=10).topics.get(topic)
+            leader = found.partitions[partition].leader if found is not None and partition in found.partitions else -1
+            if leader > 0 and self.nodes[leader] is not other_than:
+                return self.nodes[leader]
+            assert time.monotonic() < deadline, f"nobody leads {topic}-{partition}"
+            time.sleep(0.05)
 
 
 @pytest.fixture

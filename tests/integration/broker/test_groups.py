@@ -221,6 +221,92 @@ def test_a_static_member_takes_its_place_back(broker, topic4):
         first.close()
 
 
+def test_static_members_share_and_keep_their_shares(broker, topic4):
+    """Static members live for longer than their sessions, and one that restarts gets its share back, undisturbed."""
+    moves = []
+
+    def static(name):
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": topic4,
+                "group.instance.id": name,
+                "session.timeout.ms": 3_000,
+                "heartbeat.interval.ms": 300,
+            }
+        )
+        consumer.subscribe([topic4], on_assign=lambda *_: moves.append(name), on_revoke=lambda *_: moves.append(name))
+        return consumer
+
+    def share(consumer):
+        return sorted(part.partition for part in consumer.assignment())
+
+    first, second = static("a"), static("b")
+    poll_until([first, second], lambda _: shares([first, second]) == [2, 2])
+    until = time.monotonic() + 4
+    poll_until([first, second], lambda _: time.monotonic() > until)
+    assert [2, 2] == shares([first, second])
+    before, of_first = share(second), share(first)
+    second.close()
+    moves.clear()
+    second = static("b")
+    try:
+        poll_until([first, second], lambda _: share(second) == before)
+        assert (["b"], of_first) == (moves, share(first))
+    finally:
+        first.close()
+        second.close()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_coordinator_that_restarts_disturbs_nobody(start_cluster, topic, how):
+    """Members of a group read on through a restart of the broker: nothing is read twice, and nobody joins anew."""
+    cluster = start_cluster(1)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(10)
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
+
+    def produce(first):
+        for number in range(first, first + 400):
+            producer.produce(topic, b"%d" % number, partition=number % 4)
+        assert 0 == producer.flush(30)
+
+    moves = []
+    members = []
+    for _ in range(2):
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": topic,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 10_000,
+                "heartbeat.interval.ms": 300,
+            }
+        )
+        consumer.subscribe([topic], on_assign=lambda *_: moves.append(1), on_revoke=lambda *_: moves.append(-1))
+        members.append(consumer)
+    try:
+        poll_until(members, lambda _: shares(members) == [2, 2])
+        produce(0)
+        found = poll_until(members, lambda found: 400 == len(found[0] + found[1]))
+        assert 400 == len(set(found[0] + found[1]))
+        moves.clear()
+        (cluster.leader.kill if how == "kill" else cluster.leader.stop)()  # nothing was committed
+        cluster.leader.start()
+        produce(400)
+        found = poll_until(members, lambda found: 400 <= len(found[0] + found[1]))
+        until = time.monotonic() + 1
+        late = poll_until(members, lambda _: time.monotonic() > until)
+        assert sorted(b"%d" % number for number in range(400, 800)) == sorted(sum(found + late, []))
+        assert ([], [2, 2]) == (moves, shares(members))
+        for consumer in members:
+            consumer.commit(asynchronous=False)
+    finally:
+        for consumer in members:
+            consumer.close()
+
+
 def test_offsets_outlive_the_broker(start_cluster, topic):
     """Committed offsets are there after the broker was killed and started again; so are the records."""
     cluster = start_cluster(1)

@@ -2,7 +2,9 @@ import threading
 
 import pytest
 
-from purgatory.journal import Journal, JournalClosed, JournalFormat, JournalLocked, Trace, label, read, verify
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory.journal import Journal, JournalClosed, JournalFormat, JournalLocked, Trace, read, verify
+from timer import MockTimer
 
 
 def test_record_holds_what_is_known_of_the_operation(tmp_path, operation, outcome):
@@ -17,7 +19,7 @@ def test_record_holds_what_is_known_of_the_operation(tmp_path, operation, outcom
         record.type,
         record.instance,
     )
-    assert (("orders-1", "consumer-1"), 250, 7) == (record.keys, record.delay_ms, record.checks)
+    assert (("(orders, 1)", "consumer-1"), 250, 7) == (record.keys, record.delay_ms, record.checks)
     assert ("expired", "ValueError: no bytes") == (record.outcome, record.error)
     assert 0 <= record.waited_us < 10_000_000
 
@@ -109,16 +111,11 @@ def test_closed_journal_refuses_a_flush_and_a_late_observer_harms_nobody(tmp_pat
     assert 0 == journal.close().written
 
 
-def test_key_whose_label_fails_costs_its_batch_not_the_journal(tmp_path, operation, outcome):
-    """Rows whose keys can't be named are counted as dropped, and the next ones are written."""
-
-    class Unspeakable:
-        def __str__(self):
-            raise RuntimeError("no name")
-
+def test_row_that_cannot_be_written_costs_its_batch_not_the_journal(tmp_path, operation, outcome):
+    """Rows of which one holds no number where one belongs are counted as dropped, and the next ones are written."""
     with Journal(tmp_path) as journal:
         observer = journal.observer("fetch")
-        observer.finished(operation(keys=(Unspeakable(),)), outcome.SATISFIED, None)
+        observer.finished(operation(checks="seven"), outcome.SATISFIED, None)
         assert journal.flush()
         observer.finished(operation(), outcome.SATISFIED, None)
     assert (1, 1) == (journal.stats().written, journal.stats().dropped)
@@ -130,22 +127,25 @@ def test_trace_holds_needs_and_events(tmp_path, operation, outcome):
         observer = trace.observer("produce", needs=lambda op: dict(zip(op.keys, (42, 7), strict=True)))
         parked, immediate = operation(1), operation(2)
         observer.parked(parked)
-        trace.event(("orders", 1), 42)
+        trace.event("produce", ("orders", 1), 42)
         observer.finished(parked, outcome.SATISFIED, None)
         observer.finished(immediate, outcome.IMMEDIATE, None)
     rows = list(read(tmp_path))
     assert ["operation", "event", "operation"] == [row.kind for row in rows]
-    assert (("orders-1", "consumer-1"), (42, 7)) == (rows[0].keys, rows[0].levels)
-    assert (("orders-1",), (42,)) == (rows[1].keys, rows[1].levels)
+    assert (("(orders, 1)", "consumer-1"), (42, 7)) == (rows[0].keys, rows[0].levels)
+    assert ("produce", ("(orders, 1)",), (42,)) == (rows[1].purgatory, rows[1].keys, rows[1].levels)
     assert 2 == len({row.operation for row in rows if row.kind == "operation"})
+    assert ["DelayedFetch", "", "DelayedFetch"] == [row.type for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"), [("a", "a"), (7, "7"), (("orders", 3), "orders-3"), ("x" * 300, "x" * 199 + "…")]
-)
-def test_label(key, expected):
-    """A key is named by its text, a tuple by its parts, and no name is longer than 200 characters."""
-    assert expected == label(key)
+def test_names_are_not_given_again_after_a_restart(tmp_path, operation):
+    """Operations that are not named by the service have names of their own, in each run of it."""
+    for _ in range(2):
+        with Trace(tmp_path) as trace:
+            observer = trace.observer("produce", needs=lambda op: dict.fromkeys(op.keys, 1))
+            for _ in range(3):
+                observer.parked(operation(1))
+    assert 6 == len({row.operation for row in read(tmp_path)})
 
 
 @pytest.mark.parametrize("options", [{"capacity": 0}, {"when_full": "explode"}, {"sync": "maybe"}, {"interval_ms": 0}])
@@ -171,7 +171,7 @@ def test_a_tuple_is_one_key_and_two_keys_are_two(tmp_path, operation, outcome):
         observer = journal.observer("fetch")
         for keys in ((("a", "b"),), ("a", "b"), ("a",), ()):
             observer.finished(operation(keys=keys), outcome.SATISFIED, None)
-    assert [("a-b",), ("a", "b"), ("a",), ()] == [record.keys for record in read(tmp_path)]
+    assert [("(a, b)",), ("a", "b"), ("a",), ()] == [record.keys for record in read(tmp_path)]
 
 
 def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
@@ -194,3 +194,28 @@ def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
         ("Other", "expired", "ValueError: no", 5, 1),
         ("DelayedFetch", "expired", None, 7, 3),
     ] == found
+
+
+def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
+    """Its record says when it was parked, and how long it might wait in all, what it was put off by included."""
+
+    class Lease(DelayedOperation):
+        def try_complete(self):
+            return False
+
+        def on_complete(self):
+            """Nothing to do."""
+
+    timer = MockTimer()
+    with Journal(tmp_path) as journal:
+        observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=1_767_225_600 * 10**9)
+        with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
+            lease = Lease(100)
+            timer.advance_clock(7)
+            leases.try_complete_else_watch(lease, ["k"])
+            timer.advance_clock(60)
+            assert lease.extend(100)
+            timer.advance_clock(100)
+    (record,) = read(tmp_path)
+    assert ("expired", 160, 160_000) == (record.outcome, record.delay_ms, record.waited_us)
+    assert 1_767_225_600_007_000 == record.created

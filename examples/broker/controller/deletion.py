@@ -1,0 +1,122 @@
+"""Deleting topics: told to every replica, and done only once every one has let go.
+
+    asked for       /admin/delete_topics/orders; nobody is told any longer that the topic exists
+    started         every replica on a live node is told to remove its records
+    all answered    the topic leaves the tree, all of it in one write
+    a node is dead  the topic stays, half deleted and invisible, until the node is back and has let go too
+
+A topic that is being moved waits until it has arrived. Called on the controller's thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.controller import layout
+from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.coordination import Delete, NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from examples.broker.controller.duties import Duties
+    from examples.broker.coordination import Operation
+    from examples.broker.replication.partition import Key
+
+__all__ = ["Deletion"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Deletion:
+    """What is to be deleted, and how far that is."""
+
+    def __init__(self, duties: Duties) -> None:
+        self._duties = duties
+        self._context = duties.context
+
+    def look(self) -> None:
+        """Take on what is asked for."""
+        for topic in self._duties.store.children(layout.DELETIONS):
+            if topic in self._context.assignments:
+                self._context.deletions.add(topic)
+            else:
+                _log.warning("no such topic to delete", topic=topic)
+                self._duties.writer.write([Delete(f"{layout.DELETIONS}/{topic}")])
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do what can be done now."""
+        for topic in sorted(self._context.deletions):
+            moving = any(key[0] == topic for key in self._context.reassignments)
+            if topic in self._context.assignments and not moving:
+                self._go_on_with(topic)
+
+    def _go_on_with(self, topic: str) -> None:
+        context, duties = self._context, self._duties
+        states = {replica: context.replica_state(replica) for replica in context.replicas_of_topic(topic)}
+        if states and all(state is ReplicaState.DELETION_SUCCESSFUL for state in states.values()):
+            self._finish(topic)
+            return
+        if any(context.partition_state(key) is not PartitionState.NON_EXISTENT for key in context.partitions_of(topic)):
+            for target in (PartitionState.OFFLINE, PartitionState.NON_EXISTENT):
+                keys = context.partitions_of(topic)
+                known = [key for key in keys if context.partition_state(key) is not PartitionState.NON_EXISTENT]
+                duties.partitions.move(known, target)
+            duties.requests.metadata(context.partitions_of(topic))
+        # To begin, or to begin again with those that a dead node has kept from it.
+        at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
+        ready = [r for r, state in states.items() if state in at_rest and r[1] in context.brokers]
+        duties.replicas.move([r for r in ready if states[r] is not ReplicaState.OFFLINE], ReplicaState.OFFLINE)
+        duties.replicas.move(ready, ReplicaState.DELETION_STARTED)
+
+    def answered(self, node: int, outcomes: Iterable[tuple[Key, bool]]) -> None:
+        """A node said which replicas it has removed, or not."""
+        for key, removed in outcomes:
+            replica = (key, node)
+            if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED:
+                target = ReplicaState.DELETION_SUCCESSFUL if removed else ReplicaState.DELETION_INELIGIBLE
+                self._duties.replicas.move([replica], target)
+                if not removed:
+                    _log.warning("a replica couldn't be deleted", key=key, node=node)
+        self.go_on_finished()
+
+    def node_died(self, node: int) -> None:
+        """What this node was to remove, it will have to be asked again for."""
+        started = [
+            replica
+            for replica in self._context.replicas_on([node])
+            if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED
+        ]
+        self._duties.replicas.move(started, ReplicaState.DELETION_INELIGIBLE)
+
+    def go_on_finished(self) -> None:
+        """Finish the topics of which nothing is left."""
+        for topic in sorted(self._context.deletions):
+            replicas = self._context.replicas_of_topic(topic)
+            gone = ReplicaState.DELETION_SUCCESSFUL
+            if replicas and all(self._context.replica_state(replica) is gone for replica in replicas):
+                self._finish(topic)
+
+    def _finish(self, topic: str) -> None:
+        context, duties = self._context, self._duties
+        paths = []
+        for key in context.partitions_of(topic):
+            paths += [layout.state_path(key), layout.partition_path(key)]
+        paths += [f"{layout.topic_path(topic)}/partitions", layout.topic_path(topic), layout.config_path(topic)]
+        paths.append(f"{layout.DELETIONS}/{topic}")
+        duties.unwatch(topic)
+        operations: list[Operation] = [Delete(path) for path in paths if self._is_there(path)]
+        duties.writer.write(operations)
+        duties.replicas.move(context.replicas_of_topic(topic), ReplicaState.NON_EXISTENT)
+        context.forget_topic(topic)
+        _log.info("topic deleted", topic=topic)
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._duties.store.get(path)
+        except NoNode:
+            return False
+        return True

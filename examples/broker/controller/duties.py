@@ -1,0 +1,368 @@
+"""What the active controller does, for one term of office: a method for each kind of event.
+
+    brokers_changed       a node came, went, or came back     elect in place of the dead, tell the newcomers
+    topics_changed        a topic was created                 elect its first leaders
+    topic_changed         a topic was given more partitions   the same for those
+    deletions_changed, reassignments_changed, preferred_changed     somebody asked
+    isr_changed           a leader changed in-sync replicas   tell all; a move may go on
+    configs_changed       a topic's setting was changed       unclean elections may be possible now
+    rebalance             every now and then                  give leadership back to the preferred replicas
+    shut_down             a node is about to stop             elect in place of it beforehand
+    elect                 somebody asked by the API
+
+Every method reads what it needs from the tree and may be called at any time, however often: an event that failed
+half-way is made good by the next one that looks. Called on the controller's thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.controller import layout
+from examples.broker.controller.deletion import Deletion
+from examples.broker.controller.partition_machine import PartitionMachine
+from examples.broker.controller.reassignment import Reassignment
+from examples.broker.controller.replica_machine import ReplicaMachine
+from examples.broker.controller.requests import Requests
+from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.controller.writer import Writer
+from examples.broker.coordination import Delete, NoNode, Set
+from examples.broker.protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from examples.broker.controller.context import Context
+    from examples.broker.controller.requests import Channel
+    from examples.broker.coordination import Store, Watch
+    from examples.broker.replication.partition import Key
+
+__all__ = ["Duties"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Duties:
+    """One term of office.
+
+    Args:
+        node_id: this node.
+        store: where the cluster's state lives.
+        context: fresh, with the epoch of this term.
+        channel: how to reach the other nodes.
+        put: puts an event into the controller's queue, to be handled in this term only.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        store: Store,
+        context: Context,
+        channel: Channel,
+        put: Callable[[str, Callable[[], None]], None],
+    ) -> None:
+        self.store = store
+        self.context = context
+        self._put = put
+        self.writer = Writer(store, context)
+        self.requests = Requests(node_id, context, channel)
+        self.partitions = PartitionMachine(context, store, self.writer, self.requests)
+        self.replicas = ReplicaMachine(context, self.partitions, self.requests)
+        self.deletion = Deletion(self)
+        self.reassignment = Reassignment(self)
+        self._watches: list[Watch] = []
+        self._topic_watches: dict[str, Watch] = {}
+
+    # -- the term
+
+    def begin(self) -> None:
+        """Load everything, and take up what a controller before this one has left."""
+        store = self.store
+        for path, kind, handler in (
+            (layout.IDS, "brokers", self.brokers_changed),
+            (layout.TOPICS, "topics", self.topics_changed),
+            (layout.DELETIONS, "deletions", self.deletions_changed),
+            (layout.ISR_CHANGES, "isr", self.isr_changed),
+        ):
+            self._watches.append(store.watch_children(path, self._event(kind, handler)))
+        for path, kind, handler in (
+            (layout.REASSIGNMENTS, "reassignments", self.reassignments_changed),
+            (layout.PREFERRED, "preferred", self.preferred_changed),
+            (layout.CONFIG_CHANGES, "configs", self.configs_changed),
+        ):
+            self._watches.append(store.watch(path, self._event(kind, handler)))
+        self._load()
+        self._settle()
+
+    def end(self) -> None:
+        """Watch no more; the memory of this term is not used again."""
+        for watch in (*self._watches, *self._topic_watches.values()):
+            watch.cancel()
+
+    def _event(self, kind: str, handler: Callable[[], None]) -> Callable[[], None]:
+        return lambda: self._put(kind, handler)
+
+    def _load(self) -> None:
+        context = self.context
+        context.brokers = self._read_brokers()
+        for topic in self.store.children(layout.TOPICS):
+            self._load_topic(topic)
+        context.deletions = set(self.store.children(layout.DELETIONS)) & context.assignments.keys()
+        for key in context.partitions():
+            if self.partitions.refresh(key) is None:
+                context.partition_states[key] = PartitionState.NEW
+            else:
+                online = context.has_leader(key)
+                context.partition_states[key] = PartitionState.ONLINE if online else PartitionState.OFFLINE
+            for node in context.replicas_of(key):
+                alive = ReplicaState.ONLINE if node in context.brokers else ReplicaState.OFFLINE
+                context.replica_states[key, node] = alive
+
+    def _settle(self) -> None:
+        """Tell every node everything, and move what isn't where it should be."""
+        context = self.context
+        self.requests.metadata([key for key in context.partitions() if key in context.leaderships])
+        living = [(key, node) for key, node in context.replicas_on(context.brokers) if key[0] not in context.deletions]
+        self.replicas.move(living, ReplicaState.ONLINE)
+        self._elect_missing()
+        dead = [replica for replica in context.replica_states if replica[1] not in context.brokers]
+        self.replicas.move(dead, ReplicaState.OFFLINE)
+        self.reassignments_changed()
+        self.deletions_changed()
+        self.preferred_changed()
+        self.isr_changed()
+
+    def _elect_missing(self) -> None:
+        context = self.context
+        wanting = (PartitionState.NEW, PartitionState.OFFLINE)
+        keys = [
+            key
+            for key in context.partitions()
+            if context.partition_state(key) in wanting and key[0] not in context.deletions
+        ]
+        self.partitions.move(keys, PartitionState.ONLINE)
+
+    # -- nodes
+
+    def _read_brokers(self) -> dict[int, layout.BrokerInfo]:
+        found = {}
+        for name in self.store.children(layout.IDS):
+            try:
+                found[int(name)] = layout.BrokerInfo.read(int(name), self.store.get(f"{layout.IDS}/{name}").data)
+            except NoNode:
+                continue  # it has just gone; the watch will say so
+            except (ValueError, TypeError) as error:
+                _log.error("a node's registration makes no sense", name=name, reason=str(error))
+        return found
+
+    def brokers_changed(self) -> None:
+        """Nodes came, went, or came back so fast that only their incarnation tells."""
+        context = self.context
+        now = self._read_brokers()
+        before = dict(context.brokers)
+        dead = {node for node, info in before.items() if now.get(node) != info}
+        come = {node for node, info in now.items() if before.get(node) != info}
+        if dead:
+            _log.info("nodes lost", nodes=sorted(dead))
+            context.brokers = {node: info for node, info in before.items() if node not in dead}
+            context.leaving -= dead
+            self._bury(dead)
+        if come:
+            _log.info("nodes found", nodes=sorted(come))
+            context.brokers = now
+            self._welcome(come)
+
+    def _bury(self, dead: Collection[int]) -> None:
+        context = self.context
+        for node in dead:
+            self.deletion.node_died(node)
+        headless = [key for key, known in context.leaderships.items() if known.leader in dead]
+        self._move_known(headless, PartitionState.OFFLINE)
+        self._elect_missing()
+        at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
+        replicas = [r for r in context.replicas_on(dead) if context.replica_state(r) in at_rest]
+        self.replicas.move(replicas, ReplicaState.OFFLINE)
+        self.requests.metadata()
+
+    def _move_known(self, keys: Iterable[Key], target: PartitionState) -> None:
+        known = (PartitionState.ONLINE, PartitionState.OFFLINE)
+        self.partitions.move([key for key in keys if self.context.partition_state(key) in known], target)
+
+    def _welcome(self, come: Collection[int]) -> None:
+        context = self.context
+        self.requests.metadata(context.leaderships, nodes=come)
+        self.requests.metadata()
+        back = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
+        replicas = [
+            replica
+            for replica in context.replicas_on(come)
+            if replica[0][0] not in context.deletions and context.replica_state(replica) in back
+        ]
+        self.replicas.move(replicas, ReplicaState.ONLINE)
+        self._elect_missing()
+        self.reassignment.go_on()
+        self.deletion.go_on()
+
+    def shut_down(self, node: int) -> list[Key]:
+        """Move every leadership away from a node that is about to stop; give what it leads still."""
+        context = self.context
+        if node not in context.brokers:
+            return []
+        context.leaving.add(node)
+        led = [key for key, known in context.leaderships.items() if known.leader == node]
+        movable = [key for key in led if len(context.replicas_of(key)) > 1 and key[0] not in context.deletions]
+        self.partitions.move(movable, PartitionState.ONLINE, self.partitions.elect_successor)
+        followed = [r for r in context.replicas_on([node]) if context.leaderships[r[0]].leader != node]
+        at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
+        self.replicas.move([r for r in followed if context.replica_state(r) in at_rest], ReplicaState.OFFLINE)
+        return [key for key in movable if context.leaderships[key].leader == node]
+
+    # -- topics
+
+    def _load_topic(self, topic: str) -> None:
+        if topic not in self._topic_watches:
+            changed = self._event("topic", lambda: self.topic_changed(topic))
+            self._topic_watches[topic] = self.store.watch(layout.topic_path(topic), changed)
+        try:
+            assignment = layout.assignment_of(self.store.get(layout.topic_path(topic)).data)
+        except NoNode:
+            return
+        except (ValueError, TypeError) as error:
+            _log.error("a topic's assignment makes no sense", topic=topic, reason=str(error))
+            return
+        self.context.assignments[topic] = assignment
+        self.context.configs[topic] = self._read_config(topic)
+
+    def _read_config(self, topic: str) -> dict[str, str]:
+        try:
+            return layout.config_of(self.store.get(layout.config_path(topic)).data)
+        except NoNode:
+            return {}
+        except (ValueError, TypeError) as error:
+            _log.error("a topic's settings make no sense", topic=topic, reason=str(error))
+            return {}
+
+    def unwatch(self, topic: str) -> None:
+        """Hear no more of a topic that goes."""
+        watch = self._topic_watches.pop(topic, None)
+        if watch is not None:
+            watch.cancel()
+
+    def topics_changed(self) -> None:
+        """Topics were created; those that this controller deleted it has forgotten already."""
+        names = set(self.store.children(layout.TOPICS))
+        for topic in sorted(names - self.context.assignments.keys()):
+            self._load_topic(topic)
+            self._create(self.context.partitions_of(topic))
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic has more partitions, perhaps."""
+        context = self.context
+        if topic not in context.assignments or topic in context.deletions:
+            return
+        known = dict(context.assignments[topic])
+        self._load_topic(topic)
+        new = {index: nodes for index, nodes in context.assignments[topic].items() if index not in known}
+        # What is known stays: only a reassignment changes it, and that is this controller's own doing.
+        context.assignments[topic] = {**known, **new}
+        self._create([(topic, index) for index in sorted(new)])
+
+    def _create(self, keys: list[Key]) -> None:
+        context = self.context
+        self.partitions.move(keys, PartitionState.NEW)
+        replicas = [(key, node) for key in keys for node in context.replicas_of(key)]
+        self.replicas.move(replicas, ReplicaState.NEW)
+        self.partitions.move(keys, PartitionState.ONLINE)
+        for target, living in ((ReplicaState.ONLINE, True), (ReplicaState.OFFLINE, False)):
+            self.replicas.move([r for r in replicas if (r[1] in context.brokers) is living], target)
+
+    def write_assignment(self, key: Key, nodes: tuple[int, ...]) -> None:
+        """Write which nodes have a partition."""
+        topic, index = key
+        assignment = {**self.context.assignments[topic], index: nodes}
+        self.writer.write([Set(layout.topic_path(topic), layout.write_assignment(assignment))])
+        self.context.assignments[topic] = assignment
+
+    def configs_changed(self) -> None:
+        """Settings were changed."""
+        for topic in self.context.assignments:
+            self.context.configs[topic] = self._read_config(topic)
+        self._elect_missing()
+
+    def deletions_changed(self) -> None:
+        """Topics are to be deleted."""
+        self.deletion.look()
+
+    def reassignments_changed(self) -> None:
+        """Partitions are to be elsewhere."""
+        self.reassignment.look()
+
+    # -- leaders
+
+    def isr_changed(self) -> None:
+        """Leaders changed in-sync replicas: tell all, and see whether somebody waited for that."""
+        names = self.store.children(layout.ISR_CHANGES)
+        if not names:
+            return
+        keys: set[Key] = set()
+        for name in names:
+            try:
+                keys.update(layout.keys_of(self.store.get(f"{layout.ISR_CHANGES}/{name}").data))
+            except (NoNode, ValueError, TypeError) as error:
+                _log.warning("a notification is dropped", name=name, reason=str(error))
+        known = [key for key in keys if self.context.replicas_of(key) and self.partitions.refresh(key) is not None]
+        self.requests.metadata(known)
+        self.reassignment.go_on()
+        self.writer.write_each([[Delete(f"{layout.ISR_CHANGES}/{name}")] for name in names])
+
+    def preferred_changed(self) -> None:
+        """Partitions are to be led by their preferred leaders."""
+        try:
+            keys = layout.keys_of(self.store.get(layout.PREFERRED).data)
+        except NoNode:
+            return
+        except (ValueError, TypeError) as error:
+            _log.warning("an election that makes no sense is dropped", reason=str(error))
+            keys = []
+        self.elect(keys)
+        self.writer.write([Delete(layout.PREFERRED)])
+
+    def rebalance(self) -> None:
+        """Give leadership back to preferred replicas that are alive and in sync."""
+        away = [
+            key
+            for key, known in self.context.leaderships.items()
+            if self.context.replicas_of(key)[:1] not in ((), (known.leader,))
+            and self.context.replicas_of(key)[0] in known.isr
+            and key not in self.context.reassignments
+        ]
+        self.elect(away)
+
+    def elect(self, keys: Iterable[Key], *, unclean: bool = False) -> dict[Key, ErrorCode]:
+        """Elect the preferred leaders, or leaders for partitions that have none; give how it went for each."""
+        context = self.context
+        results: dict[Key, ErrorCode] = {}
+        wanted = []
+        for key in dict.fromkeys(keys):
+            if not context.replicas_of(key) or key[0] in context.deletions:
+                results[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif context.has_leader(key) if unclean else self._is_preferred(key):
+                results[key] = ErrorCode.ELECTION_NOT_NEEDED
+            else:
+                wanted.append(key)
+        strategy = self.partitions.elect_unclean if unclean else self.partitions.elect_preferred
+        arrived = self.partitions.move(wanted, PartitionState.ONLINE, strategy)
+        failed = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        for key in wanted:
+            results[key] = ErrorCode.NONE if key in arrived else failed
+        return results
+
+    def _is_preferred(self, key: Key) -> bool:
+        known = self.context.leaderships.get(key)
+        return known is not None and known.leader == self.context.replicas_of(key)[0]
+
+    def stopped(self, node: int, outcomes: Iterable[tuple[Key, bool]]) -> None:
+        """A node answered which replicas it has removed."""
+        self.deletion.answered(node, outcomes)

@@ -1,0 +1,47 @@
+"""The room of the cluster's shared state: a tree of nodes behind one small interface, kept in two ways."""
+
+from __future__ import annotations
+
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import (
+    ANY,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EphemeralParent,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SessionChange,
+    SessionLost,
+    Set,
+    Store,
+    StoreError,
+    Unreachable,
+    Watch,
+)
+
+__all__ = [
+    "ANY",
+    "BadVersion",
+    "Check",
+    "Create",
+    "Delete",
+    "EmbeddedStore",
+    "EphemeralParent",
+    "NoNode",
+    "Node",
+    "NodeExists",
+    "NotEmpty",
+    "Operation",
+    "SessionChange",
+    "SessionLost",
+    "Set",
+    "Store",
+    "StoreError",
+    "Unreachable",
+    "Watch",
+]

@@ -1,0 +1,264 @@
+"""The store of a cluster on several machines: Apache ZooKeeper, through kazoo (the extra `[zookeeper]`).
+
+The interface is ZooKeeper's own in small, so that most calls are one call there. What this module adds:
+
+- **Watches that stay.** ZooKeeper's go off once, and are gone with the connection. Here one that went off is set again
+  *before* its callback is told; what changes in between sets it off again, so a change is told at least once:
+
+      node changes -> event -> `exists` with the watch again -> callback -> the callback's owner reads
+                                          ^ a change from here on is a new event
+
+  After a connection that was lost and came back, and with a new session, all of them are set and told.
+- **Session and connection**, kept apart as kazoo's documentation asks. SUSPENDED: the connection is away, the session
+  may live on; calls fail with `Unreachable`, and nobody should act on what he knew. Connected again within the session:
+  RESUMED. LOST: the session is over; kazoo begins a new one by itself, which is told as ESTABLISHED.
+- **One exception each.** kazoo's errors become the store's; a call that takes longer than a session is `Unreachable`.
+
+A path such as `zk://10.0.0.1:2181,10.0.0.2:2181/orders` puts the whole tree under `/orders`, which is made.
+
+**Threads.** kazoo calls its listeners on threads of its own, where one must not wait for it. They only put a note into
+a queue; the store's thread takes the notes one by one, sets watches and calls back.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
+
+from examples.broker.coordination.store import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EphemeralParent,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionChange,
+    SessionLost,
+    Set,
+    StoreError,
+    Unreachable,
+    Watch,
+    check_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kazoo.protocol.states import WatchedEvent
+
+    from examples.broker.coordination.store import Operation
+
+__all__ = ["ZooKeeperStore"]
+
+_log = structlog.get_logger(__name__)
+_ERRORS: dict[type[Exception], tuple[type[StoreError], str]] = {
+    kz.NoNodeError: (NoNode, "there is no such node, or none to create it under"),
+    kz.NodeExistsError: (NodeExists, "it is there already"),
+    kz.BadVersionError: (BadVersion, "it has another version"),
+    kz.NotEmptyError: (NotEmpty, "there are nodes below it"),
+    kz.NoChildrenForEphemeralsError: (EphemeralParent, "its parent is ephemeral"),
+    kz.ConnectionClosedError: (Unreachable, "the connection is closed"),
+    kz.SessionExpiredError: (SessionLost, "the session is over"),
+}
+_UNDONE = (kz.RolledBackError, kz.RuntimeInconsistency)
+"""What the other operations of a failed transaction say."""
+
+
+def _translated(error: Exception, path: str) -> StoreError:
+    for kind, (ours, message) in _ERRORS.items():
+        if isinstance(error, kind):
+            return ours(path, message)
+    return Unreachable(path, repr(error))
+
+
+class _Watch:
+    """A watch that is set again whenever it went off, until cancelled."""
+
+    def __init__(self, store: ZooKeeperStore, path: str, callback: Callable[[], None], *, below: bool) -> None:
+        self._store = store
+        self.path = path
+        self.callback = callback
+        self.below = below
+
+    def went_off(self, event: WatchedEvent) -> None:
+        """Take an event from kazoo; that of a lost connection has no path and is dealt with by the listener."""
+        if event.path is not None:
+            self._store.notes.put(self)
+
+    def cancel(self) -> None:
+        """Call back no more; the event that ZooKeeper still holds for it will be dropped."""
+        self._store.watches.discard(self)
+
+
+class ZooKeeperStore:
+    """A session with a ZooKeeper service.
+
+    Args:
+        hosts: `host:port`, with commas between, and the chroot behind the last if there is one.
+        session_ms: how long this process may be silent before its session ends; the service has a say in it.
+    """
+
+    def __init__(self, hosts: str, *, session_ms: int = 2_000) -> None:
+        if session_ms < 1:
+            raise ValueError(f"session_ms must be 1 or more, got {session_ms}")
+        servers, slash, chroot = hosts.partition("/")
+        if not servers:
+            raise ValueError(f"an address looks like host:2181/chroot, got {hosts!r}")
+        if chroot:
+            check_path(None, None, f"/{chroot}")
+        self.on_session: Callable[[SessionChange], None] = lambda _: None
+        self.watches: set[_Watch] = set()
+        self.notes: queue.SimpleQueue[_Watch | str | None] = queue.SimpleQueue()
+        """What the thread is to do: a watch that went off, a state of kazoo's, or None to end."""
+        self._timeout_s = session_ms / 1_000
+        self._servers = servers
+        self._chroot = slash + chroot
+        self._client: Any = KazooClient(
+            hosts, timeout=self._timeout_s, connection_retry={"max_tries": -1, "max_delay": 0.5}
+        )
+        self._client.add_listener(self.notes.put)
+        self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
+        self._begun = False
+        """Whether a session is under way, as far as was told."""
+        self._ready = threading.Event()
+
+    # -- the session
+
+    def start(self) -> None:
+        """Connect, and begin a session.
+
+        Raises:
+            Unreachable: if the service can't be had within ten seconds.
+        """
+        try:
+            if self._chroot:
+                self._make_chroot()
+            self._client.start(timeout=10)
+        except (KazooTimeoutError, kz.KazooException) as error:
+            self._client.close()
+            raise Unreachable("", f"no ZooKeeper at {self._servers}: {error!r}") from error
+        self._thread.start()
+        self._ready.wait(10)
+
+    def _make_chroot(self) -> None:
+        client = KazooClient(self._servers, timeout=max(self._timeout_s, 5))
+        try:
+            client.start(timeout=10)
+            client.ensure_path(self._chroot)
+        finally:
+            client.stop()
+            client.close()
+
+    def close(self) -> None:
+        """End the session at once."""
+        self.notes.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+        self._client.stop()
+        self._client.close()
+
+    # -- calls
+
+    def get(self, path: str) -> Node:
+        """Read a node."""
+        check_path(None, None, path)
+        data, stat = self._wait(path, self._client.get_async(path))
+        return Node(data, stat.version)
+
+    def children(self, path: str) -> list[str]:
+        """Give the names below a node."""
+        check_path(None, None, path)
+        return sorted(self._wait(path, self._client.get_children_async(path)))
+
+    def multi(self, operations: Sequence[Operation]) -> None:
+        """Do all or nothing."""
+        transaction = self._client.transaction()
+        for operation in operations:
+            match operation:
+                case Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
+                case Set(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path, version):
+                    transaction.delete(path, version)
+                case Check(path, version):
+                    transaction.check(path, version)
+        results = self._wait("", transaction.commit_async())
+        for operation, result in zip(operations, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, _UNDONE):
+                raise _translated(result, operation.path)
+
+    def _wait(self, path: str, result: Any) -> Any:
+        try:
+            return result.get(timeout=max(self._timeout_s, 1))
+        except (kz.KazooException, KazooTimeoutError) as error:
+            raise _translated(error, path) from error
+
+    # -- watches
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        """Watch a node."""
+        return self._add_watch(_Watch(self, path, callback, below=False))
+
+    def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
+        """Watch the names below a node."""
+        return self._add_watch(_Watch(self, path, callback, below=True))
+
+    def _add_watch(self, watch: _Watch) -> Watch:
+        check_path(None, None, watch.path)
+        self._set(watch)
+        self.watches.add(watch)
+        return watch
+
+    def _set(self, watch: _Watch) -> None:
+        ask = self._client.get_children_async if watch.below else self._client.exists_async
+        self._wait(watch.path, ask(watch.path, watch=watch.went_off))
+
+    # -- the thread
+
+    def _run(self) -> None:
+        while (note := self.notes.get()) is not None:
+            try:
+                if isinstance(note, _Watch):
+                    self._tell(note)
+                else:
+                    self._take_state(note)
+            except Unreachable as error:
+                _log.warning("ZooKeeper can't be reached", error=str(error))  # the listener's next note sets all again
+            except Exception:  # noqa: BLE001 - contained
+                _log.exception("a callback failed")
+
+    def _tell(self, watch: _Watch) -> None:
+        if watch not in self.watches:
+            return
+        try:
+            self._set(watch)
+        except NoNode:
+            self.watches.discard(watch)  # names below a node that is gone: told once more, and no longer watched
+        except SessionLost:
+            return  # the new session's note will see to it
+        watch.callback()
+
+    def _take_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            change = SessionChange.RESUMED if self._begun else SessionChange.ESTABLISHED
+        else:
+            change = SessionChange.LOST if state == KazooState.LOST else SessionChange.SUSPENDED
+        self._begun = change is not SessionChange.LOST
+        _log.info("session", change=change.value)
+        try:
+            self.on_session(change)
+        finally:
+            self._ready.set()
+        if change in (SessionChange.RESUMED, SessionChange.ESTABLISHED):
+            for watch in list(self.watches):
+                self._tell(watch)

@@ -1,0 +1,172 @@
+"""What groups have committed: storing it, giving it, and forgetting it, with the group itself where it is asked for.
+
+Each commit is answered when the replicas have it (see `store`). Belongs to the broker's loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from examples.broker.groups.group import Group, GroupState, Member
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from examples.broker.groups.known_groups import KnownGroups
+    from examples.broker.groups.sessions import Sessions
+    from examples.broker.groups.settings import GroupSettings
+    from examples.broker.groups.store import GroupStore
+    from examples.broker.groups.values import Commit, Identity
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.topic_manager import TopicManager
+
+    Codes = Mapping[Key, ErrorCode]
+
+__all__ = ["Commits"]
+
+
+class Commits:
+    """Offsets of groups.
+
+    Args:
+        settings: limits.
+        groups: the groups that this node coordinates.
+        store: where offsets are written.
+        sessions: a member's commit is a sign of life.
+        topics: which topics there are.
+    """
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        groups: KnownGroups,
+        store: GroupStore,
+        sessions: Sessions,
+        topics: TopicManager,
+    ) -> None:
+        self._settings = settings
+        self._groups = groups
+        self._store = store
+        self._sessions = sessions
+        self._topics = topics
+
+    def commit(
+        self, group_id: str, who: Identity, offsets: Mapping[Key, Commit], answer: Callable[[Codes], None]
+    ) -> None:
+        """Store offsets, of a member or (generation -1) of a client that only uses the name.
+
+        Raises:
+            BrokerError: if it may not commit.
+        """
+        group = self._groups.find(group_id)
+        if group is None:
+            if who.generation >= 0:
+                raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
+            group = self._groups.make(group_id)
+        with group.lock:
+            if who.generation >= 0 or group.members:
+                member = group.member_of_generation(who)
+                if group.state is GroupState.COMPLETING:
+                    raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+                self._sessions.renew(group, member)
+            codes = {key: self._refusal(key, commit) for key, commit in offsets.items()}
+            accepted = {key: commit for key, commit in offsets.items() if codes[key] is ErrorCode.NONE}
+
+            def stored(code: ErrorCode) -> None:
+                answer(codes | dict.fromkeys(accepted, code))
+                self._groups.forget_if_unused(group)
+
+            self._store.commit(group, accepted, stored)
+
+    def _refusal(self, key: Key, commit: Commit) -> ErrorCode:
+        topic = self._topics.topics.get(key[0])
+        if topic is None or not 0 <= key[1] < topic.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if len((commit.metadata or "").encode()) > self._settings.max_metadata_bytes:
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return ErrorCode.NONE
+
+    def committed(self, group_id: str) -> Mapping[Key, Commit]:
+        """Give all that a group has committed.
+
+        Raises:
+            BrokerError: if this node doesn't coordinate.
+        """
+        group = self._groups.find(group_id)
+        return group.offsets if group is not None else {}
+
+    def delete_group(self, group_id: str, answer: Callable[[ErrorCode], None]) -> None:
+        """Forget a group without members, offsets and all.
+
+        Raises:
+            BrokerError: if there is no such group, or it has members.
+        """
+        group = self._deletable(group_id)
+        with group.lock:
+            if group.members or group.pending:
+                raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
+
+            def stored(code: ErrorCode) -> None:
+                self._groups.forget_if_unused(group)
+                answer(code)
+
+            self._store.forget(group, list(group.offsets), stored)
+
+    def delete_offsets(self, group_id: str, keys: Collection[Key], answer: Callable[[Codes], None]) -> None:
+        """Forget offsets of topics that no member reads at present.
+
+        Raises:
+            BrokerError: if there is no such group, or it has members that aren't consumers.
+        """
+        group = self._deletable(group_id)
+        with group.lock:
+            if group.members and group.protocol_type != "consumer":
+                raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
+            codes = {key: self._deletion_refusal(group, key) for key in keys}
+            allowed = [key for key in keys if codes[key] is ErrorCode.NONE]
+
+            def stored(code: ErrorCode) -> None:
+                answer(codes | dict.fromkeys(allowed, code))
+                self._groups.forget_if_unused(group)
+
+            self._store.forget(group, [key for key in allowed if key in group.offsets], stored)
+
+    def _deletion_refusal(self, group: Group, key: Key) -> ErrorCode:
+        topic = self._topics.topics.get(key[0])
+        if topic is None or not 0 <= key[1] < topic.partitions:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if any(_may_read(member, key[0]) for member in group.members.values()):
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        return ErrorCode.NONE
+
+    def _deletable(self, group_id: str) -> Group:
+        group = self._groups.find(group_id)
+        if group is None:
+            raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
+        return group
+
+
+def _may_read(member: Member, topic: str) -> bool:
+    """Tell whether a member subscribed to a topic; one whose words can't be read may have."""
+    found = [_subscriptions(metadata) for metadata in member.protocols.values()]
+    return any(topics is None or topic in topics for topics in found)
+
+
+def _subscriptions(metadata: bytes) -> list[str] | None:
+    """Read which topics a consumer has subscribed to: a version, then the names. None if it can't be read."""
+    names = []
+    try:
+        _, count = struct.unpack_from(">hi", metadata)
+        position = 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            name = metadata[position + 2 : position + 2 + length]
+            if len(name) != length:
+                return None
+            names.append(name.decode())
+            position += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return names

@@ -1,0 +1,298 @@
+"""The group coordinator: moves groups through their states, and answers members when it is their time.
+
+What waits: a rebalance for its members (`delayed_join`), a generation for its assignments (`delayed_sync`),
+a session for a sign of life (`delayed_heartbeat`), a write to the offsets topic for the replicas
+(`delayed_produce`, under the group's lock). Each method here is one event; it changes the group and says whose
+key is to be checked. Checks of joins and syncs go through the action queue; a session is renewed on the spot.
+
+Belongs to the broker's loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from examples.broker.groups.admission import Admission
+from examples.broker.groups.commits import Commits
+from examples.broker.groups.delayed_join import DelayedJoin, InitialDelayedJoin
+from examples.broker.groups.delayed_sync import DelayedSync
+from examples.broker.groups.group import Group, GroupState, Member
+from examples.broker.groups.known_groups import KnownGroups
+from examples.broker.groups.sessions import Sessions
+from examples.broker.groups.store import GroupStore
+from examples.broker.groups.values import Identity, Joined
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.storage.topics import OFFSETS_TOPIC
+from purgatory import DelayedOperationPurgatory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from examples.broker.groups.delayed_heartbeat import DelayedHeartbeat
+    from examples.broker.groups.settings import GroupSettings
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.replication.topic_manager import TopicManager
+    from purgatory import ActionQueue
+    from timer import Timer
+
+    AnswerJoin = Callable[[Joined], None]
+    AnswerSync = Callable[[ErrorCode, bytes], None]
+
+__all__ = ["Coordinator"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Coordinator:
+    """All groups, and the three purgatories of what waits for them."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        replicas: ReplicaManager,
+        topics: TopicManager,
+        timer: Timer,
+        actions: ActionQueue,
+        *,
+        alone: bool = True,
+    ) -> None:
+        def purgatory(name: str) -> DelayedOperationPurgatory[Any]:
+            return DelayedOperationPurgatory(name, timer=timer, broker_id=replicas.cluster.node_id)
+
+        self.settings = settings
+        self.actions = actions
+        self.joins: DelayedOperationPurgatory[DelayedJoin] = purgatory("join")
+        self.syncs: DelayedOperationPurgatory[DelayedSync] = purgatory("sync")
+        self.heartbeats: DelayedOperationPurgatory[DelayedHeartbeat] = purgatory("heartbeat")
+        self.sessions = Sessions(self.heartbeats, self._session_expired)
+        self.store = GroupStore(replicas, topics, write_timeout_ms=settings.offset_commit_timeout_ms)
+        self.groups = KnownGroups(self.store, alone=alone)
+        self.admission = Admission(settings, self.groups, self.store, self.sessions, rebalance=self._rebalance)
+        self.commits = Commits(settings, self.groups, self.store, self.sessions, topics)
+        if alone and replicas.partitions.get((OFFSETS_TOPIC, 0)) is not None:
+            for _ in self.take_over((OFFSETS_TOPIC, 0)):
+                pass
+
+    # -- groups that come and go with the leadership of their partition
+
+    def take_over(self, key: Key) -> Iterator[None]:
+        """Load the groups of a partition that this node leads now, a short step at a time."""
+        groups: dict[str, Group] = {}
+        for found in self.store.load(key):
+            groups = found
+            yield
+        if not self.store.is_here(key):
+            return
+        self.groups.take_over(key, groups)
+        _log.info("groups loaded", key=key, groups=len(groups))
+        for group in groups.values():
+            # Their members know nothing of our absence: they have a whole session to say so.
+            for member in group.members.values():
+                self.sessions.renew(group, member)
+
+    def let_go(self, key: Key) -> None:
+        """Forget the groups of a partition that this node leads no more, and tell whoever waits to ask elsewhere."""
+        for group in self.groups.let_go(key):
+            with group.lock:
+                for purgatory in (self.joins, self.syncs):
+                    purgatory.cancel_for_key(group.group_id)
+                for member in (*group.members.values(), *group.pending.values()):
+                    self.sessions.end(group, member)
+                    answer_join, member.answer_join = member.answer_join, None
+                    answer_sync, member.answer_sync = member.answer_sync, None
+                    if answer_join is not None:
+                        answer_join(Joined(ErrorCode.NOT_COORDINATOR, member.member_id))
+                    if answer_sync is not None:
+                        answer_sync(ErrorCode.NOT_COORDINATOR, b"")
+                group.state = GroupState.DEAD
+            _log.info("group let go", group=group.group_id)
+
+    def shut_down(self) -> None:
+        """Take sessions and rebalances out unexpired: a broker that stops throws no member out."""
+        for purgatory in (self.joins, self.syncs, self.heartbeats):
+            purgatory.shutdown("cancel")
+
+    # -- rebalance
+
+    def _rebalance(self, group: Group, reason: str) -> None:
+        """Begin a rebalance, or go on with the one that is under way."""
+        if group.state is GroupState.PREPARING:
+            self._check_join(group)
+            return
+        for member in group.members.values():
+            if member.answer_sync is not None:
+                self._answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS, b"")
+        was_empty = group.state is GroupState.EMPTY
+        group.state = GroupState.PREPARING
+        group.unsynced.clear()
+        self.actions.add(self.syncs.check_and_complete, group.group_id)
+        _log.info("rebalance", group=group.group_id, generation=group.generation, reason=reason)
+        if was_empty and self.settings.initial_rebalance_delay_ms:
+            self._wait_for_newcomers(group, group.rebalance_timeout_ms)
+        else:
+            self._wait_for_members(group)
+
+    def _wait_for_members(self, group: Group) -> None:
+        operation = DelayedJoin(group, group.rebalance_timeout_ms, self._end_join)
+        self.joins.try_complete_else_watch(operation, [group.group_id])
+
+    def _wait_for_newcomers(self, group: Group, remaining_ms: int) -> None:
+        group.newcomers = False
+        delay_ms = min(self.settings.initial_rebalance_delay_ms, remaining_ms)
+        operation = InitialDelayedJoin(
+            group,
+            delay_ms,
+            max(remaining_ms - delay_ms, 0),
+            prolong=self._wait_for_newcomers,
+            end=self._end_join,
+        )
+        self.joins.try_complete_else_watch(operation, [group.group_id])
+
+    def _end_join(self, group: Group) -> None:
+        """The join phase is over: those who joined are the new generation; static members keep their places."""
+        for member in [x for x in group.members.values() if x.answer_join is None and x.instance_id is None]:
+            self.sessions.end(group, member)
+            group.remove(member.member_id)
+        if group.members and not group.elect_joined_leader():
+            self._wait_for_members(group)  # nobody is here to lead; sessions will end it, if nobody comes
+            return
+        group.generation += 1
+        if not group.members:
+            group.state = GroupState.EMPTY
+            group.protocol = ""
+            if group.is_stored and group.offsets:
+                self.store.save(group)
+            self.groups.forget_if_unused(group)
+            return
+        group.state = GroupState.COMPLETING
+        group.protocol = group.choose_protocol()
+        group.unsynced = set(group.members)
+        for member in list(group.members.values()):
+            answer, member.answer_join = member.answer_join, None
+            member.assignment = b""
+            self.sessions.renew(group, member)
+            if answer is not None:
+                answer(group.joined(member))
+        operation = DelayedSync(group, group.rebalance_timeout_ms, self._sync_expired)
+        self.syncs.try_complete_else_watch(operation, [group.group_id])
+
+    # -- sync
+
+    def sync(self, group_id: str, who: Identity, assignments: Mapping[str, bytes], answer: AnswerSync) -> None:
+        """A member wants its assignment; the leader brings everybody's.
+
+        Raises:
+            BrokerError: if it isn't a member of this generation.
+        """
+        group = self.groups.existing(group_id)
+        with group.lock:
+            member = group.member_of_generation(who)
+            if group.state is GroupState.PREPARING:
+                raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+            group.unsynced.discard(member.member_id)
+            if group.state is GroupState.STABLE:
+                self.sessions.renew(group, member)
+                answer(ErrorCode.NONE, member.assignment)
+            else:
+                member.answer_sync = answer
+                self.sessions.renew(group, member)
+                if member.member_id == group.leader_id:
+                    self._assign(group, assignments)
+            self.actions.add(self.syncs.check_and_complete, group.group_id)
+
+    def _assign(self, group: Group, assignments: Mapping[str, bytes]) -> None:
+        """Store the generation with its assignments, and then tell them."""
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        generation = group.generation
+
+        def stored(code: ErrorCode) -> None:
+            if group.generation != generation or group.state is not GroupState.COMPLETING:
+                return  # the next rebalance began meanwhile, and answered those who waited
+            if code is ErrorCode.NONE:
+                group.state = GroupState.STABLE
+            for member in list(group.members.values()):
+                if member.answer_sync is not None:
+                    self._answer_sync(group, member, code, member.assignment if code is ErrorCode.NONE else b"")
+            if code is not ErrorCode.NONE:
+                self._rebalance(group, f"the assignment could not be stored: {code.name}")
+
+        self.store.save(group, stored)
+
+    def _answer_sync(self, group: Group, member: Member, code: ErrorCode, assignment: bytes) -> None:
+        answer, member.answer_sync = member.answer_sync, None
+        assert answer is not None
+        self.sessions.renew(group, member)
+        answer(code, assignment)
+
+    def _sync_expired(self, group: Group, generation: int) -> None:
+        with group.lock:
+            if group.generation == generation:
+                for member_id in list(group.unsynced):
+                    self._remove(group, member_id, "never came for its assignment")
+
+    # -- sessions
+
+    def heartbeat(self, group_id: str, who: Identity) -> ErrorCode:
+        """A member says that it is alive; give what it is to know.
+
+        Raises:
+            BrokerError: if it isn't a member of this generation.
+        """
+        group = self.groups.existing(group_id)
+        with group.lock:
+            member = group.member_of_generation(who)
+            self.sessions.renew(group, member)
+            preparing = group.state is GroupState.PREPARING
+            return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
+
+    def _session_expired(self, group: Group, member: Member) -> None:
+        with group.lock:
+            if group.state is GroupState.DEAD or (member.heartbeat is not None and member.heartbeat.heard):
+                return
+            if group.pending.pop(member.member_id, None) is not None:
+                self._check_join(group)
+                self.groups.forget_if_unused(group)
+            else:
+                self._remove(group, member.member_id, "its session expired")
+
+    def leave(self, group_id: str, who: Identity) -> None:
+        """A member goes; one that is named by its instance id alone is sent away, by whoever may.
+
+        Raises:
+            BrokerError: if it isn't a member.
+        """
+        group = self.groups.existing(group_id)
+        with group.lock:
+            pending = group.pending.pop(who.member_id, None)
+            if pending is not None:
+                self.sessions.end(group, pending)
+                self._check_join(group)
+                self.groups.forget_if_unused(group)
+                return
+            if who.instance_id is not None and not who.member_id:
+                who = Identity(group.static.get(who.instance_id, ""), instance_id=who.instance_id)
+            member = group.member(who)
+            self.sessions.end(group, member)
+            self._remove(group, member.member_id, "left")
+
+    def _remove(self, group: Group, member_id: str, reason: str) -> None:
+        member = group.remove(member_id)
+        if member is None:
+            return
+        # Nobody else will answer what it still waits for; and what comes behind on its connection waits for that.
+        if member.answer_join is not None:
+            member.answer_join(Joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+        if member.answer_sync is not None:
+            member.answer_sync(ErrorCode.UNKNOWN_MEMBER_ID, b"")
+        _log.info("member gone", group=group.group_id, member=member_id, reason=reason)
+        if group.state is GroupState.PREPARING:
+            self._check_join(group)
+        else:
+            self._rebalance(group, f"{member_id}: {reason}")
+
+    def _check_join(self, group: Group) -> None:
+        self.actions.add(self.joins.check_and_complete, group.group_id)

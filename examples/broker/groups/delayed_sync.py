@@ -1,0 +1,50 @@
+"""A new generation, waiting until every member has come for its assignment.
+
+- **watched under**: the group's id
+- **checked when**: a member asks for its assignment, leaves or is lost, or the next rebalance begins
+- **completes when**: all members of the generation asked, or the generation is over
+- **at expiry**, after the rebalance timeout: those that never asked are removed, and the rest rebalance
+
+The assignments are answered one by one as they are known; this operation only guards against a member,
+above all the leader, that joins and is never heard of again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from examples.broker.groups.group import Group
+
+__all__ = ["DelayedSync"]
+
+
+class DelayedSync(DelayedOperation):
+    """Watches over the sync phase of one generation.
+
+    Args:
+        group: the group; its lock is the operation's.
+        delay_ms: how long members may take.
+        expire: removes the members that are missing.
+    """
+
+    __slots__ = ("_expire_group", "_generation", "_group")
+
+    def __init__(self, group: Group, delay_ms: int, expire: Callable[[Group, int], None]) -> None:
+        super().__init__(delay_ms, lock=group.lock)
+        self._group = group
+        self._generation = group.generation
+        self._expire_group = expire
+
+    def try_complete(self) -> bool:
+        """Complete if nobody is missing, or it doesn't matter any more."""
+        over = self._group.generation != self._generation
+        return (over or not self._group.unsynced) and self.force_complete()
+
+    def on_expiration(self) -> None:
+        """Remove who is missing."""
+        self._expire_group(self._group, self._generation)

@@ -1,0 +1,48 @@
+"""Sessions of group members: renewed by every sign of life, lost when there is none for too long.
+
+A session is a chain of `DelayedHeartbeat`s, one parked at a time. Renewing completes the one that waits and parks
+the next; ending completes it and parks none. Belongs to the broker's loop; called with the group's lock held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.broker.groups.delayed_heartbeat import DelayedHeartbeat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from examples.broker.groups.group import Group, Member
+    from purgatory import DelayedOperationPurgatory
+
+__all__ = ["Sessions"]
+
+
+class Sessions:
+    """Parks what expires a member's session.
+
+    Args:
+        purgatory: where the heartbeats wait.
+        lost: called when a member was silent for its session timeout, with the group's lock free.
+    """
+
+    def __init__(
+        self,
+        purgatory: DelayedOperationPurgatory[DelayedHeartbeat],
+        lost: Callable[[Group, Member], None],
+    ) -> None:
+        self._purgatory = purgatory
+        self._lost = lost
+
+    def renew(self, group: Group, member: Member) -> None:
+        """A sign of life: begin the session anew."""
+        self.end(group, member)
+        member.heartbeat = DelayedHeartbeat(group, member, self._lost)
+        self._purgatory.try_complete_else_watch(member.heartbeat, [(group.group_id, member.member_id)])
+
+    def end(self, group: Group, member: Member) -> None:
+        """The member needs no session any more."""
+        if member.heartbeat is not None:
+            member.heartbeat.heard = True
+            self._purgatory.check_and_complete((group.group_id, member.member_id))

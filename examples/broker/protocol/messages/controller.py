@@ -1,0 +1,216 @@
+"""Messages between the controller and the other nodes, and those by which leaders are asked for and checked."""
+
+from __future__ import annotations
+
+import attrs
+
+from examples.broker.protocol.wire import (
+    Boolean,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    NullableString,
+    String,
+    array,
+    since,
+)
+
+__all__ = [
+    "ControlledShutdownRequest",
+    "ControlledShutdownResponse",
+    "ElectLeadersRequest",
+    "ElectLeadersResponse",
+    "ElectedPartition",
+    "ElectedTopic",
+    "EpochEndOfPartition",
+    "EpochEndOfTopic",
+    "EpochOfPartition",
+    "EpochOfTopic",
+    "LeaderAndIsrRequest",
+    "LeaderAndIsrResponse",
+    "LiveBroker",
+    "OffsetForLeaderEpochRequest",
+    "OffsetForLeaderEpochResponse",
+    "PartitionOutcome",
+    "PartitionState",
+    "RemainingPartition",
+    "StopReplicaRequest",
+    "StopReplicaResponse",
+    "StoppedPartition",
+    "TopicToElect",
+    "UpdateMetadataRequest",
+    "UpdateMetadataResponse",
+]
+
+# --- from the controller: who leads, what everybody knows, what to let go ---------------------------------------
+
+
+@attrs.define
+class PartitionState:
+    """One partition's leadership, as the controller tells it."""
+
+    topic: String = ""
+    partition: Int32 = 0
+    controller_epoch: Int32 = 0
+    leader: Int32 = -1
+    leader_epoch: Int32 = 0
+    isr: list[Int32] = array()
+    version: Int32 = 0
+    replicas: list[Int32] = array()
+
+
+@attrs.define
+class LiveBroker:
+    broker_id: Int32 = 0
+    host: String = ""
+    port: Int32 = 0
+
+
+@attrs.define
+class LeaderAndIsrRequest:
+    controller_id: Int32 = 0
+    controller_epoch: Int32 = 0
+    states: list[PartitionState] = array()
+    live_leaders: list[LiveBroker] = array()
+
+
+@attrs.define
+class PartitionOutcome:
+    topic: String = ""
+    partition: Int32 = 0
+    error_code: Int16 = 0
+
+
+@attrs.define
+class LeaderAndIsrResponse:
+    error_code: Int16 = 0
+    partitions: list[PartitionOutcome] = array()
+
+
+@attrs.define
+class StoppedPartition:
+    topic: String = ""
+    partition: Int32 = 0
+
+
+@attrs.define
+class StopReplicaRequest:
+    controller_id: Int32 = 0
+    controller_epoch: Int32 = 0
+    delete: Boolean = False
+    partitions: list[StoppedPartition] = array()
+
+
+@attrs.define
+class StopReplicaResponse:
+    error_code: Int16 = 0
+    partitions: list[PartitionOutcome] = array()
+
+
+@attrs.define
+class UpdateMetadataRequest:
+    controller_id: Int32 = 0
+    controller_epoch: Int32 = 0
+    states: list[PartitionState] = array()
+    live_brokers: list[LiveBroker] = array()
+
+
+@attrs.define
+class UpdateMetadataResponse:
+    error_code: Int16 = 0
+
+
+# --- to the controller ------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class ControlledShutdownRequest:
+    broker_id: Int32 = 0
+
+
+@attrs.define
+class RemainingPartition:
+    topic: String = ""
+    partition: Int32 = 0
+
+
+@attrs.define
+class ControlledShutdownResponse:
+    error_code: Int16 = 0
+    remaining: list[RemainingPartition] = array()
+
+
+@attrs.define
+class TopicToElect:
+    topic: String = ""
+    partitions: list[Int32] = array()
+
+
+@attrs.define
+class ElectLeadersRequest:
+    election_type: Int8 = since(1, 0)
+    topics: list[TopicToElect] | None = array()
+    timeout_ms: Int32 = 60_000
+
+
+@attrs.define
+class ElectedPartition:
+    partition: Int32 = 0
+    error_code: Int16 = 0
+    error_message: NullableString = None
+
+
+@attrs.define
+class ElectedTopic:
+    topic: String = ""
+    partitions: list[ElectedPartition] = array()
+
+
+@attrs.define
+class ElectLeadersResponse:
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = since(1, 0)
+    topics: list[ElectedTopic] = array()
+
+
+# --- between replicas: where an epoch ended -----------------------------------------------------------------------
+
+
+@attrs.define
+class EpochOfPartition:
+    partition: Int32 = 0
+    current_leader_epoch: Int32 = since(2, -1)
+    leader_epoch: Int32 = 0
+
+
+@attrs.define
+class EpochOfTopic:
+    name: String = ""
+    partitions: list[EpochOfPartition] = array()
+
+
+@attrs.define
+class OffsetForLeaderEpochRequest:
+    replica_id: Int32 = since(3, -2)
+    topics: list[EpochOfTopic] = array()
+
+
+@attrs.define
+class EpochEndOfPartition:
+    error_code: Int16 = 0
+    partition: Int32 = 0
+    leader_epoch: Int32 = since(1, -1)
+    end_offset: Int64 = -1
+
+
+@attrs.define
+class EpochEndOfTopic:
+    name: String = ""
+    partitions: list[EpochEndOfPartition] = array()
+
+
+@attrs.define
+class OffsetForLeaderEpochResponse:
+    throttle_time_ms: Int32 = since(2, 0)
+    topics: list[EpochEndOfTopic] = array()

@@ -1,0 +1,129 @@
+"""Messages about what groups committed."""
+
+from __future__ import annotations
+
+import attrs
+
+from examples.broker.protocol.wire import (
+    Int16,
+    Int32,
+    Int64,
+    NullableString,
+    String,
+    array,
+    only,
+    since,
+)
+
+
+@attrs.define
+class OffsetCommitPartition:
+    index: Int32 = 0
+    committed_offset: Int64 = 0
+    committed_leader_epoch: Int32 = since(6, -1)
+    commit_timestamp: Int64 = only(1, 1, -1)
+    metadata: NullableString = None
+
+
+@attrs.define
+class OffsetCommitTopic:
+    name: String = ""
+    partitions: list[OffsetCommitPartition] = array()
+
+
+@attrs.define
+class OffsetCommitRequest:
+    group_id: String = ""
+    generation_id: Int32 = since(1, -1)
+    member_id: String = since(1, "")
+    group_instance_id: NullableString = since(7, None)
+    retention_time_ms: Int64 = only(2, 4, -1)
+    topics: list[OffsetCommitTopic] = array()
+
+
+@attrs.define
+class CommittedPartition:
+    index: Int32 = 0
+    error_code: Int16 = 0
+
+
+@attrs.define
+class CommittedTopic:
+    name: String = ""
+    partitions: list[CommittedPartition] = array()
+
+
+@attrs.define
+class OffsetCommitResponse:
+    throttle_time_ms: Int32 = since(3, 0)
+    topics: list[CommittedTopic] = array()
+
+
+@attrs.define
+class OffsetFetchTopic:
+    name: String = ""
+    partitions: list[Int32] = array()
+
+
+@attrs.define
+class OffsetFetchRequest:
+    group_id: String = ""
+    topics: list[OffsetFetchTopic] | None = None
+
+
+@attrs.define
+class OffsetOfPartition:
+    index: Int32 = 0
+    committed_offset: Int64 = -1
+    committed_leader_epoch: Int32 = since(5, -1)
+    metadata: NullableString = None
+    error_code: Int16 = 0
+
+
+@attrs.define
+class OffsetsOfTopic:
+    name: String = ""
+    partitions: list[OffsetOfPartition] = array()
+
+
+@attrs.define
+class OffsetFetchResponse:
+    throttle_time_ms: Int32 = since(3, 0)
+    topics: list[OffsetsOfTopic] = array()
+    error_code: Int16 = since(2, 0)
+
+
+@attrs.define
+class OffsetDeletePartition:
+    index: Int32 = 0
+
+
+@attrs.define
+class OffsetDeleteTopic:
+    name: String = ""
+    partitions: list[OffsetDeletePartition] = array()
+
+
+@attrs.define
+class OffsetDeleteRequest:
+    group_id: String = ""
+    topics: list[OffsetDeleteTopic] = array()
+
+
+@attrs.define
+class OffsetDeletedPartition:
+    index: Int32 = 0
+    error_code: Int16 = 0
+
+
+@attrs.define
+class OffsetDeletedTopic:
+    name: String = ""
+    partitions: list[OffsetDeletedPartition] = array()
+
+
+@attrs.define
+class OffsetDeleteResponse:
+    error_code: Int16 = 0
+    throttle_time_ms: Int32 = 0
+    topics: list[OffsetDeletedTopic] = array()

@@ -1,0 +1,228 @@
+"""Messages about records: produce, fetch, list offsets, delete records, and the ids of producers."""
+
+from __future__ import annotations
+
+import attrs
+
+from examples.broker.protocol.wire import (
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    NullableBytes,
+    NullableString,
+    String,
+    array,
+    only,
+    since,
+)
+
+
+@attrs.define
+class ProducePartition:
+    index: Int32 = 0
+    records: NullableBytes = None
+
+
+@attrs.define
+class ProduceTopic:
+    name: String = ""
+    partitions: list[ProducePartition] = array()
+
+
+@attrs.define
+class ProduceRequest:
+    transactional_id: NullableString = since(3, None)
+    acks: Int16 = 0
+    timeout_ms: Int32 = 0
+    topics: list[ProduceTopic] = array()
+
+
+@attrs.define
+class RecordError:
+    batch_index: Int32 = 0
+    message: NullableString = None
+
+
+@attrs.define
+class ProducedPartition:
+    index: Int32 = 0
+    error_code: Int16 = 0
+    base_offset: Int64 = -1
+    log_append_time_ms: Int64 = since(2, -1)
+    log_start_offset: Int64 = since(5, -1)
+    record_errors: list[RecordError] = array(8)
+    error_message: NullableString = since(8, None)
+
+
+@attrs.define
+class ProducedTopic:
+    name: String = ""
+    partitions: list[ProducedPartition] = array()
+
+
+@attrs.define
+class ProduceResponse:
+    topics: list[ProducedTopic] = array()
+    throttle_time_ms: Int32 = since(1, 0)
+
+
+@attrs.define
+class FetchPartition:
+    index: Int32 = 0
+    current_leader_epoch: Int32 = since(9, -1)
+    fetch_offset: Int64 = 0
+    log_start_offset: Int64 = since(5, -1)
+    partition_max_bytes: Int32 = 0
+
+
+@attrs.define
+class FetchTopic:
+    name: String = ""
+    partitions: list[FetchPartition] = array()
+
+
+@attrs.define
+class ForgottenTopic:
+    name: String = ""
+    partitions: list[Int32] = array()
+
+
+@attrs.define
+class FetchRequest:
+    replica_id: Int32 = -1
+    max_wait_ms: Int32 = 0
+    min_bytes: Int32 = 0
+    max_bytes: Int32 = since(3, 0x7FFFFFFF)
+    isolation_level: Int8 = since(4, 0)
+    session_id: Int32 = since(7, 0)
+    session_epoch: Int32 = since(7, -1)
+    topics: list[FetchTopic] = array()
+    forgotten_topics: list[ForgottenTopic] = array(7)
+    rack_id: String = since(11, "")
+
+
+@attrs.define
+class AbortedTransaction:
+    producer_id: Int64 = 0
+    first_offset: Int64 = 0
+
+
+@attrs.define
+class FetchedPartition:
+    index: Int32 = 0
+    error_code: Int16 = 0
+    high_watermark: Int64 = -1
+    last_stable_offset: Int64 = since(4, -1)
+    log_start_offset: Int64 = since(5, -1)
+    aborted_transactions: list[AbortedTransaction] | None = since(4, None)
+    preferred_read_replica: Int32 = since(11, -1)
+    records: NullableBytes = None
+
+
+@attrs.define
+class FetchedTopic:
+    name: String = ""
+    partitions: list[FetchedPartition] = array()
+
+
+@attrs.define
+class FetchResponse:
+    throttle_time_ms: Int32 = since(1, 0)
+    error_code: Int16 = since(7, 0)
+    session_id: Int32 = since(7, 0)
+    topics: list[FetchedTopic] = array()
+
+
+@attrs.define
+class ListOffsetsPartition:
+    index: Int32 = 0
+    current_leader_epoch: Int32 = since(4, -1)
+    timestamp: Int64 = 0
+    max_num_offsets: Int32 = only(0, 0, 1)
+
+
+@attrs.define
+class ListOffsetsTopic:
+    name: String = ""
+    partitions: list[ListOffsetsPartition] = array()
+
+
+@attrs.define
+class ListOffsetsRequest:
+    replica_id: Int32 = -1
+    isolation_level: Int8 = since(2, 0)
+    topics: list[ListOffsetsTopic] = array()
+
+
+@attrs.define
+class ListedPartition:
+    index: Int32 = 0
+    error_code: Int16 = 0
+    old_style_offsets: list[Int64] = array(0, 0)
+    timestamp: Int64 = since(1, -1)
+    offset: Int64 = since(1, -1)
+    leader_epoch: Int32 = since(4, -1)
+
+
+@attrs.define
+class ListedTopic:
+    name: String = ""
+    partitions: list[ListedPartition] = array()
+
+
+@attrs.define
+class ListOffsetsResponse:
+    throttle_time_ms: Int32 = since(2, 0)
+    topics: list[ListedTopic] = array()
+
+
+@attrs.define
+class DeleteRecordsPartition:
+    index: Int32 = 0
+    offset: Int64 = 0
+
+
+@attrs.define
+class DeleteRecordsTopic:
+    name: String = ""
+    partitions: list[DeleteRecordsPartition] = array()
+
+
+@attrs.define
+class DeleteRecordsRequest:
+    topics: list[DeleteRecordsTopic] = array()
+    timeout_ms: Int32 = 0
+
+
+@attrs.define
+class DeletedPartition:
+    index: Int32 = 0
+    low_watermark: Int64 = -1
+    error_code: Int16 = 0
+
+
+@attrs.define
+class DeletedRecordsTopic:
+    name: String = ""
+    partitions: list[DeletedPartition] = array()
+
+
+@attrs.define
+class DeleteRecordsResponse:
+    throttle_time_ms: Int32 = 0
+    topics: list[DeletedRecordsTopic] = array()
+
+
+@attrs.define
+class InitProducerIdRequest:
+    transactional_id: NullableString = None
+    transaction_timeout_ms: Int32 = 0
+
+
+@attrs.define
+class InitProducerIdResponse:
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Int64 = -1
+    producer_epoch: Int16 = -1

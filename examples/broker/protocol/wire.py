@@ -1,0 +1,317 @@
+"""The wire format's primitives, and the compiler from declared messages to encoders and decoders.
+
+A message is an attrs class whose annotations are its wire types, in wire order:
+
+    @attrs.define
+    class HeartbeatResponse:
+        throttle_time_ms: Int32 = since(1, 0)     # on the wire from version 1 on, 0 before
+        error_code: Int16 = 0
+
+From the declaration one function per class, version and direction is *compiled*: Python source in which every
+run of fixed-size fields, with the length prefix that follows it, is one `struct` call. For the class above,
+version 1, the decoder reads
+
+    throttle_time_ms, error_code = unpack_ih(buf, pos); pos += 6
+    value = HeartbeatResponse(throttle_time_ms, error_code)
+
+An interpreting codec (a tree of type objects, each with `encode` and `decode`) is some forty lines shorter
+and was rejected for its speed: a request costs a call per field there, and the codec is the largest single
+cost of a small produce request. Types are seen by mypy as what they decode to (`Int16` is an `int`).
+
+Decoding trusts nothing: a length that is negative where null isn't allowed, or that reaches past the end,
+raises `MalformedRequest` before anything of that size is allocated. All functions here are pure; call them
+from anywhere.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import attrs
+
+from examples.broker.protocol.errors import MalformedRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "Boolean",
+    "Bytes",
+    "Int8",
+    "Int16",
+    "Int32",
+    "Int64",
+    "NullableBytes",
+    "NullableString",
+    "String",
+    "array",
+    "decode",
+    "decode_prefix",
+    "encode",
+    "only",
+    "since",
+]
+
+M = TypeVar("M")
+
+
+@attrs.frozen
+class _Fixed:
+    """A field of fixed size: one character of a `struct` format."""
+
+    char: str
+
+
+@attrs.frozen
+class _Sized:
+    """Text or bytes after a length; -1 stands for null."""
+
+    prefix: str
+    text: bool
+    nullable: bool
+
+
+Int8 = Annotated[int, _Fixed("b")]
+Int16 = Annotated[int, _Fixed("h")]
+Int32 = Annotated[int, _Fixed("i")]
+Int64 = Annotated[int, _Fixed("q")]
+Boolean = Annotated[bool, _Fixed("?")]
+String = Annotated[str, _Sized("h", text=True, nullable=False)]
+NullableString = Annotated[str | None, _Sized("h", text=True, nullable=True)]
+Bytes = Annotated[bytes, _Sized("i", text=False, nullable=False)]
+NullableBytes = Annotated[bytes | None, _Sized("i", text=False, nullable=True)]
+
+_LATEST = 99
+
+
+def since(version: int, default: object) -> Any:
+    """Declare a field that is on the wire from `version` on, and `default` before."""
+    return attrs.field(default=default, metadata={"versions": range(version, _LATEST)})
+
+
+def only(first: int, last: int, default: object) -> Any:
+    """Declare a field that is on the wire in the versions `first` to `last`."""
+    return attrs.field(default=default, metadata={"versions": range(first, last + 1)})
+
+
+def array(first: int = 0, last: int = _LATEST) -> Any:
+    """Declare an array, empty unless given."""
+    return attrs.field(factory=list, metadata={"versions": range(first, last + 1)})
+
+
+def decode(message: type[M], version: int, data: bytes, start: int = 0) -> M:
+    """Read one message that fills `data` from `start` to its end.
+
+    Raises:
+        MalformedRequest: if the bytes are no such message.
+    """
+    value, end = decode_prefix(message, version, data, start)
+    if end != len(data):
+        raise MalformedRequest(f"{message.__name__} v{version}: {len(data) - end} bytes too many")
+    return value
+
+
+def decode_prefix(message: type[M], version: int, data: bytes, start: int = 0) -> tuple[M, int]:
+    """Read one message at the start of `data`; give it and where it ends.
+
+    Raises:
+        MalformedRequest: if the bytes are no such message.
+    """
+    try:
+        return _decoder(message, version)(data, start, len(data))  # type: ignore[arg-type]  # classes hash
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"{message.__name__} v{version}: {error}") from error
+
+
+def encode(value: object, version: int) -> list[bytes]:
+    """Give the message's bytes as pieces to join, so that a large payload is copied once, when it is
+    framed.
+    """
+    pieces: list[bytes] = []
+    _encoder(type(value), version)(value, pieces.append)  # type: ignore[arg-type]  # classes hash
+    return pieces
+
+
+class _Source:
+    """Source code under construction, with the fixed-size fields that wait to be packed together."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.depth = 1
+        self.names: dict[str, object] = {"MalformedRequest": MalformedRequest, "struct": struct}
+        self.pending: list[tuple[str, str]] = []
+        self._count = 0
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def add(self, line: str) -> None:
+        self.lines.append("    " * self.depth + line)
+
+    def take_pending(self) -> tuple[struct.Struct, str, list[str]] | None:
+        if not self.pending:
+            return None
+        packer = struct.Struct(">" + "".join(char for char, _ in self.pending))
+        expressions = [expression for _, expression in self.pending]
+        self.pending.clear()
+        name = "s_" + packer.format[1:].replace("?", "t")
+        self.names[name] = packer
+        return packer, name, expressions
+
+    def build(self, signature: str) -> Any:
+        code = "\n".join([f"def compiled({signature}):", *self.lines])
+        exec(compile(code, "<wire>", "exec"), self.names)  # noqa: S102 - the source comes from declarations above
+        return self.names["compiled"]
+
+
+def _fields(message: type, version: int) -> list[tuple[attrs.Attribute[Any], Any, bool]]:
+    """Each field with its wire type and whether this version has it."""
+    hints = get_type_hints(message, include_extras=True)
+    everywhere = range(_LATEST)
+    return [
+        (field, hints[field.name], version in field.metadata.get("versions", everywhere))
+        for field in attrs.fields(message)
+    ]
+
+
+def _wire_type(hint: Any) -> tuple[Any, bool]:
+    """Split an annotation into what it is on the wire and whether it may be null: only arrays end up here."""
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[1], False
+    if get_origin(hint) in (Union, UnionType):
+        return next(part for part in get_args(hint) if part is not type(None)), True
+    return hint, False
+
+
+@cache
+def _decoder(message: Any, version: int) -> Callable[[bytes, int, int], tuple[Any, int]]:
+    source = _Source()
+    result = _decode_struct(source, message, version)
+    source.add(f"return {result}, pos")
+    return source.build("buf, pos, size")  # type: ignore[no-any-return]  # made of source
+
+
+def _unpack(source: _Source) -> None:
+    if (taken := source.take_pending()) is not None:
+        packer, name, targets = taken
+        source.add(f"{', '.join(targets)}, = {name}.unpack_from(buf, pos)")
+        source.add(f"pos += {packer.size}")
+
+
+def _decode_struct(source: _Source, message: type, version: int) -> str:
+    arguments = []
+    for field, hint, present in _fields(message, version):
+        if present:
+            arguments.append(_decode_value(source, hint, version))
+        elif isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # typed as a function
+            arguments.append("[]")
+        else:
+            source.names[default := f"d_{message.__name__}_{field.name}"] = field.default
+            arguments.append(default)
+    _unpack(source)
+    source.names[message.__name__] = message
+    result = source.fresh()
+    source.add(f"{result} = {message.__name__}({', '.join(arguments)})")
+    return result
+
+
+def _decode_value(source: _Source, hint: Any, version: int) -> str:
+    wire, nullable = _wire_type(hint)
+    result = source.fresh()
+    if isinstance(wire, _Fixed):
+        source.pending.append((wire.char, result))
+        return result
+    length = source.fresh()
+    source.pending.append(("i", length) if get_origin(wire) is list else (wire.prefix, length))
+    _unpack(source)
+    nullable = nullable or getattr(wire, "nullable", False)
+    source.add(f"if {length} < 0:")
+    source.add(f"    {result} = None" if nullable else "    raise MalformedRequest('null where a value is needed')")
+    source.add(f"elif {length} > size - pos:")
+    source.add(f"    raise MalformedRequest(f'length {{{length}}} reaches past the end')")
+    source.add("else:")
+    source.depth += 1
+    if isinstance(wire, _Sized):
+        piece = f"buf[pos:pos + {length}]"
+        source.add(f"{result} = {piece}.decode()" if wire.text else f"{result} = {piece}")
+        source.add(f"pos += {length}")
+    else:
+        _decode_array(source, get_args(wire)[0], version, result, length)
+    source.depth -= 1
+    return result
+
+
+def _decode_array(source: _Source, element: Any, version: int, result: str, length: str) -> None:
+    wire, _ = _wire_type(element)
+    if isinstance(wire, _Fixed):
+        source.add(f"{result} = list(struct.unpack_from(f'>{{{length}}}{wire.char}', buf, pos))")
+        source.add(f"pos += {length} * {struct.calcsize('>' + wire.char)}")
+        return
+    source.add(f"{result} = []")
+    source.add(f"for _ in range({length}):")
+    source.depth += 1
+    item = (
+        _decode_value(source, element, version) if isinstance(wire, _Sized) else _decode_struct(source, wire, version)
+    )
+    source.add(f"{result}.append({item})")
+    source.depth -= 1
+
+
+@cache
+def _encoder(message: Any, version: int) -> Callable[[Any, Callable[[bytes], None]], None]:
+    source = _Source()
+    _encode_struct(source, message, version, "value")
+    _pack(source)
+    source.add("return None")
+    return source.build("value, append")  # type: ignore[no-any-return]  # made of source
+
+
+def _pack(source: _Source) -> None:
+    if (taken := source.take_pending()) is not None:
+        _, name, expressions = taken
+        source.add(f"append({name}.pack({', '.join(expressions)}))")
+
+
+def _encode_struct(source: _Source, message: type, version: int, value: str) -> None:
+    for field, hint, present in _fields(message, version):
+        if present:
+            _encode_value(source, hint, version, f"{value}.{field.name}")
+
+
+def _encode_value(source: _Source, hint: Any, version: int, value: str) -> None:
+    wire, nullable = _wire_type(hint)
+    if isinstance(wire, _Fixed):
+        source.pending.append((wire.char, value))
+        return
+    name = source.fresh()
+    if isinstance(wire, _Sized):
+        taken = f"{value}.encode()" if wire.text else value
+        source.add(f"{name} = b'' if {value} is None else {taken}" if wire.nullable else f"{name} = {taken}")
+        source.pending.append(
+            (wire.prefix, f"-1 if {value} is None else len({name})" if wire.nullable else f"len({name})")
+        )
+        _pack(source)
+        source.add(f"append({name})")
+        return
+    source.add(f"{name} = {value} or ()" if nullable else f"{name} = {value}")
+    source.pending.append(("i", f"-1 if {value} is None else len({name})" if nullable else f"len({name})"))
+    _pack(source)
+    element, _ = _wire_type(get_args(wire)[0])
+    if isinstance(element, _Fixed):
+        source.add(f"append(struct.pack(f'>{{len({name})}}{element.char}', *{name}))")
+        return
+    item = source.fresh()
+    source.add(f"for {item} in {name}:")
+    source.depth += 1
+    if isinstance(element, _Sized):
+        _encode_value(source, get_args(wire)[0], version, item)
+    else:
+        _encode_struct(source, element, version, item)
+    _pack(source)
+    if not attrs.has(element) and not isinstance(element, _Sized):
+        raise TypeError(f"an array of {element!r} has no wire format")
+    source.depth -= 1

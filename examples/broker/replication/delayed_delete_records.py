@@ -1,0 +1,68 @@
+"""A request to delete records, waiting until every replica has deleted them.
+
+- **watched under**: the key of each partition
+- **checked when**: a follower's fetch says that its log start moved
+- **completes when**: the low watermark (the lowest log start of all replicas) reached what was asked
+- **at expiry**: answers "timed out" for the partitions still waiting; they go on deleting
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from examples.broker.protocol.errors import ErrorCode
+from purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from examples.broker.replication.partition import Partition
+
+__all__ = ["DelayedDeleteRecords", "Deletion"]
+
+
+@attrs.define(eq=False)
+class Deletion:
+    """How the deletion in one partition stands."""
+
+    partition: Partition
+    offset: int
+    low_watermark: int = -1
+    code: ErrorCode = ErrorCode.REQUEST_TIMED_OUT
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """Answers once all replicas have deleted.
+
+    Args:
+        delay_ms: how long the client wants to wait.
+        deletions: one for each partition.
+        respond: called once, when each deletion has its code.
+    """
+
+    __slots__ = ("_deletions", "_respond")
+
+    def __init__(self, delay_ms: int, deletions: Sequence[Deletion], respond: Callable[[], None]) -> None:
+        super().__init__(delay_ms)
+        self._deletions = deletions
+        self._respond = respond
+
+    def try_complete(self) -> bool:
+        """Note how far each partition is; complete when all are there."""
+        waiting = False
+        for deletion in self._deletions:
+            partition = deletion.partition
+            deletion.low_watermark = partition.low_watermark()
+            if not partition.is_leader:
+                deletion.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif deletion.low_watermark >= deletion.offset:
+                deletion.code = ErrorCode.NONE
+            else:
+                waiting = True
+        return not waiting and self.force_complete()
+
+    def on_complete(self) -> None:
+        """Answer the client."""
+        self._respond()

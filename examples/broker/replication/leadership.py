@@ -1,0 +1,41 @@
+"""Who leads a partition, and who is in sync with it: the value that controller, leaders and followers exchange."""
+
+from __future__ import annotations
+
+import attrs
+
+__all__ = ["NO_LEADER", "Leadership"]
+
+NO_LEADER = -1
+"""In place of a node's id: no replica that may lead is alive."""
+
+
+@attrs.frozen
+class Leadership:
+    """One partition's state at one moment.
+
+    Args:
+        leader: the node that leads, or `NO_LEADER`.
+        leader_epoch: counts the partition's leaders; what carries a smaller one comes from somebody who was replaced.
+        isr: the in-sync replicas, from which the next leader is chosen.
+        controller_epoch: of the controller that decided it.
+        version: of the node in the coordination store that holds it; who changes it names the version that it saw.
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int = 0
+    version: int = 0
+
+    def led_by(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
+        """Give what follows when another node leads: the next leader epoch."""
+        return Leadership(leader, self.leader_epoch + 1, isr, controller_epoch, self.version)
+
+    def with_isr(self, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
+        """Give what follows when the leader stays and others leave or join the in-sync replicas."""
+        return Leadership(self.leader, self.leader_epoch, isr, controller_epoch, self.version)
+
+    def written(self) -> Leadership:
+        """Give the same as it is once it was written over the version that it came from."""
+        return attrs.evolve(self, version=self.version + 1)

@@ -1,0 +1,438 @@
+"""All partitions of this node, and the three purgatories of what waits for them.
+
+A change to a partition doesn't check the purgatories on the spot: the checks go into the action queue,
+which the connection runs after it has written the handler's own answer. A producer whose append wakes a
+thousand parked fetches hence has its acknowledgement before the first of them is answered.
+
+Belongs to the broker's loop.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.replication.cluster import LEADER, Cluster
+from examples.broker.replication.delayed_delete_records import DelayedDeleteRecords, Deletion
+from examples.broker.replication.delayed_fetch import DelayedFetch
+from examples.broker.replication.delayed_produce import DelayedProduce, Produced
+from examples.broker.replication.fetch_sessions import FetchSession, FetchSessions, Found, Wanted
+from examples.broker.replication.leadership import NO_LEADER, Leadership
+from examples.broker.replication.metadata import Metadata
+from examples.broker.replication.partition import ACKS_ALL, Key, Partition
+from examples.broker.storage.log import Log
+from examples.broker.storage.topic_settings import MAX_BYTES, MIN_ISR, SEGMENT_BYTES, UNCLEAN_ELECTION
+from examples.broker.storage.topics import Topic
+from purgatory import ActionQueue, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from examples.broker.replication.settings import ReplicationSettings
+    from examples.broker.storage.topics import TopicStore
+    from purgatory import LockLike
+    from timer import Timer
+
+__all__ = ["ReplicaManager"]
+
+Op = TypeVar("Op", bound=DelayedOperation)
+_log = structlog.get_logger(__name__)
+
+
+class ReplicaManager:
+    """Appends to, reads from and deletes from partitions, at once or when the time has come."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ReplicationSettings,
+        store: TopicStore,
+        timer: Timer,
+        actions: ActionQueue,
+    ) -> None:
+        self.cluster = cluster
+        self.settings = settings
+        self.store = store
+        self.actions = actions
+        self.partitions: dict[Key, Partition] = {}
+        self.sessions = FetchSessions()
+        self.metadata = Metadata({cluster.node_id: (cluster.host, cluster.port)})
+        self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
+        """In a cluster: has a partition's wish for other in-sync replicas written."""
+        self.on_leading: Callable[[Key], None] = lambda _: None
+        self.on_following: Callable[[Key], None] = lambda _: None
+        """Told when leadership comes to this node, and when it goes."""
+
+        def purgatory(name: str, purge_interval: int = 1_000) -> DelayedOperationPurgatory[Any]:
+            return DelayedOperationPurgatory(
+                name,
+                timer=timer,
+                broker_id=cluster.node_id,
+                purge_interval=purge_interval,
+                max_parked=settings.max_parked,
+            )
+
+        self.produces: DelayedOperationPurgatory[DelayedProduce] = purgatory("produce")
+        self.fetches: DelayedOperationPurgatory[DelayedFetch] = purgatory("fetch")
+        self.deletions: DelayedOperationPurgatory[DelayedDeleteRecords] = purgatory("delete_records", 1)
+        for topic in store.topics.values():
+            for index in range(topic.partitions):
+                self.open(topic, index)
+
+    # -- partitions
+
+    def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
+        """Open a partition's log, if this node has a replica of it; a new one is empty, whatever lies there."""
+        if self.cluster.node_id in topic.replicas:
+            self._open(topic, index, LEADER, topic.replicas, is_new=is_new)
+
+    def _open(
+        self,
+        topic: Topic,
+        index: int,
+        leader: int,
+        replicas: tuple[int, ...],
+        *,
+        is_new: bool = False,
+        shares_isr: bool = False,
+    ) -> Partition:
+        folder = f"{topic.name}-{index}"
+        start, high_watermark = (0, 0) if is_new else self.store.checkpoint_of(folder)
+        log = Log(self.store.folder / folder, fsync=self.settings.fsync, start_offset=start, is_new=is_new)
+        partition = Partition(
+            (topic.name, index),
+            log,
+            node_id=self.cluster.node_id,
+            leader_id=leader,
+            replicas=replicas,
+            high_watermark=high_watermark,
+            now=time.monotonic(),
+            shares_isr=shares_isr,
+        )
+        self.partitions[partition.key] = partition
+        self.apply_settings(partition, topic)
+        return partition
+
+    def apply_settings(self, partition: Partition, topic: Topic) -> None:
+        """Have a partition heed its topic's settings."""
+        settings = self.settings_of(topic)
+        partition.min_isr = int(settings[MIN_ISR])
+        partition.max_batch_bytes = int(settings[MAX_BYTES])
+        partition.log.segment_bytes = int(settings[SEGMENT_BYTES])
+
+    def settings_of(self, topic: Topic) -> dict[str, str]:
+        """Give all settings that hold for a topic: its own, else the node's."""
+        return {
+            MIN_ISR: str(min(self.settings.min_isr, len(topic.replicas))),
+            MAX_BYTES: str(self.settings.max_batch_bytes),
+            SEGMENT_BYTES: str(self.settings.segment_bytes),
+            UNCLEAN_ELECTION: "false",
+            **topic.settings,
+        }
+
+    # -- leadership, as the controller decides it
+
+    def lead_or_follow(self, key: Key, leadership: Leadership, replicas: tuple[int, ...]) -> None:
+        """Take over a partition's leadership; whoever waits here for a leader that it no longer is, is told.
+
+        Raises:
+            OSError: if the log can't be opened.
+        """
+        partition = self.partitions.get(key)
+        topic = self.store.topics.get(key[0]) or Topic(key[0], key[1] + 1, replicas)
+        if partition is None:
+            partition = self._open(topic, key[1], NO_LEADER, replicas, shares_isr=True)
+            # A node that is about to stop fetches until it is told not to: it must not be waited for again.
+            partition.eligible = self.metadata.brokers
+        if not partition.is_news(leadership):
+            return
+        led = partition.is_leader
+        self.apply_settings(partition, topic)
+        if leadership.leader == self.cluster.node_id:
+            partition.lead(leadership, replicas, time.monotonic())
+        else:
+            partition.follow(leadership, replicas)
+        self.changed(partition)
+        if partition.is_leader and not led:
+            self.on_leading(key)
+        elif led and not partition.is_leader:
+            self.on_following(key)
+
+    def stop_replica(self, key: Key) -> None:
+        """Neither lead nor follow a partition until told otherwise; its records stay."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            led = partition.is_leader
+            partition.is_leader, partition.leader_id, partition.is_aligned = False, NO_LEADER, False
+            self.changed(partition)
+            if led:
+                self.on_following(key)
+
+    def delete_replica(self, key: Key) -> None:
+        """Let go of a partition and its records, which may be left from an earlier life of this process."""
+        self.stop_replica(key)
+        folder = f"{key[0]}-{key[1]}"
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            partition.is_deleted = True
+            partition.log.delete()
+        else:
+            shutil.rmtree(self.store.folder / folder, ignore_errors=True)
+        self.store.forget_checkpoint(folder)
+
+    def leader(self, key: Key) -> Partition:
+        """Give the partition if this node leads it.
+
+        Raises:
+            BrokerError: if there is none, or another node leads.
+        """
+        partition = self.partitions.get(key)
+        if partition is None:
+            known = key[0] in self.store.topics and 0 <= key[1] < self.store.topics[key[0]].partitions
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not partition.is_leader:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return partition
+
+    # -- the operations
+
+    def append(
+        self,
+        entries: Mapping[Key, bytes],
+        *,
+        acks: int,
+        timeout_ms: int,
+        respond: Callable[[Mapping[Key, tuple[ErrorCode, int]]], None],
+        lock: LockLike | None = None,
+    ) -> None:
+        """Append to each partition; answer with a code and first offset for each when `acks` is met."""
+        results: dict[Key, tuple[ErrorCode, int]] = {}
+        parts: list[Produced] = []
+        for key, data in entries.items():
+            try:
+                partition = self.leader(key)
+                first, required = partition.append(data, acks=acks)
+            except BrokerError as error:
+                results[key] = (error.code, -1)
+                _log.debug("append refused", key=key, reason=str(error))
+            else:
+                results[key] = (ErrorCode.NONE, first)
+                parts.append(Produced(partition, first, required))
+                self.changed(partition)
+        if acks != ACKS_ALL or not parts:
+            respond(results)
+            return
+
+        def settled() -> None:
+            for part in parts:
+                ok = part.code is ErrorCode.NONE
+                results[part.partition.key] = (part.code, part.first_offset if ok else -1)
+            respond(results)
+
+        operation = DelayedProduce(timeout_ms, parts, settled, lock=lock)
+        self._park(self.produces, operation, [part.partition.key for part in parts])
+
+    def fetch(
+        self,
+        session: FetchSession,
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        respond: Callable[[list[Found]], None],
+    ) -> DelayedFetch | None:
+        """Call `respond` when there is enough to read; give the operation if it was parked."""
+        operation = DelayedFetch(
+            min(max_wait_ms, self.settings.max_wait_ms),
+            session,
+            lambda key: self._source(session, key),
+            min_bytes,
+            respond=lambda: respond(self._read(session, max_bytes)),
+        )
+        keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
+        if not keys:
+            operation.force_complete()
+            return None
+        parked = self._park(self.fetches, operation, keys)
+        return operation if parked else None
+
+    def _source(self, session: FetchSession, key: Key) -> Partition:
+        """Give the partition that a session reads.
+
+        Raises:
+            BrokerError: if this node doesn't lead it, or the node that fetches has no replica of it.
+        """
+        partition = self.leader(key)
+        partition.check_epoch(session.wanted[key].leader_epoch)
+        if session.by_follower and session.node not in partition.replicas:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {session.node} is no replica")
+        return partition
+
+    def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
+        """Read what is due in a session, up to `max_bytes`, but one batch at least."""
+        room = min(max_bytes, self.settings.max_fetch_bytes)
+        told = []
+        is_first = True
+        for key in list(session.due):
+            want = session.wanted[key]
+            records, cut, bounds = b"", False, (-1, -1)
+            try:
+                partition = self._source(session, key)
+                end = partition.readable_end(by_follower=session.by_follower)
+                bounds = (partition.high_watermark, partition.log.start_offset)
+                if room > 0 or is_first:
+                    records = partition.log.read(want.offset, end, max(min(want.max_bytes, room), 0))
+                    cut = not is_first and len(records) > room
+                    if cut:
+                        records = b""
+                else:
+                    cut = want.offset < end
+                found = Found(key, ErrorCode.NONE, *bounds, records)
+            except BrokerError as error:
+                found = Found(key, error.code, *bounds)  # whoever is out of range learns what the range is
+            if records:
+                is_first = False
+                room -= len(records)
+                if session.by_follower:
+                    partition.follower_sent(session.node, session.clock.at)
+            if session.settle(found, cut=cut):
+                told.append(found)
+        return told
+
+    def delete_records(
+        self,
+        offsets: Mapping[Key, int],
+        *,
+        timeout_ms: int,
+        respond: Callable[[Mapping[Key, tuple[ErrorCode, int]]], None],
+    ) -> None:
+        """Delete below the offsets; answer with a code and low watermark for each when all replicas did."""
+        results: dict[Key, tuple[ErrorCode, int]] = {}
+        deletions: list[Deletion] = []
+        for key, offset in offsets.items():
+            try:
+                partition = self.leader(key)
+                deletions.append(Deletion(partition, partition.delete_before(offset)))
+                self.changed(partition)
+            except BrokerError as error:
+                results[key] = (error.code, -1)
+        if not deletions:
+            respond(results)
+            return
+        self.checkpoint(durably=True)
+
+        def settled() -> None:
+            results.update({d.partition.key: (d.code, d.low_watermark) for d in deletions})
+            respond(results)
+
+        self._park(
+            self.deletions,
+            DelayedDeleteRecords(timeout_ms, deletions, settled),
+            [d.partition.key for d in deletions],
+        )
+
+    def _park(self, purgatory: DelayedOperationPurgatory[Op], operation: Op, keys: Sequence[Hashable]) -> bool:
+        """Park an operation if it can't complete at once; without room it is answered as if expired."""
+        try:
+            purgatory.try_complete_else_watch(operation, keys)
+        except PurgatoryFull as error:
+            _log.warning("no room to park", purgatory=purgatory.name, reason=str(error))
+            operation.force_complete()
+        return not operation.is_completed
+
+    # -- events
+
+    def open_session(
+        self, session_id: int, epoch: int, *, node: int, wanted: Mapping[Key, Wanted], forgotten: Sequence[Key]
+    ) -> FetchSession:
+        """Give the session of a fetch, and take note of what it says, if it is a follower's.
+
+        Raises:
+            BrokerError: if there is no such session, or it stands elsewhere.
+        """
+        session = self.sessions.open(
+            session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
+        )
+        if session.by_follower:
+            for key, want in wanted.items():
+                self._follower_fetches(session, key, want)
+            for key in forgotten:
+                if key in self.partitions:
+                    self.partitions[key].follower_forgets(session.node)
+        return session
+
+    def _follower_fetches(self, session: FetchSession, key: Key, want: Wanted) -> None:
+        try:
+            partition = self._source(session, key)
+        except BrokerError:
+            return  # it will be told
+        node = session.node
+        was_in = node in partition.isr
+        if partition.follower_fetches(node, want.offset, want.log_start, session.clock):
+            self.changed(partition)
+        if not was_in and node in partition.isr:
+            _log.info("isr grown", key=partition.key, node=node, isr=sorted(partition.isr))
+        self._propose(partition)
+
+    def _propose(self, partition: Partition) -> None:
+        if partition.wish is not None:
+            self.propose_isr(partition, partition.wish)
+
+    def shrink_isrs(self) -> None:
+        """Take out of the ISRs who lags for too long, and in who was not taken in at once."""
+        now = time.monotonic()
+        for partition in self.partitions.values():
+            gone = partition.shrink_isr(now, self.settings.lag_ms / 1_000)
+            partition.grow_isr(now, self.settings.lag_ms / 1_000)
+            if partition.shares_isr:
+                self._propose(partition)
+            elif gone:
+                _log.info("isr shrunk", key=partition.key, gone=sorted(gone), isr=sorted(partition.isr))
+                self.changed(partition)
+
+    def changed(self, partition: Partition) -> None:
+        """Have everything that waits for the partition checked, after the current handler's answer."""
+        self.actions.add(self._check, partition.key)
+
+    def _check(self, key: Key) -> None:
+        self.produces.check_and_complete(key)
+        self.fetches.check_and_complete(key)
+        for session in self.sessions.happened(key):
+            self.fetches.check_and_complete(session.watch_key)
+        self.deletions.check_and_complete(key)
+
+    # -- housekeeping
+
+    def checkpoint(self, *, durably: bool = False) -> None:
+        """Write down how far each partition is."""
+        self.store.save_checkpoint(
+            {
+                f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark]
+                for (topic, index), partition in self.partitions.items()
+            },
+            durably=durably,
+        )
+
+    def sync(self) -> None:
+        """Force what was appended to the disk; may be called from another thread."""
+        for partition in list(self.partitions.values()):
+            try:
+                partition.log.sync()
+            except OSError as error:
+                if not partition.is_deleted:
+                    _log.warning("fsync failed", key=partition.key, error=str(error))
+
+    def shut_down(self) -> None:
+        """Answer what waits."""
+        for purgatory in (self.produces, self.fetches, self.deletions):
+            purgatory.shutdown("expire")
+
+    def close(self) -> None:
+        """Close the logs."""
+        self.checkpoint(durably=True)
+        for partition in self.partitions.values():
+            partition.log.close()

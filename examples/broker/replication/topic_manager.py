@@ -1,0 +1,141 @@
+"""The topics of a node: made, grown, changed and deleted, each with its partitions.
+
+Belongs to the broker's loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import structlog
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.storage.topic_settings import MIN_ISR, check_settings
+from examples.broker.storage.topics import Topic, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from examples.broker.replication.replica_manager import ReplicaManager
+
+__all__ = ["TopicManager"]
+
+_log = structlog.get_logger(__name__)
+_MOST_PARTITIONS = 1_000
+
+
+class TopicManager:
+    """Which topics there are, and that their partitions are as the topics say."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self._replicas = replicas
+        self._store = replicas.store
+
+    @property
+    def topics(self) -> Mapping[str, Topic]:
+        """All topics, by name."""
+        return self._store.topics
+
+    def existing(self, name: str) -> Topic:
+        """Give a topic.
+
+        Raises:
+            BrokerError: if there is no such topic.
+        """
+        topic = self._store.topics.get(name)
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        return topic
+
+    def plan(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replicas: int | None = None,
+        settings: Mapping[str, str | None] | None = None,
+    ) -> Topic:
+        """Give the topic that could be made.
+
+        Raises:
+            BrokerError: if there is such a topic, or a value can't be.
+        """
+        check_name(name)
+        nodes = self._replicas.cluster.nodes
+        replicas = len(nodes) if replicas is None else replicas
+        if name in self._store.topics:
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {name!r}")
+        if not 1 <= partitions <= _MOST_PARTITIONS:
+            raise BrokerError(ErrorCode.INVALID_PARTITIONS, f"1 to {_MOST_PARTITIONS}, got {partitions}")
+        if not 1 <= replicas <= len(nodes):
+            raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"there are {len(nodes)} nodes")
+        return _checked(Topic(name, partitions, nodes[:replicas], check_settings(settings or {})))
+
+    def create(self, topic: Topic) -> None:
+        """Make a topic that was planned, or that another node has, with its logs."""
+        self._store.add(topic)
+        for index in range(topic.partitions):
+            self._replicas.open(topic, index, is_new=True)
+        _log.info("topic created", topic=topic.name, partitions=topic.partitions, replicas=topic.replicas)
+
+    def plan_growth(self, name: str, partitions: int) -> Topic:
+        """Give the topic with more partitions.
+
+        Raises:
+            BrokerError: if there is no such topic, or it can't have so many.
+        """
+        topic = self.existing(name)
+        if not topic.partitions < partitions <= _MOST_PARTITIONS:
+            raise BrokerError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{name!r} has {topic.partitions}, and may grow to {_MOST_PARTITIONS}; got {partitions}",
+            )
+        return attrs.evolve(topic, partitions=partitions)
+
+    def grow(self, topic: Topic) -> None:
+        """Have a topic with more partitions than before; the new ones are empty."""
+        before = self._store.topics[topic.name].partitions
+        self._store.add(topic)
+        for index in range(before, topic.partitions):
+            self._replicas.open(topic, index, is_new=True)
+        _log.info("topic grown", topic=topic.name, partitions=topic.partitions, before=before)
+
+    def plan_settings(self, name: str, settings: Mapping[str, str | None]) -> Topic:
+        """Give the topic with these settings, and no others of its own.
+
+        Raises:
+            BrokerError: if there is no such topic, or a setting can't be.
+        """
+        return _checked(attrs.evolve(self.existing(name), settings=check_settings(settings)))
+
+    def change_settings(self, topic: Topic) -> None:
+        """Have a topic with other settings; its partitions heed them at once."""
+        self._store.add(topic)
+        for index in range(topic.partitions):
+            partition = self._replicas.partitions.get((topic.name, index))
+            if partition is not None:
+                self._replicas.apply_settings(partition, topic)
+                self._replicas.changed(partition)
+        _log.info("topic changed", topic=topic.name, settings=dict(topic.settings))
+
+    def delete(self, name: str) -> None:
+        """Delete a topic with its logs; whoever waits for it is told.
+
+        Raises:
+            BrokerError: if there is no such topic.
+        """
+        topic = self.existing(name)
+        self._store.remove(name)
+        for index in range(topic.partitions):
+            self._replicas.delete_replica((name, index))
+        self._replicas.checkpoint()
+        _log.info("topic deleted", topic=name)
+
+
+def _checked(topic: Topic) -> Topic:
+    if int(topic.settings.get(MIN_ISR, "1")) > len(topic.replicas):
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG, f"{MIN_ISR}={topic.settings[MIN_ISR]} with {len(topic.replicas)} replicas"
+        )
+    return topic

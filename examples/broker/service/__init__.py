@@ -1,0 +1,10 @@
+"""What clients meet: connections, handlers, settings, and ways to look in.
+
+    config       the settings of one process
+    event_loop   what a node runs on
+    server       connections: frames in, responses out, in order and within limits
+    *_handlers   one method per API: wire messages into values, and back
+    look_in      metrics, console, journal
+
+What a client may do to the broker ends here: below are values only.
+"""

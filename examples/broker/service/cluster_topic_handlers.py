@@ -1,0 +1,288 @@
+"""One method per API about topics, in a cluster: asked of the tree or of the controller, answered when it can be seen.
+
+The same APIs as `topic_handlers` has for a node alone, where all is done on the spot. Here creating writes an
+assignment into the tree, from which the controller makes a topic; the request is parked until its leaders are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.broker.controller.delayed_topics import DelayedTopics
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import controller as cm
+from examples.broker.protocol.messages import topics as m
+from examples.broker.replication.leadership import NO_LEADER
+from examples.broker.storage.topics import Topic, check_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.topic_manager import TopicManager
+    from examples.broker.service.membership import Membership
+    from examples.broker.service.server import Handler, Reply
+
+__all__ = ["ClusterTopicHandlers"]
+
+_CLUSTER_ID = "purgatory-broker"
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+class ClusterTopicHandlers:
+    """Metadata, topics, and electing leaders."""
+
+    def __init__(self, membership: Membership, topics: TopicManager) -> None:
+        self.membership = membership
+        self.topics = topics
+        self.config = membership.config
+        self.metadata = membership.replicas.metadata
+        self.table: dict[int, Handler] = {
+            ApiKey.METADATA: self.describe,
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+        }
+
+    # -- metadata
+
+    def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+        """Describe the cluster; a topic that is asked for may be created by that."""
+        names = request.topics
+        if names is None or (version == 0 and not names):
+            names = sorted(self.metadata.topics)
+        topics = [
+            self._described(name) if name in self.metadata.topics else self._missing(name, request) for name in names
+        ]
+        brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
+        controller = self.membership.controller.controller_id or -1
+        reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics))
+
+    def _missing(self, name: str, request: m.MetadataRequest) -> m.MetadataTopic:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if request.allow_auto_topic_creation and self.config.auto_create_topics:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+            try:
+                check_name(name)
+                topic = Topic(name, self.config.partitions, ())
+                assignment = self.membership.place(topic, self._default_replicas)
+            except BrokerError as error:
+                # Too few nodes may be alive at the moment: the client asks again.
+                code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
+            else:
+                self.membership.create(topic, assignment, lambda _: None)
+        return m.MetadataTopic(code, name)
+
+    @property
+    def _default_replicas(self) -> int:
+        return len(self.config.cluster.nodes)
+
+    def _described(self, name: str) -> m.MetadataTopic:
+        parts = []
+        alive = self.metadata.brokers
+        for index, known in sorted(self.metadata.topics[name].items()):
+            leader = self.metadata.leader_of((name, index))
+            part = m.MetadataPartition(
+                ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+                index,
+                leader,
+                replicas=list(known.replicas),
+                isr=list(known.leadership.isr),
+            )
+            part.offline_replicas = [node for node in known.replicas if node not in alive]
+            parts.append(part)
+        return m.MetadataTopic(0, name, name.startswith("__"), parts)
+
+    # -- topics
+
+    def _check_controls(self) -> None:
+        if self.membership.controller.controller_id != self.config.cluster.node_id:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+
+    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> None:
+        """Create topics, and answer when their leaders are known here."""
+        work = _Work(
+            [wanted.name for wanted in request.topics],
+            lambda results: reply(
+                m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results])
+            ),
+        )
+        for wanted in request.topics:
+            try:
+                topic, assignment = self._planned(wanted)
+            except BrokerError as error:
+                work.settled(wanted.name, error)
+            else:
+                if request.validate_only:
+                    work.settled(wanted.name)
+                else:
+                    wait = work.waiter(self.membership.wait_for_topics, {topic.name: topic.partitions}, request)
+                    self.membership.create(topic, assignment, work.then(topic.name, wait))
+
+    def _planned(self, wanted: m.CreatableTopic) -> tuple[Topic, Mapping[int, tuple[int, ...]]]:
+        self._check_controls()
+        settings = {config.name: config.value for config in wanted.configs}
+        if not wanted.assignments:
+            topic = self.topics.plan(
+                wanted.name,
+                partitions=self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions,
+                replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
+                settings=settings,
+            )
+            return topic, self.membership.place(topic, len(topic.replicas))
+        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "either numbers or an assignment")
+        assignment = {each.partition_index: tuple(each.broker_ids) for each in wanted.assignments}
+        if sorted(assignment) != list(range(len(wanted.assignments))):
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0, each once")
+        self._check_assignment(assignment)
+        topic = self.topics.plan(
+            wanted.name, partitions=len(assignment), replicas=len(assignment[0]), settings=settings
+        )
+        return topic, assignment
+
+    def _check_assignment(self, assignment: Mapping[int, tuple[int, ...]]) -> None:
+        for index, nodes in assignment.items():
+            if not nodes or len(set(nodes)) != len(nodes) or not set(nodes) <= self.metadata.brokers.keys():
+                raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index}: {nodes}")
+        if len({len(nodes) for nodes in assignment.values()}) > 1:
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions with different numbers of replicas")
+
+    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> None:
+        """Give topics more partitions, and answer when their leaders are known here."""
+        work = _Work(
+            [wanted.name for wanted in request.topics],
+            lambda results: reply(
+                m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results])
+            ),
+        )
+        for wanted in request.topics:
+            try:
+                new = self._grown(wanted)
+            except BrokerError as error:
+                work.settled(wanted.name, error)
+            else:
+                if request.validate_only:
+                    work.settled(wanted.name)
+                else:
+                    wait = work.waiter(self.membership.wait_for_topics, {wanted.name: wanted.count}, request)
+                    self.membership.grow(wanted.name, new, work.then(wanted.name, wait))
+
+    def _grown(self, wanted: m.PartitionsOfTopic) -> Mapping[int, tuple[int, ...]]:
+        self._check_controls()
+        _refuse_internal(wanted.name)
+        known = self.topics.existing(wanted.name)
+        topic = self.topics.plan_growth(wanted.name, wanted.count)
+        if wanted.assignments is None:
+            return self.membership.place(topic, len(topic.replicas), known.partitions)
+        assignment = {
+            known.partitions + number: tuple(each.broker_ids) for number, each in enumerate(wanted.assignments)
+        }
+        if len(assignment) != wanted.count - known.partitions:
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition")
+        self._check_assignment(assignment)
+        return assignment
+
+    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> None:
+        """Delete topics, and answer when nothing is left of them."""
+        work = _Work(
+            list(request.topic_names),
+            lambda results: reply(
+                m.DeleteTopicsResponse(responses=[m.DeletedTopic(name, results[name][0]) for name in results])
+            ),
+        )
+        for name in dict.fromkeys(request.topic_names):
+            try:
+                self._check_controls()
+                _refuse_internal(name)
+                self.topics.existing(name)
+            except BrokerError as error:
+                work.settled(name, error)
+            else:
+                wait = work.waiter(self.membership.wait_for_deletions, [name], request)
+                self.membership.delete(name, work.then(name, wait))
+
+    # -- leaders
+
+    def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
+        """Elect leaders, and answer when they are known here."""
+
+        def respond(codes: Mapping[Key, ErrorCode]) -> None:
+            topics: dict[str, cm.ElectedTopic] = {}
+            for (name, index), code in codes.items():
+                part = cm.ElectedPartition(index, code, None if code is ErrorCode.NONE else code.name)
+                topics.setdefault(name, cm.ElectedTopic(name)).partitions.append(part)
+            reply(cm.ElectLeadersResponse(topics=list(topics.values())))
+
+        if request.election_type not in (_PREFERRED, _UNCLEAN):
+            reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        if request.topics is None:
+            keys = [(name, index) for name, parts in self.metadata.topics.items() for index in parts]
+        else:
+            keys = [(topic.topic, index) for topic in request.topics for index in topic.partitions]
+
+        def elected(codes: Mapping[Key, ErrorCode] | None) -> None:
+            if codes is None:
+                respond(dict.fromkeys(keys, ErrorCode.NOT_CONTROLLER))
+                return
+            waiting = [key for key, code in codes.items() if code is ErrorCode.NONE]
+            if not waiting:
+                respond(codes)
+                return
+            done = {key: lambda key=key: self.metadata.leader_of(key) != NO_LEADER for key in waiting}
+            operation = DelayedTopics(request.timeout_ms, done, lambda seen: respond({**codes, **seen}))
+            names = list(dict.fromkeys(name for name, _ in waiting))
+            self.membership.elections.try_complete_else_watch(operation, names)
+
+        unclean = request.election_type == _UNCLEAN
+        self.membership.ask_controller("elect", lambda duties: duties.elect(keys, unclean=unclean), elected)
+
+
+class _Work:
+    """What one request asked for, by name, until all of it has an answer."""
+
+    def __init__(self, names: list[str], respond: Callable[[dict[str, tuple[ErrorCode, str | None]]], None]) -> None:
+        self._results: dict[str, tuple[ErrorCode, str | None] | None] = dict.fromkeys(names)
+        self._respond = respond
+        if not names:
+            respond({})
+
+    def settled(self, name: str, error: BrokerError | None = None) -> None:
+        """Note how it went; answer with the last one."""
+        self._results[name] = (ErrorCode.NONE, None) if error is None else (error.code, str(error))
+        results = {each: result for each, result in self._results.items() if result is not None}
+        if len(results) == len(self._results):
+            self._respond(results)
+
+    def then(self, name: str, wait: Callable[[], None]) -> Callable[[BrokerError | None], None]:
+        """Give what is to be called when the tree has it, or not: what isn't refused is waited for."""
+
+        def go_on(error: BrokerError | None) -> None:
+            if error is None:
+                wait()
+            else:
+                self.settled(name, error)
+
+        return go_on
+
+    def waiter(
+        self,
+        wait: Callable[..., None],
+        what: object,
+        request: m.CreateTopicsRequest | m.CreatePartitionsRequest | m.DeleteTopicsRequest,
+    ) -> Callable[[], None]:
+        """Give what parks the request for one name."""
+
+        def seen(codes: Mapping[str, ErrorCode]) -> None:
+            for name, code in codes.items():
+                self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
+
+        return lambda: wait(what, request.timeout_ms, seen)
+
+
+def _refuse_internal(name: str) -> None:
+    if name.startswith("__"):
+        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")

@@ -1,0 +1,454 @@
+"""A node's part in a cluster: what the controller tells it, what it tells the controller, and what it asks of the tree.
+
+    controller (here or elsewhere) --> leader_and_isr, stop_replica --> replica manager, follower, groups
+                                   --> update_metadata              --> metadata, and whoever waits for it
+    replica manager --> a wish for other in-sync replicas --> tree
+    clients         --> create, grow, delete topics; elect --> tree, controller
+
+**Fencing.** Every request from a controller carries its epoch; a smaller one than was seen is refused, so that what a
+controller sent before it was replaced changes nothing when it comes late.
+
+Belongs to the broker's loop; the controller has a thread of its own, and so have calls to the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from examples.broker.controller import layout
+from examples.broker.controller.assignment import assign
+from examples.broker.controller.controller import Controller
+from examples.broker.controller.delayed_topics import DelayedTopics
+from examples.broker.controller.requests import BEING_DELETED
+from examples.broker.coordination import EmbeddedStore, SessionChange, Store
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
+from examples.broker.protocol.messages import controller as m
+from examples.broker.replication.follower import Follower
+from examples.broker.replication.leadership import Leadership
+from examples.broker.replication.link import Link
+from examples.broker.replication.metadata import KnownPartition
+from examples.broker.service.channels import Channels
+from examples.broker.service.controller_metrics import ControllerMetrics
+from examples.broker.service.tree_client import TreeClient, TreeJobs
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
+from purgatory import DelayedOperationPurgatory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from examples.broker.controller.duties import Duties
+    from examples.broker.controller.requests import Message
+    from examples.broker.groups.coordinator import Coordinator
+    from examples.broker.replication.partition import Key, Partition
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.service.config import Config
+    from timer import Timer
+
+__all__ = ["Membership"]
+
+_log = structlog.get_logger(__name__)
+_INTRODUCED_S = 10.0
+_SHUTDOWN_S = 2.0
+_SHUTDOWN_TRIES = 4
+_SHUTDOWN_RETRY_S = 0.1
+
+
+def open_store(config: Config) -> Store:
+    """Open the store that the settings name: a ZooKeeper, or a file.
+
+    Raises:
+        ValueError: if the address makes no sense, or kazoo isn't installed.
+    """
+    where = config.coordination
+    if where.startswith("zk://"):
+        try:
+            from examples.broker.coordination.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ValueError(f"{where} needs kazoo: install the extra [zookeeper]") from error
+        return ZooKeeperStore(where.removeprefix("zk://"), session_ms=config.session_ms)
+    path = config.shared_folder / "coordination.sqlite"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return EmbeddedStore(path, session_ms=config.session_ms, durable=config.replication.fsync.value == "always")
+
+
+class Membership:
+    """Connects a node's parts with the cluster."""
+
+    def __init__(
+        self,
+        config: Config,
+        replicas: ReplicaManager,
+        coordinator: Coordinator,
+        timer: Timer,
+        run_actions: Callable[[], None],
+    ) -> None:
+        here = config.cluster
+        self.config = config
+        self.replicas = replicas
+        self.coordinator = coordinator
+        self._loop = asyncio.get_running_loop()
+        self._run_actions = run_actions
+        self._controller_epoch = 0
+        self._names: set[str] = set()
+        """All topics in the tree, those that are being deleted included."""
+        self._watching = False
+        self._introduced = asyncio.Event()
+        """Set once a controller has told this node who is alive, itself among them."""
+        self._loading: dict[Key, asyncio.Task[None]] = {}
+        self.follower = Follower(replicas)
+        self.channels = Channels(here.node_id, self.deliver, self._answered)
+        store = open_store(config)
+        info = layout.BrokerInfo(here.node_id, here.host, here.port, uuid.uuid4().hex)
+        self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms)
+        self.controller.on_session = self._session_changed
+        self._store = store
+        self._unregister_metrics = ControllerMetrics(self.controller).register()
+        self.tree = TreeClient(run_actions)
+        self.jobs = TreeJobs(store, here.node_id)
+
+        def purgatory(name: str) -> DelayedOperationPurgatory[Any]:
+            return DelayedOperationPurgatory(name, timer=timer, broker_id=here.node_id)
+
+        self.creations: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("create_topics")
+        self.topic_deletions: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("delete_topics")
+        self.elections: DelayedOperationPurgatory[DelayedTopics[Key]] = purgatory("elect_leaders")
+        replicas.propose_isr = self._propose_isr
+        replicas.on_leading = self._on_leading
+        replicas.on_following = self._on_following
+        coordinator.store.make_topic = self.make_offsets_topic
+
+    # -- life
+
+    async def start(self) -> None:
+        """Register, and take part in the election of a controller.
+
+        Raises:
+            OSError: if the store can't be had.
+        """
+        await asyncio.to_thread(self.controller.start)
+        with contextlib.suppress(TimeoutError):  # it serves all the same; clients are told to wait
+            async with asyncio.timeout(_INTRODUCED_S):
+                await self._introduced.wait()
+
+    async def leave(self) -> None:
+        """Have every leadership moved away from this node, as far as there is somebody to take it soon."""
+        node = self.config.cluster.node_id
+        for _ in range(_SHUTDOWN_TRIES):
+            remaining = await self._ask_to_leave(node)
+            if remaining is not None and not remaining:
+                break
+            await asyncio.sleep(_SHUTDOWN_RETRY_S)
+        else:
+            _log.warning("stopping with leaderships that nobody takes", node=node)
+
+    async def _ask_to_leave(self, node: int) -> list[Key] | None:
+        """Ask the controller; give what stays, or None if it couldn't be asked."""
+        controller = self.controller.controller_id
+        address = self.replicas.metadata.brokers.get(controller or 0)
+        if controller == node:
+            answer: asyncio.Future[list[Key] | None] = self._loop.create_future()
+            self.shut_down(node, answer.set_result)
+            remaining = await answer
+            await self.channels.drained(_SHUTDOWN_S)
+            return remaining
+        if address is None:
+            return None
+        try:
+            async with Link(*address, f"shutdown-{node}", 1 << 20) as link:
+                request = m.ControlledShutdownRequest(node)
+                response = await link.ask(
+                    ApiKey.CONTROLLED_SHUTDOWN, 0, request, m.ControlledShutdownResponse, _SHUTDOWN_S
+                )
+        except (OSError, EOFError, TimeoutError, MalformedRequest) as error:
+            _log.info("controller not reached", error=repr(error))
+            return None
+        if response.error_code != ErrorCode.NONE:
+            return None
+        return [(part.topic, part.partition) for part in response.remaining]
+
+    async def close(self) -> None:
+        """End the session, and answer what waits."""
+        self._unregister_metrics()
+        self.follower.close()
+        self.channels.close()
+        for task in self._loading.values():
+            task.cancel()
+        await asyncio.to_thread(self.tree.close)
+        await asyncio.to_thread(self.controller.close)
+        for purgatory in (self.creations, self.topic_deletions, self.elections):
+            purgatory.shutdown("expire")
+
+    def _session_changed(self, change: SessionChange) -> None:
+        """On the controller's thread: what this node watches it watches from the first session on."""
+        if change is not SessionChange.ESTABLISHED or self._watching:
+            return
+        self._watching = True
+
+        def on_loop(look: Callable[[], None]) -> Callable[[], None]:
+            def watch() -> None:
+                self._loop.call_soon_threadsafe(look)
+
+            return watch
+
+        self._store.watch(layout.CONFIG_CHANGES, on_loop(self._read_topics_again))
+        self._store.watch_children(layout.TOPICS, on_loop(self._read_names))
+        self._loop.call_soon_threadsafe(self._read_names)
+
+    # -- from the controller
+
+    def deliver(self, message: Message, respond: Callable[[Any], None]) -> None:
+        """Do what a controller says, in the order in which it comes, unless a newer one was heard of."""
+        kind = {
+            m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
+            m.UpdateMetadataRequest: m.UpdateMetadataResponse,
+            m.StopReplicaRequest: m.StopReplicaResponse,
+        }[type(message)]
+        if message.controller_epoch < self._controller_epoch:
+            _log.warning("stale controller", node=message.controller_id, epoch=message.controller_epoch)
+            respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
+            return
+        self._controller_epoch = message.controller_epoch
+        names: set[str] = set()
+        if not isinstance(message, m.StopReplicaRequest):
+            names = {state.topic for state in message.states if state.leader != BEING_DELETED}
+
+        def carry_out(topics: Mapping[str, Topic]) -> None:
+            if message.controller_epoch < self._controller_epoch:
+                respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
+                return
+            self.replicas.store.topics.update(topics)
+            if isinstance(message, m.LeaderAndIsrRequest):
+                respond(self._lead_or_follow(message))
+            elif isinstance(message, m.UpdateMetadataRequest):
+                self._learn(message)
+                respond(m.UpdateMetadataResponse())
+            else:
+                respond(self._stop(message))
+
+        # Through the tree's thread, even if there is nothing to read: what came first is done first.
+        self.tree.run(
+            lambda: self.jobs.read_topics(names),
+            carry_out,
+            lambda _: carry_out({}),  # the settings that are known will do, and none for a topic that isn't
+        )
+
+    def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> m.LeaderAndIsrResponse:
+        outcomes = []
+        self._know_brokers(message.live_leaders)
+        for state in message.states:
+            key, code = (state.topic, state.partition), ErrorCode.NONE
+            try:
+                self.replicas.lead_or_follow(key, _leadership(state), tuple(state.replicas))
+            except OSError as error:
+                _log.error("a log can't be opened", key=key, error=str(error))
+                code = ErrorCode.KAFKA_STORAGE_ERROR
+            outcomes.append(m.PartitionOutcome(*key, code))
+        self.follower.refresh()
+        return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
+
+    def _know_brokers(self, live: Iterable[m.LiveBroker]) -> None:
+        self.replicas.metadata.know({broker.broker_id: (broker.host, broker.port) for broker in live})
+        if self.config.cluster.node_id in self.replicas.metadata.brokers:
+            self._introduced.set()
+
+    def _learn(self, message: m.UpdateMetadataRequest) -> None:
+        metadata = self.replicas.metadata
+        self._know_brokers(message.live_brokers)
+        for state in message.states:
+            key = (state.topic, state.partition)
+            if state.leader == BEING_DELETED:
+                metadata.forget(key)
+                if state.topic not in metadata.topics:
+                    self.replicas.store.topics.pop(state.topic, None)
+            else:
+                metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
+        for topic in {state.topic for state in message.states}:
+            self.creations.check_and_complete(topic)
+            self.elections.check_and_complete(topic)
+
+    def _stop(self, message: m.StopReplicaRequest) -> m.StopReplicaResponse:
+        outcomes = []
+        for part in message.partitions:
+            key, code = (part.topic, part.partition), ErrorCode.NONE
+            try:
+                if message.delete:
+                    self.replicas.delete_replica(key)
+                else:
+                    self.replicas.stop_replica(key)
+            except OSError as error:
+                _log.error("a replica can't be removed", key=key, error=str(error))
+                code = ErrorCode.KAFKA_STORAGE_ERROR
+            outcomes.append(m.PartitionOutcome(*key, code))
+        self.follower.refresh()
+        return m.StopReplicaResponse(ErrorCode.NONE, outcomes)
+
+    def _answered(self, node: int, message: Message, answer: Any) -> None:
+        """What a node answered this node's controller."""
+        if answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self.controller.refused()
+        elif isinstance(message, m.StopReplicaRequest) and message.delete:
+            outcomes = [((p.topic, p.partition), p.error_code == ErrorCode.NONE) for p in answer.partitions]
+            self.controller.ask("stopped", lambda duties: duties.stopped(node, outcomes), lambda: None)
+
+    # -- leadership that moved
+
+    def _propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
+        key, epoch = partition.key, partition.leader_epoch
+        if isr == partition.asked_for:
+            return
+        partition.asked_for = isr
+        node = self.config.cluster.node_id
+        now = Leadership(node, epoch, tuple(sorted(partition.isr)), self._controller_epoch, partition.version)
+
+        def settle(found: Leadership) -> None:
+            partition.asked_for = None
+            if partition.is_leader and partition.leader_epoch == epoch == found.leader_epoch:
+                _log.info("isr changed", key=key, isr=found.isr)
+                partition.settle_isr(found.isr, found.version)
+                self.replicas.changed(partition)
+
+        def give_up(error: BrokerError) -> None:
+            # It was written or not. The wish stays, and counts; it is proposed again, and then it will turn out.
+            partition.asked_for = None
+            _log.warning("isr not changed", key=key, reason=str(error))
+
+        self.tree.run(lambda: self.jobs.change_isr(key, now, isr), settle, give_up)
+
+    def _on_leading(self, key: Key) -> None:
+        if key[0] == OFFSETS_TOPIC:
+            self._loading[key] = self._loop.create_task(self._load_groups(key))
+
+    async def _load_groups(self, key: Key) -> None:
+        for _ in self.coordinator.take_over(key):
+            await asyncio.sleep(0)
+        self._run_actions()
+        del self._loading[key]
+
+    def _on_following(self, key: Key) -> None:
+        if key[0] == OFFSETS_TOPIC:
+            task = self._loading.pop(key, None)
+            if task is not None:
+                task.cancel()
+            self.coordinator.let_go(key)
+
+    # -- what the tree says
+
+    def _read_names(self) -> None:
+        def know(names: set[str]) -> None:
+            gone, self._names = self._names - names, names
+            for name in gone:
+                self.topic_deletions.check_and_complete(name)
+
+        self.tree.run(self.jobs.topic_names, know, lambda _: None)
+
+    def _read_topics_again(self) -> None:
+        names = list(self.replicas.store.topics)
+
+        def apply(topics: Mapping[str, Topic]) -> None:
+            self.replicas.store.topics.update(topics)
+            for key, partition in self.replicas.partitions.items():
+                if key[0] in topics:
+                    self.replicas.apply_settings(partition, topics[key[0]])
+                    self.replicas.changed(partition)
+
+        self.tree.run(lambda: self.jobs.read_topics(names), apply, lambda _: None)
+
+    # -- what clients ask for
+
+    def place(self, topic: Topic, replicas: int, first: int = 0) -> dict[int, tuple[int, ...]]:
+        """Choose the nodes of a topic's partitions, from `first` on.
+
+        Raises:
+            BrokerError: if too few nodes are alive.
+        """
+        nodes = sorted(self.replicas.metadata.brokers)
+        try:
+            return assign(
+                nodes, topic.partitions - first, replicas, first_partition=first, start=zlib.crc32(topic.name.encode())
+            )
+        except ValueError as error:
+            raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{error} that are alive") from error
+
+    def create(
+        self, topic: Topic, assignment: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]
+    ) -> None:
+        """Write a new topic into the tree."""
+        settings = dict(topic.settings)
+        self.tree.run(lambda: self.jobs.create_topic(topic.name, assignment, settings), lambda _: then(None), then)
+
+    def grow(self, name: str, new: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]) -> None:
+        """Write more partitions of a topic into the tree."""
+        self.tree.run(lambda: self.jobs.grow_topic(name, new), lambda _: then(None), then)
+
+    def delete(self, name: str, then: Callable[[BrokerError | None], None]) -> None:
+        """Write into the tree that a topic is to be deleted."""
+        self._names.add(name)  # it is there until the tree says otherwise
+        self.tree.run(lambda: self.jobs.delete_topic(name), lambda _: then(None), then)
+
+    def change_settings(self, topic: Topic, then: Callable[[BrokerError | None], None]) -> None:
+        """Write a topic's settings into the tree, from where every node takes them."""
+        settings = dict(topic.settings)
+        self.tree.run(lambda: self.jobs.change_settings(topic.name, settings), lambda _: then(None), then)
+
+    def make_offsets_topic(self) -> None:
+        """Have the internal topic created, if a node could lead it now."""
+        topic = Topic(OFFSETS_TOPIC, self.config.offsets_partitions, ())
+        try:
+            assignment = self.place(topic, min(3, len(self.replicas.metadata.brokers)))
+        except BrokerError:
+            return
+        self.tree.run(
+            lambda: self.jobs.create_topic(OFFSETS_TOPIC, assignment, {}),
+            lambda _: None,
+            lambda error: _log.debug("offsets topic not created", reason=str(error)),
+        )
+
+    def wait_for_topics(
+        self, names: Mapping[str, int], timeout_ms: int, respond: Callable[[Mapping[str, ErrorCode]], None]
+    ) -> None:
+        """Respond when every partition of these topics has a leader that is known here."""
+
+        def has_leaders(name: str, partitions: int) -> bool:
+            return self.replicas.metadata.have_leaders([(name, index) for index in range(partitions)])
+
+        done = {name: lambda name=name, count=count: has_leaders(name, count) for name, count in names.items()}
+        self.creations.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), list(names))
+
+    def wait_for_deletions(
+        self, names: Iterable[str], timeout_ms: int, respond: Callable[[Mapping[str, ErrorCode]], None]
+    ) -> None:
+        """Respond when nothing of these topics is left in the tree."""
+        done = {name: lambda name=name: name not in self._names for name in names}
+        self.topic_deletions.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), list(done))
+
+    def shut_down(self, node: int, answer: Callable[[list[Key] | None], object]) -> None:
+        """Have a node's leaderships moved away, if this is the controller; answer on the loop, None if it isn't."""
+        self.ask_controller("shutdown", lambda duties: duties.shut_down(node), answer)
+
+    def ask_controller(self, kind: str, what: Callable[[Duties], Any], answer: Callable[[Any], object]) -> None:
+        """Have the active controller of this node do something; answer on the loop, None if it isn't here."""
+
+        def handle(duties: Duties) -> None:
+            result = what(duties)
+            # As an event of its own: what the first one has to tell other nodes is sent at its end, and comes first.
+            self.controller.events.put("answer", lambda: self._tell(answer, result))
+
+        self.controller.ask(kind, handle, lambda: self._tell(answer, None))
+
+    def _tell(self, answer: Callable[[Any], object], result: Any) -> None:
+        def tell() -> None:
+            answer(result)
+            self._run_actions()
+
+        self._loop.call_soon_threadsafe(tell)
+
+
+def _leadership(state: m.PartitionState) -> Leadership:
+    return Leadership(state.leader, state.leader_epoch, tuple(state.isr), state.controller_epoch, state.version)

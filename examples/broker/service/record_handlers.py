@@ -1,0 +1,200 @@
+"""One method per API about records: from the request to what the replica manager does, and back.
+
+Every handler gets the decoded request, its version and the reply to call, now or from an operation that was
+parked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
+from examples.broker.protocol.message_set import from_batches, to_batches
+from examples.broker.protocol.messages import records as m
+from examples.broker.replication.fetch_sessions import CONSUMER, Found, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.service.config import Config
+    from examples.broker.service.server import Handler, Reply
+
+__all__ = ["RecordHandlers"]
+
+_log = structlog.get_logger(__name__)
+
+_LATEST, _EARLIEST = -1, -2
+_FIRST_WITH_BATCHES_PRODUCE = 3
+_FIRST_WITH_TIMESTAMPS_FETCH = 2
+_FIRST_WITH_BATCHES_FETCH = 4
+_IDS_OF_A_NODE = 10**12
+
+
+def _check_produce(request: m.ProduceRequest, topic: str) -> None:
+    if request.acks not in (-1, 0, 1):
+        raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "there are no transactions here")
+    if topic.startswith("__"):
+        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")
+
+
+def _fetched(index: int, found: Found, offset: int, version: int) -> m.FetchedPartition:
+    """What a fetch found, in the format that its version may carry; never null, which librdkafka takes for broken."""
+    code, records = found.code, found.records
+    if records and version < _FIRST_WITH_BATCHES_FETCH:
+        try:
+            records = from_batches(records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1)
+        except BrokerError as error:
+            _log.warning("fetch refused", key=found.key, version=version, reason=str(error))
+            code, records = error.code, b""
+    watermark = found.high_watermark
+    return m.FetchedPartition(index, code, watermark, watermark, found.log_start, records=records)
+
+
+class RecordHandlers:
+    """Produce, fetch, and what belongs to them."""
+
+    def __init__(self, config: Config, replicas: ReplicaManager) -> None:
+        self.config = config
+        self.replicas = replicas
+        self.table: dict[int, Handler] = {
+            ApiKey.PRODUCE: self.produce,
+            ApiKey.FETCH: self.fetch,
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+        }
+
+    def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> None:
+        """Append; `acks=0` gets no response, and a closed connection when something is wrong."""
+        entries: dict[Key, bytes] = {}
+        refused: dict[Key, tuple[ErrorCode, int]] = {}
+        for topic in request.topics:
+            for part in topic.partitions:
+                key = (topic.name, part.index)
+                if key in entries or key in refused:
+                    raise MalformedRequest(f"{key} twice in one produce request")
+                try:
+                    _check_produce(request, topic.name)
+                    data = part.records or b""
+                    entries[key] = data if version >= _FIRST_WITH_BATCHES_PRODUCE else to_batches(data)
+                except BrokerError as error:
+                    _log.warning("produce refused", key=key, version=version, reason=str(error), peer=reply.peer)
+                    refused[key] = (error.code, -1)
+
+        def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
+            if request.acks == 0:
+                if refused or any(code for code, _ in results.values()):
+                    reply.connection.close("a produce without acknowledgement failed")
+                else:
+                    reply.nothing()
+                return
+            topics = []
+            for topic in request.topics:
+                parts = []
+                for part in topic.partitions:
+                    key = (topic.name, part.index)
+                    code, offset = results.get(key) or refused[key]
+                    partition = self.replicas.partitions.get(key)  # deleted, perhaps, while another waited
+                    start = partition.log.start_offset if partition is not None else -1
+                    parts.append(m.ProducedPartition(part.index, code, offset, -1, start))
+                topics.append(m.ProducedTopic(topic.name, parts))
+            reply(m.ProduceResponse(topics))
+
+        self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
+
+    def fetch(self, request: m.FetchRequest, version: int, reply: Reply) -> None:
+        """Read at once, or when enough has gathered."""
+        wanted = {
+            (topic.name, part.index): Wanted(
+                part.fetch_offset, part.partition_max_bytes, part.log_start_offset, part.current_leader_epoch
+            )
+            for topic in request.topics
+            for part in topic.partitions
+        }
+        forgotten = [(topic.name, index) for topic in request.forgotten_topics for index in topic.partitions]
+        node = max(request.replica_id, CONSUMER)
+        try:
+            session = self.replicas.open_session(
+                request.session_id, request.session_epoch, node=node, wanted=wanted, forgotten=forgotten
+            )
+        except BrokerError as error:
+            reply(m.FetchResponse(error_code=error.code))
+            return
+
+        def respond(found: list[Found]) -> None:
+            topics: dict[str, m.FetchedTopic] = {}
+            for each in found:
+                name, index = each.key
+                part = _fetched(index, each, session.wanted[each.key].offset, version)
+                topics.setdefault(name, m.FetchedTopic(name)).partitions.append(part)
+            reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
+
+        operation = self.replicas.fetch(
+            session,
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            respond=respond,
+        )
+        if operation is not None:
+            reply.on_lost = operation.cancel
+
+    def list_offsets(self, request: m.ListOffsetsRequest, _version: int, reply: Reply) -> None:
+        """Give the first, the last, or the offset of a timestamp (to the batch)."""
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                answer = m.ListedPartition(part.index)
+                try:
+                    partition = self.replicas.leader((topic.name, part.index))
+                    end = partition.readable_end(by_follower=request.replica_id >= 0)
+                    found: tuple[int, int] | None
+                    if part.timestamp == _LATEST:
+                        found = (end, -1)
+                    elif part.timestamp == _EARLIEST:
+                        found = (partition.log.start_offset, -1)
+                    elif part.timestamp < 0:
+                        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} means nothing")
+                    else:
+                        found = partition.log.offset_for_timestamp(part.timestamp, end)
+                    if found is not None:
+                        answer.offset, answer.timestamp = found
+                        answer.old_style_offsets = [found[0]]
+                except BrokerError as error:
+                    answer.error_code = error.code
+                parts.append(answer)
+            topics.append(m.ListedTopic(topic.name, parts))
+        reply(m.ListOffsetsResponse(topics=topics))
+
+    def delete_records(self, request: m.DeleteRecordsRequest, _version: int, reply: Reply) -> None:
+        """Delete the start of partitions, and answer when every replica did."""
+        offsets = {(t.name, p.index): p.offset for t in request.topics for p in t.partitions}
+
+        def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
+            topics = []
+            for topic in request.topics:
+                parts = []
+                for part in topic.partitions:
+                    code, low = results[topic.name, part.index]
+                    parts.append(m.DeletedPartition(part.index, low, code))
+                topics.append(m.DeletedRecordsTopic(topic.name, parts))
+            reply(m.DeleteRecordsResponse(topics=topics))
+
+        self.replicas.delete_records(offsets, timeout_ms=request.timeout_ms, respond=respond)
+
+    def init_producer_id(self, request: m.InitProducerIdRequest, _version: int, reply: Reply) -> None:
+        """Give an idempotent producer its id."""
+        if request.transactional_id is not None:
+            reply(m.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST))
+        else:
+            # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
+            producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + self.replicas.store.next_producer_id()
+            reply(m.InitProducerIdResponse(0, 0, producer_id, 0))

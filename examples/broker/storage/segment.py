@@ -1,0 +1,148 @@
+"""One file of a log, and the index of the batches in it.
+
+The index is kept in memory only, three 64-bit numbers a batch (offset, position, newest timestamp), and is
+rebuilt when the file is opened, which reads every batch anyway to check it. An index file would save that
+reading and could disagree with the log after a crash; an example takes the simpler one.
+
+Writes go straight to the operating system, unbuffered: what was appended survives a kill of the process.
+
+Used by its log, on the thread that owns the log.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+from examples.broker.protocol.errors import BrokerError
+from examples.broker.protocol.records import Batch, parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Segment"]
+
+
+class Segment:
+    """The batches from one offset on, in a file named after that offset."""
+
+    def __init__(self, folder: Path, base_offset: int, *, global_start: int = 0) -> None:
+        self.path = folder / f"{base_offset:020d}.log"
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.global_start = global_start
+        """How many bytes of the log lay before this one: distances across segments are subtractions."""
+        self.newest_timestamp = -1
+        self._offsets = array("q")
+        self._positions = array("q")
+        self._timestamps = array("q")
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def recover(self) -> tuple[list[Batch], str | None]:
+        """Read the file, index its batches and cut off what follows the last sound one.
+
+        Returns the batches and, when something was cut off, why.
+        """
+        length = os.fstat(self._fd).st_size
+        found: list[Batch] = []
+        reason = None
+        try:
+            for batch in self.scan(length):
+                if batch.base_offset != self.next_offset:
+                    reason = f"offset {batch.base_offset} where {self.next_offset} was expected"
+                    break
+                self._index(batch.base_offset, batch)
+                found.append(batch)
+        except BrokerError as error:
+            reason = str(error)
+        if self.size < length:
+            os.ftruncate(self._fd, self.size)
+        return found, reason
+
+    def scan(self, length: int | None = None) -> Iterator[Batch]:
+        """Read and check the batches in the file's first `length` bytes, else in all that is indexed."""
+        length = self.size if length is None else length
+        if not length:
+            return
+        with mmap.mmap(self._fd, length, access=mmap.ACCESS_READ) as content:
+            position = 0
+            while position < length:
+                batch = parse(content, position)  # type: ignore[arg-type]  # slices of a map are bytes
+                yield batch
+                position += batch.size
+
+    def append(self, data: bytes, batch: Batch, offset: int) -> None:
+        """Write one batch at the end.
+
+        Raises:
+            OSError: if the disk does not take it; the file is then as it was.
+        """
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:] if written else data, self.size + written)
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+        self._index(offset, batch)
+
+    def _index(self, offset: int, batch: Batch) -> None:
+        self._offsets.append(offset)
+        self._positions.append(self.size)
+        self.newest_timestamp = max(self.newest_timestamp, batch.max_timestamp)
+        self._timestamps.append(self.newest_timestamp)
+        self.size += batch.size
+        self.next_offset = offset + batch.last_offset_delta + 1
+
+    def position(self, offset: int) -> int:
+        """Give where the batch that holds `offset` starts, or the file's end if it is past the last batch."""
+        if offset >= self.next_offset:
+            return self.size
+        return self._positions[max(bisect_right(self._offsets, offset) - 1, 0)]
+
+    def read(self, start: int, limit: int, max_bytes: int) -> bytes:
+        """Read whole batches from position `start` to `limit`: at least one, else up to `max_bytes`."""
+        if limit - start > max_bytes:
+            last = bisect_right(self._positions, start + max_bytes) - 1
+            first = bisect_left(self._positions, start)
+            cut = self._positions[last] if last > first else self._end_of(first)
+            limit = min(limit, cut)
+        return os.pread(self._fd, limit - start, start)
+
+    def _end_of(self, number: int) -> int:
+        return self._positions[number + 1] if number + 1 < len(self._positions) else self.size
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """Give offset and newest timestamp of the first batch that reaches `timestamp`."""
+        number = bisect_left(self._timestamps, timestamp)
+        if number == len(self._timestamps):
+            return None
+        return self._offsets[number], self._timestamps[number]
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds `offset` or something later."""
+        keep = max(bisect_right(self._offsets, offset) - 1, 0)
+        if offset >= self.next_offset or keep == len(self._offsets):
+            return
+        self.size, self.next_offset = self._positions[keep], self._offsets[keep]
+        del self._offsets[keep:], self._positions[keep:], self._timestamps[keep:]
+        self.newest_timestamp = self._timestamps[-1] if keep else -1
+        os.ftruncate(self._fd, self.size)
+
+    def sync(self) -> None:
+        """Have the disk hold what was written; may be called from another thread."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+    def delete(self) -> None:
+        """Close the file and remove it."""
+        self.close()
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,86 @@
+"""Starts the nodes of a cluster as processes, and starts again, a little later, what ends by itself.
+
+A node that dies again soon is given more time before each next start, up to some seconds: what fails at once would
+otherwise fail all the time. The first SIGINT or SIGTERM has all nodes stop in an orderly way, and ends this.
+
+A node's standard input is a pipe from here: when this process dies, however it does, its nodes end by themselves.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["Supervisor"]
+
+_LOOK_S = 0.05
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 10.0
+_LIVED_LONG_S = 30.0
+
+
+@attrs.define(eq=False)
+class _Node:
+    command: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    wait_s: float = _FIRST_WAIT_S
+    start_at: float = 0.0
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self.started_at = time.monotonic()
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE)  # noqa: S603 - ourselves
+        return self.process
+
+
+class Supervisor:
+    """Runs one process a command, until told to stop."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        self._nodes = [_Node(command) for command in commands]
+        self._stop = threading.Event()
+
+    def run(self, started: Callable[[list[int]], None]) -> int:
+        """Start all, tell their process ids, and stay until a signal comes; give an exit code."""
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, lambda *_: self._stop.set())
+        started([node.start().pid for node in self._nodes])
+        while not self._stop.wait(_LOOK_S):
+            for number, node in enumerate(self._nodes, 1):
+                self._look(number, node)
+        return self._end()
+
+    @staticmethod
+    def _look(number: int, node: _Node) -> None:
+        now = time.monotonic()
+        if node.process is None:
+            if now >= node.start_at:
+                process = node.start()
+                print(f"node {number} is started again (pid {process.pid})", file=sys.stderr, flush=True)
+            return
+        code = node.process.poll()
+        if code is None:
+            return
+        if now - node.started_at > _LIVED_LONG_S:
+            node.wait_s = _FIRST_WAIT_S
+        said = f"node {number} (pid {node.process.pid}) ended with {code}; again in {node.wait_s:g} s"
+        print(said, file=sys.stderr, flush=True)
+        node.process, node.start_at = None, now + node.wait_s
+        node.wait_s = min(node.wait_s * 2, _LONGEST_WAIT_S)
+
+    def _end(self) -> int:
+        living = [node.process for node in self._nodes if node.process is not None]
+        for process in living:
+            if process.poll() is None:
+                process.terminate()
+        codes = [process.wait() for process in living]
+        return int(any(codes))

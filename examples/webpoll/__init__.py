@@ -1,0 +1,1 @@
+"""Long polls in FastAPI, as small as they can be."""

@@ -1,0 +1,432 @@
+"""What any store promises, held against the embedded one and a real ZooKeeper."""
+
+import threading
+import time
+
+import pytest
+
+from examples.broker.coordination import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    EphemeralParent,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionChange,
+    SessionLost,
+    Set,
+    StoreError,
+)
+from tests.support import eventually, run_threads
+
+
+def test_created_node_is_read(store):
+    """A node is read as it was created, at version 0."""
+    store.multi([Create("/a", b"data")])
+
+    assert Node(b"data", 0) == store.get("/a")
+
+
+def test_create_if_absent(store):
+    """A node that is there can't be created."""
+    store.multi([Create("/a", b"1")])
+
+    with pytest.raises(NodeExists):
+        store.multi([Create("/a", b"2")])
+    assert b"1" == store.get("/a").data
+
+
+def test_create_needs_parent(store):
+    """A node is created only under one that is there."""
+    with pytest.raises(NoNode):
+        store.multi([Create("/a/b")])
+
+
+def test_missing_node(store):
+    """What isn't there can't be read, set, deleted, checked or listed."""
+    for call in (
+        lambda: store.get("/a"),
+        lambda: store.children("/a"),
+        lambda: store.multi([Set("/a", b"")]),
+        lambda: store.multi([Delete("/a")]),
+        lambda: store.multi([Check("/a")]),
+        lambda: store.watch_children("/a", lambda: None),
+    ):
+        with pytest.raises(NoNode):
+            call()
+
+
+def test_set_counts_version(store):
+    """Every set makes the version one larger."""
+    store.multi([Create("/a"), Set("/a", b"1"), Set("/a", b"2")])
+
+    assert Node(b"2", 2) == store.get("/a")
+
+
+def test_set_if_version(store):
+    """A set that names another version than the node's changes nothing."""
+    store.multi([Create("/a", b"0")])
+    store.multi([Set("/a", b"1", version=0)])
+
+    with pytest.raises(BadVersion):
+        store.multi([Set("/a", b"2", version=0)])
+    assert Node(b"1", 1) == store.get("/a")
+
+
+def test_delete_if_version(store):
+    """A delete that names another version than the node's leaves it there."""
+    store.multi([Create("/a"), Set("/a", b"1")])
+
+    with pytest.raises(BadVersion):
+        store.multi([Delete("/a", version=0)])
+    store.multi([Delete("/a", version=1)])
+
+    with pytest.raises(NoNode):
+        store.get("/a")
+
+
+def test_recreated_node_starts_over(store):
+    """A node deleted and created anew is at version 0 again."""
+    store.multi([Create("/a"), Set("/a", b"1")])
+    store.multi([Delete("/a"), Create("/a", b"new")])
+
+    assert Node(b"new", 0) == store.get("/a")
+
+
+def test_delete_only_leaves(store):
+    """A node with children isn't deleted."""
+    store.multi([Create("/a"), Create("/a/b")])
+
+    with pytest.raises(NotEmpty):
+        store.multi([Delete("/a")])
+
+
+def test_children_are_direct_and_sorted(store):
+    """Children are the names directly below a node, sorted."""
+    store.multi([Create("/a"), Create("/a/c"), Create("/a/b"), Create("/a/b/d"), Create("/ab")])
+
+    assert ["b", "c"] == store.children("/a")
+    assert [] == store.children("/a/c")
+
+
+def test_multi_is_all_or_nothing(store):
+    """When one operation of several fails, none is done, and its error says whose it was."""
+    store.multi([Create("/a")])
+
+    with pytest.raises(NodeExists) as caught:
+        store.multi([Create("/b"), Set("/a", b"1"), Create("/a"), Create("/c")])
+
+    assert "/a" == caught.value.path
+    assert Node(b"", 0) == store.get("/a")
+    with pytest.raises(NoNode):
+        store.get("/b")
+
+
+def test_check_guards_other_writes(store):
+    """A write that depends on a node which it doesn't change fails once that node changed."""
+    store.multi([Create("/epoch"), Create("/a")])
+    store.multi([Check("/epoch", 0), Set("/a", b"1")])
+    store.multi([Set("/epoch", b"2")])
+
+    with pytest.raises(BadVersion):
+        store.multi([Check("/epoch", 0), Set("/a", b"2")])
+    assert b"1" == store.get("/a").data
+
+
+@pytest.mark.parametrize("path", ["", "/", "a", "/a/", "//a", "/a/../b", "/a/./b"])
+def test_bad_path(store, path):
+    """What is no path is refused before anything is sent."""
+    for call in (
+        lambda: store.get(path),
+        lambda: store.children(path),
+        lambda: store.multi([Create(path)]),
+        lambda: store.watch(path, lambda: None),
+    ):
+        with pytest.raises(ValueError, match="path"):
+            call()
+
+
+def test_sessions_share_one_tree(stores, store):
+    """What one session writes the next one reads."""
+    store.multi([Create("/a", b"x")])
+
+    assert b"x" == stores.open().get("/a").data
+
+
+def test_one_creation_succeeds(stores):
+    """Of several sessions that create one node at once, exactly one succeeds."""
+    contenders = [stores.open() for _ in range(4)]
+    stores.open().multi([Create("/round")])
+    for number in range(5):
+        won, barrier = [], threading.Barrier(len(contenders))
+
+        def contend(mine, number=number, won=won, barrier=barrier):
+            barrier.wait(10)
+            try:
+                mine.multi([Create(f"/round/{number}", ephemeral=True)])
+            except NodeExists:
+                return
+            won.append(mine)
+
+        run_threads(*(lambda mine=mine: contend(mine) for mine in contenders))
+        assert 1 == len(won)
+
+
+def test_set_if_version_counts_exactly(stores):
+    """A counter that several sessions raise by version, retrying, loses no step."""
+    sessions = [stores.open() for _ in range(3)]
+    sessions[0].multi([Create("/count", b"0")])
+
+    def count(mine):
+        done = 0
+        while done < 20:
+            node = mine.get("/count")
+            try:
+                mine.multi([Set("/count", b"%d" % (int(node.data) + 1), node.version)])
+                done += 1
+            except BadVersion:
+                pass
+
+    run_threads(*(lambda mine=mine: count(mine) for mine in sessions))
+    assert b"60" == sessions[0].get("/count").data
+
+
+# -- sessions
+
+
+def test_session_is_told(stores, told):
+    """A session that begins is told before `start` returns."""
+    stores.open(on_session=told)
+
+    assert [SessionChange.ESTABLISHED] == told.calls
+
+
+def test_closing_ends_ephemeral_nodes(stores, store):
+    """A session that is closed takes its ephemeral nodes along, and nothing else."""
+    other = stores.open()
+    other.multi([Create("/kept"), Create("/gone", ephemeral=True)])
+
+    other.close()
+    stores.stores.remove(other)
+
+    assert b"" == store.get("/kept").data
+    with pytest.raises(NoNode):
+        store.get("/gone")
+
+
+def test_ephemeral_has_no_children(store):
+    """Nothing is created below an ephemeral node."""
+    store.multi([Create("/a", ephemeral=True)])
+
+    with pytest.raises(EphemeralParent):
+        store.multi([Create("/a/b")])
+
+
+def test_ephemeral_is_seen_by_all(stores, store):
+    """An ephemeral node lives as long as its session, for every session, though nobody else touches it."""
+    store.multi([Create("/a", ephemeral=True)])
+    other = stores.open(session_ms=1_000)
+
+    time.sleep(1.5)  # longer than either would live unrenewed by its thread
+
+    assert b"" == other.get("/a").data
+
+
+def test_expired_session(stores, told):
+    """A session that others ended: its ephemeral nodes are gone, it can't write, is told, and begins a new one."""
+    store = stores.open(on_session=told)
+    store.multi([Create("/a", ephemeral=True)])
+
+    stores.expire(store)
+
+    assert eventually(lambda: told.calls[-2:] == [SessionChange.LOST, SessionChange.ESTABLISHED]), told.calls
+    with pytest.raises(NoNode):
+        store.get("/a")
+    store.multi([Create("/a", ephemeral=True)])
+
+
+def test_expired_session_writes_nothing(stores):
+    """From the end of a session until the next is told, a write of its owner raises or belongs to the next."""
+    refused, writes = [], []
+    store = stores.open()
+    store.multi([Create("/w")])
+    store.multi([Create("/mine", ephemeral=True)])
+    stop = threading.Event()
+
+    def write():
+        while not stop.is_set():
+            try:
+                store.multi([Check("/mine"), Create(f"/w/{len(writes):05}")])
+                writes.append(1)
+            except StoreError as error:
+                refused.append(type(error))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert eventually(lambda: len(writes) > 5)
+    stores.expire(store)
+    reader = stores.open()
+    done = len(reader.children("/w"))
+    assert eventually(lambda: len(refused) > 5)
+    stop.set()
+    thread.join(10)
+
+    assert set(refused) <= {SessionLost, NoNode} | {kind for kind in refused if issubclass(kind, OSError)}
+    assert done == len(reader.children("/w"))
+
+
+# -- watches
+
+
+def test_watch_tells_of_each_kind(stores, store, told):
+    """A watch on a node tells that it was created, set and deleted, by whichever session."""
+    store.watch("/a", told)
+    other = stores.open()
+
+    for operation in (Create("/a"), Set("/a", b"1"), Set("/a", b"2"), Delete("/a"), Create("/a")):
+        before = len(told.calls)
+        other.multi([operation])
+        assert eventually(lambda before=before: len(told.calls) > before), operation
+
+
+def test_watch_tells_own_writes(store, told):
+    """A session's own write sets off its own watch."""
+    store.watch("/a", told)
+
+    store.multi([Create("/a")])
+
+    assert eventually(lambda: told.calls)
+
+
+def test_change_after_the_call_is_told(stores, store):
+    """Who reads in the callback misses nothing: the last read is of the last write."""
+    store.multi([Create("/a", b"0")])
+    seen = []
+    store.watch("/a", lambda: seen.append(int(store.get("/a").data)))
+    other = stores.open()
+
+    for number in range(1, 101):
+        other.multi([Set("/a", b"%d" % number)])
+
+    assert eventually(lambda: seen and seen[-1] == 100), seen
+    assert sorted(seen) == seen
+
+
+def test_watch_of_children(stores, store, told):
+    """A watch on children tells of names that come and go, not of what is in them or below them."""
+    store.multi([Create("/a"), Create("/a/b")])
+    store.watch_children("/a", told)
+    other = stores.open()
+
+    other.multi([Set("/a/b", b"1"), Create("/a/b/c"), Set("/a", b"1")])
+    time.sleep(0.3)
+    assert [] == told.calls
+
+    other.multi([Create("/a/d")])
+    assert eventually(lambda: 1 <= len(told.calls))
+    before = len(told.calls)
+    other.multi([Delete("/a/d")])
+    assert eventually(lambda: before < len(told.calls))
+
+
+def test_watch_of_ephemeral(stores, store, told):
+    """A watch tells when an ephemeral node goes with its session."""
+    store.watch("/a", told)
+    other = stores.open()
+    other.multi([Create("/a", ephemeral=True)])
+    assert eventually(lambda: told.calls)
+    before = len(told.calls)
+
+    other.close()
+    stores.stores.remove(other)
+
+    assert eventually(lambda: before < len(told.calls))
+
+
+def test_cancelled_watch(store, told):
+    """A cancelled watch tells nothing more; another on the same node goes on."""
+    second = []
+    watch = store.watch("/a", told)
+    store.watch("/a", lambda: second.append(1))
+
+    watch.cancel()
+    store.multi([Create("/a")])
+
+    assert eventually(lambda: second)
+    assert [] == told.calls
+
+
+def test_new_session_sets_off_watches(stores, told):
+    """With a new session every watch is told once, since nobody watched in between, and goes on."""
+    store = stores.open()
+    store.multi([Create("/a")])
+    store.watch("/b", told)
+
+    stores.expire(store)
+    assert eventually(lambda: told.calls)
+
+    before = len(told.calls)
+    assert eventually(lambda: _created(store, "/b"))
+    assert eventually(lambda: before < len(told.calls))
+
+
+def _created(store, path):
+    try:
+        store.multi([Create(path)])
+    except StoreError:
+        return False
+    return True
+
+
+def test_raising_callback_is_contained(store, told):
+    """A callback that raises stops no other."""
+
+    def fail():
+        raise RuntimeError("on purpose")
+
+    store.watch("/a", fail)
+    store.watch("/a", told)
+
+    store.multi([Create("/a")])
+    assert eventually(lambda: told.calls)
+    before = len(told.calls)
+    store.multi([Set("/a", b"")])
+
+    assert eventually(lambda: before < len(told.calls))
+
+
+def test_closed_store_is_unreachable(stores, store):
+    """A store that was closed while others still call it refuses them."""
+    stop = threading.Event()
+    seen = []
+
+    def read():
+        while not stop.is_set():
+            try:
+                store.children("/a")
+            except StoreError as error:
+                seen.append(error)
+                if isinstance(error, OSError):
+                    return
+
+    store.multi([Create("/a")])
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    store.close()
+    stores.stores.remove(store)
+    for thread in threads:
+        thread.join(10)
+    stop.set()
+
+    assert 3 == len(seen)
+
+
+def test_no_thread_left(stores, no_threads_left):
+    """A store that is closed leaves no thread."""
+    stores.open().close()
+    stores.stores.clear()

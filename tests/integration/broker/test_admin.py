@@ -1,0 +1,172 @@
+"""Settings, partitions and groups, by admin clients that nobody here wrote."""
+
+import confluent_kafka
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka import TopicPartition as PythonTopicPartition
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def settings(admin, topic):
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    return admin.describe_configs([resource])[resource].result(10)
+
+
+def refusal(future):
+    with pytest.raises(KafkaException) as caught:
+        future.result(10)
+    return caught.value.args[0].code()
+
+
+def test_a_topics_settings_are_shown(admin, topic):
+    """What a topic has of its own is told from what holds anyway, and what can be changed from what can't."""
+    admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "5000"})])[topic].result(10)
+    shown = settings(admin, topic)
+    assert ("5000", False, False) == (
+        shown["max.message.bytes"].value,
+        shown["max.message.bytes"].is_default,
+        shown["max.message.bytes"].is_read_only,
+    )
+    assert ("1", True) == (shown["min.insync.replicas"].value, shown["min.insync.replicas"].is_default)
+    assert ("delete", True) == (shown["cleanup.policy"].value, shown["cleanup.policy"].is_read_only)
+
+
+def test_a_nodes_settings_are_shown(admin):
+    """The settings of a node are shown by the node itself."""
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    shown = admin.describe_configs([resource])[resource].result(10)
+    assert ("1", True) == (shown["broker.id"].value, shown["broker.id"].is_read_only)
+
+
+def test_settings_are_changed_one_by_one(admin, topic, broker):
+    """A single setting is set and taken back, the others stay; a record that is too large then is refused."""
+    admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "100000"})])[topic].result(10)
+
+    def change(operation, value=None):
+        entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        return admin.incremental_alter_configs([resource])[resource]
+
+    def produce():
+        errors = []
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(topic, b"x" * 2_000, on_delivery=lambda error, _: errors.append(error and error.code()))
+        producer.flush(10)
+        return errors
+
+    change(AlterConfigOpType.SET, "1000").result(10)
+    assert ("1000", "100000") == tuple(settings(admin, topic)[x].value for x in ("max.message.bytes", "segment.bytes"))
+    assert [KafkaError.MSG_SIZE_TOO_LARGE] == produce()
+    change(AlterConfigOpType.DELETE).result(10)
+    assert [None] == produce()
+    assert "100000" == settings(admin, topic)["segment.bytes"].value
+    assert KafkaError.INVALID_CONFIG == refusal(change(AlterConfigOpType.SET, "none"))
+    assert KafkaError.INVALID_CONFIG == refusal(change(AlterConfigOpType.APPEND, "1"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
+def test_settings_are_replaced_as_a_whole(admin, topic):
+    """The older way of changing settings takes back those that it doesn't name."""
+    admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "100000"})])[topic].result(10)
+    resource = ConfigResource(ResourceType.TOPIC, topic, set_config={"max.message.bytes": "1000"})
+    admin.alter_configs([resource])[resource].result(10)
+    shown = settings(admin, topic)
+    assert ("1000", True) == (shown["max.message.bytes"].value, shown["segment.bytes"].is_default)
+
+
+@pytest.mark.parametrize("name", ["retention.ms", "flush.messages", "no.such.setting"])
+def test_a_setting_that_means_nothing_here_is_refused(admin, topic, name):
+    """A topic that should have a setting which nobody would heed is not made."""
+    future = admin.create_topics([NewTopic(topic, 1, 1, config={name: "1000"})])[topic]
+    assert KafkaError.INVALID_CONFIG == refusal(future)
+    assert topic not in admin.list_topics(timeout=10).topics
+
+
+def test_a_topic_is_made_with_the_nodes_own_numbers(admin, topic):
+    """-1 partitions and -1 replicas stand for what the node has for topics that are made by being asked for."""
+    admin.create_topics([NewTopic(topic, -1, -1)])[topic].result(10)
+    assert [1] == [
+        len(part.replicas) for part in admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
+    ]
+
+
+def test_a_topic_grows_under_its_clients(admin, topic, broker):
+    """A topic with more partitions takes records for the new ones, and doesn't shrink."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(10)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for partition in range(3):
+        producer.produce(topic, b"x", partition=partition)
+    assert 0 == producer.flush(10)
+    assert KafkaError.INVALID_PARTITIONS == refusal(admin.create_partitions([NewPartitions(topic, 2)])[topic])
+
+
+def test_followers_grow_along(start_cluster, topic, eventually):
+    """Replicas of the new partitions are in sync, so that acks=all is acknowledged."""
+    cluster = start_cluster(2)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    eventually(lambda: 2 == len(admin.list_topics(timeout=10).brokers))
+    admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(10)
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(10)
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    # Whichever node it asks: one that has not heard of the partition yet makes the client refuse it by itself.
+    eventually(lambda: 2 == len(producer.list_topics(topic, timeout=10).topics[topic].partitions))
+    delivered = []
+    producer.produce(topic, b"x", partition=1, on_delivery=lambda error, _: delivered.append(error))
+    assert 0 == producer.flush(20)
+    assert [None] == delivered
+    eventually(lambda: 2 == len(admin.list_topics(topic, timeout=10).topics[topic].partitions[1].isrs))
+
+
+def test_offsets_and_groups_are_deleted(admin, topic, broker):
+    """Offsets that nobody uses are taken back; then the group; then there is none of that name."""
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+    parts = [TopicPartition(topic, index, 5) for index in range(2)]
+    consumer.commit(offsets=parts, asynchronous=False)
+    kafka_python = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    kafka_python.delete_group_offsets(topic, [PythonTopicPartition(topic, 0)])
+    assert [-1001, 5] == [part.offset for part in consumer.committed(parts, timeout=10)]
+    consumer.close()
+    kafka_python.close()
+    admin.delete_consumer_groups([topic])[topic].result(10)
+    request = [ConsumerGroupTopicPartitions(topic, [TopicPartition(topic, index) for index in range(2)])]
+    found = admin.list_consumer_group_offsets(request)[topic].result(10)
+    assert [-1001, -1001] == [part.offset for part in found.topic_partitions]
+    assert KafkaError.GROUP_ID_NOT_FOUND == refusal(admin.delete_consumer_groups([topic])[topic])
+
+
+def test_a_group_in_use_is_not_deleted(admin, topic, broker):
+    """A group with a member stays."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+    consumer.subscribe([topic])
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        assert KafkaError.NON_EMPTY_GROUP == refusal(admin.delete_consumer_groups([topic])[topic])
+    finally:
+        consumer.close()
+
+
+def test_offsets_by_a_meaningless_time_are_refused(admin, topic):
+    """A special timestamp that nobody knows is an error, not the end of the log."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    part = TopicPartition(topic, 0)
+    found = admin.list_offsets({part: confluent_kafka.admin.OffsetSpec.for_timestamp(-99)})
+    with pytest.raises(KafkaException):
+        found[part].result(10)

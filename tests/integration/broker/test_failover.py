@@ -1,0 +1,322 @@
+"""A cluster whose leaders, controllers and nodes die, stop and go: what clients see of it, and what is kept."""
+
+import asyncio
+import collections
+import threading
+import time
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.messages.controller import StoppedPartition, StopReplicaRequest, StopReplicaResponse
+from examples.broker.replication.link import Link
+
+SESSION_MS = 2_000
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(start_cluster):
+    return start_cluster(3, "--session-ms", str(SESSION_MS), "--lag-ms", "3000", "--leader-rebalance-ms", "1000")
+
+
+def admin_of(cluster):
+    return AdminClient({"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports), "log_level": 0})
+
+
+def create(cluster, topic, partitions=1, replicas=3, **config):
+    new = NewTopic(topic, partitions, replicas, config={name.replace("_", "."): v for name, v in config.items()})
+    admin = admin_of(cluster)  # kept: the request goes with it
+    admin.create_topics([new], operation_timeout=20)[topic].result(30)
+    deadline = time.monotonic() + 30
+    for port in cluster.ports:  # the node that was asked knows; the others soon do
+        one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+        while len(one.list_topics(topic, timeout=10).topics[topic].partitions) < partitions:
+            assert time.monotonic() < deadline, port
+            time.sleep(0.02)
+
+
+class Load:
+    """An idempotent producer that sends all the time, and what became of each record."""
+
+    def __init__(self, cluster, topic, partitions=1, per_second=300):
+        self.topic, self.partitions, self.pause = topic, partitions, 1 / per_second
+        self.acknowledged = collections.defaultdict(list)
+        self.failed = []
+        self.longest_gap = 0.0
+        self._last = time.monotonic()
+        self._stop = threading.Event()
+        self._client = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports),
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 20,
+                "topic.metadata.refresh.fast.interval.ms": 50,
+                "message.timeout.ms": 90_000,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join(30)
+        assert 0 == self._client.flush(90)
+
+    def _run(self):
+        number = 0
+        while not self._stop.is_set():
+            partition = number % self.partitions
+            self._client.produce(self.topic, b"%d" % number, partition=partition, on_delivery=self._delivered)
+            number += 1
+            self._client.poll(self.pause)
+
+    def _delivered(self, error, message):
+        now = time.monotonic()
+        self.longest_gap = max(self.longest_gap, now - self._last)
+        self._last = now
+        if error is None:
+            self.acknowledged[message.partition()].append(message.value())
+        else:
+            self.failed.append(error.name())
+
+
+def read_all(cluster, topic, partition=0):
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports),
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    found, deadline = [], time.monotonic() + 30
+    while time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+        elif message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            break
+    consumer.close()
+    return found
+
+
+def all_kept_once(cluster, topic, load):
+    for partition, values in load.acknowledged.items():
+        found = read_all(cluster, topic, partition)
+        assert values == found, (len(values), len(found))
+    assert [] == load.failed
+
+
+def test_killed_leader_is_followed(cluster, topic):
+    """When the leader is killed, another one leads, and every acknowledged record is there, once, in order."""
+    create(cluster, topic, 3)
+    with Load(cluster, topic, 3) as load:
+        time.sleep(1)
+        victim = cluster.leader_of(topic, 0)
+        victim.kill()
+        cluster.leader_of(topic, 0, other_than=victim)
+        time.sleep(2)
+        victim.start()
+        time.sleep(2)
+    assert 300 < sum(map(len, load.acknowledged.values()))
+    all_kept_once(cluster, topic, load)
+
+
+def test_killed_in_turn(cluster, topic):
+    """Every node is killed once, the controller among them: nothing acknowledged is lost, and leadership comes back."""
+    create(cluster, topic, 3)
+    admin = admin_of(cluster)
+    before = {index: part.leader for index, part in admin.list_topics(topic).topics[topic].partitions.items()}
+    with Load(cluster, topic, 3) as load:
+        for node in cluster.nodes.values():
+            node.kill()
+            time.sleep(SESSION_MS / 1_000 + 1.5)
+            node.start()
+            time.sleep(2)
+    all_kept_once(cluster, topic, load)
+    deadline = time.monotonic() + 30
+
+    def leaders():
+        return {index: part.leader for index, part in admin.list_topics(topic).topics[topic].partitions.items()}
+
+    while leaders() != before:
+        assert time.monotonic() < deadline, leaders()
+        time.sleep(0.2)
+
+
+def test_rolling_restart(cluster, topic):
+    """Nodes are stopped in an orderly way and started, one after the other: nothing is lost, nobody waits long."""
+    create(cluster, topic, 3)
+    with Load(cluster, topic, 3) as load:
+        time.sleep(1)
+        for node in cluster.nodes.values():
+            assert 0 == node.stop()
+            time.sleep(0.5)
+            node.start()
+            time.sleep(1.5)
+    all_kept_once(cluster, topic, load)
+    assert load.longest_gap < SESSION_MS / 1_000, load.longest_gap  # no session had to run out
+
+
+def test_stopped_leader_is_fenced(cluster, topic):
+    """A leader that is stopped for longer than its session and goes on follows the new one, and nothing is lost."""
+    create(cluster, topic, 1)
+    with Load(cluster, topic) as load:
+        time.sleep(0.5)
+        stopped = cluster.leader_of(topic)
+        stopped.pause()
+        cluster.leader_of(topic, other_than=stopped)
+        time.sleep(1)
+        stopped.resume()
+        time.sleep(3)
+    all_kept_once(cluster, topic, load)
+
+
+def test_coordinator_dies(cluster, topic, eventually):
+    """A group goes on when its coordinator is killed: no commit is lost, and nothing is read twice."""
+    create(cluster, topic, 1)
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports)
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"group-{topic}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 20_000,
+            "heartbeat.interval.ms": 300,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([topic])
+    found = []
+
+    def consume(until, seconds=40):
+        deadline = time.monotonic() + seconds
+        while len(found) < until:
+            assert time.monotonic() < deadline, len(found)
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append(message.value())
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", "log_level": 0})
+    for number in range(50):
+        producer.produce(topic, b"%d" % number)
+    producer.flush(20)
+    consume(50)
+    consumer.commit(asynchronous=False)
+    admin = admin_of(cluster)
+    described = admin.describe_consumer_groups([f"group-{topic}"])[f"group-{topic}"].result(20)
+    coordinator = cluster.nodes[described.coordinator.id]
+
+    coordinator.kill()
+    for number in range(50, 100):
+        producer.produce(topic, b"%d" % number)
+    producer.flush(60)
+    consume(100)
+
+    def commits():
+        try:
+            return consumer.commit(asynchronous=False)[0].offset == 100
+        except confluent_kafka.KafkaException:
+            return False
+
+    eventually(commits)
+    coordinator.start()
+    consumer.close()
+    assert [b"%d" % number for number in range(100)] == found
+
+
+def test_late_controller_is_refused(cluster, topic):
+    """What a controller of an epoch that is over says is refused by every node, and changes nothing."""
+    create(cluster, topic, 1)
+
+    async def say(port):
+        async with Link("127.0.0.1", port, "late", 1 << 20) as link:
+            stop = StopReplicaRequest(1, 0, True, [StoppedPartition(topic, 0)])
+            return await link.ask(ApiKey.STOP_REPLICA, 0, stop, StopReplicaResponse, 20)
+
+    answers = [asyncio.run(say(port)) for port in cluster.ports]
+
+    assert [ErrorCode.STALE_CONTROLLER_EPOCH] * 3 == [answer.error_code for answer in answers]
+    assert [1, 2, 3] == sorted(admin_of(cluster).list_topics(topic).topics[topic].partitions[0].isrs)
+
+
+# -- admin clients
+
+
+def test_topics_by_admin(cluster, topic, eventually):
+    """An unmodified admin client creates, grows and deletes topics; what it was told is so at every node."""
+    create(cluster, topic, 2, min_insync_replicas="2")
+    admin = admin_of(cluster)
+    eventually(lambda: sorted(admin.list_topics(topic).topics[topic].partitions) == [0, 1])
+    admin.create_partitions([NewPartitions(topic, 4)], operation_timeout=20)[topic].result(30)
+    for port in cluster.ports:
+        one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+        eventually(lambda one=one: sorted(one.list_topics(topic).topics[topic].partitions) == [0, 1, 2, 3])
+    leaders = [part.leader for part in admin.list_topics(topic).topics[topic].partitions.values()]
+    assert 4 == sum(leader > 0 for leader in leaders)
+    admin.delete_topics([topic], operation_timeout=20)[topic].result(30)
+    eventually(lambda: topic not in admin.list_topics().topics)
+    create(cluster, topic, 1)
+    eventually(lambda: sorted(admin.list_topics(topic).topics[topic].partitions) == [0])
+
+
+def test_settings_hold_everywhere(cluster, topic, eventually):
+    """A setting that is changed at one node is shown by every node, and heeded by the leader."""
+    create(cluster, topic, 1)
+    admin = admin_of(cluster)
+    entry = ConfigEntry("min.insync.replicas", "3", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([wanted])[wanted].result(20)
+
+    def shown(port):
+        one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        return one.describe_configs([resource])[resource].result(20)["min.insync.replicas"].value
+
+    for port in cluster.ports:
+        eventually(lambda port=port: "3" == shown(port))
+
+
+def test_assignment_by_hand(cluster, topic, eventually):
+    """Replicas are where the client says, the first of them leading."""
+    new = NewTopic(topic, 2, replica_assignment=[[2, 3], [3, 1]])
+    admin = admin_of(cluster)
+    admin.create_topics([new], operation_timeout=20)[topic].result(30)
+    eventually(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 2)
+    parts = admin.list_topics(topic).topics[topic].partitions
+    assert {0: ([2, 3], 2), 1: ([3, 1], 3)} == {index: (part.replicas, part.leader) for index, part in parts.items()}
+
+
+def test_impossible_topics(cluster, topic):
+    """A topic that can't be is refused with the reason: too many replicas, a node that isn't there."""
+    admin = admin_of(cluster)
+    for new, code in (
+        (NewTopic(topic, 1, 4), "INVALID_REPLICATION_FACTOR"),
+        (NewTopic(topic, 1, replica_assignment=[[1, 9]]), "INVALID_REPLICA_ASSIGNMENT"),
+    ):
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            admin.create_topics([new], operation_timeout=5)[topic].result(20)
+        assert code == caught.value.args[0].name()

@@ -1,0 +1,180 @@
+"""A cluster of controllers without threads, processes or sockets: stores on a clock that is moved by hand."""
+
+import pytest
+
+from examples.broker.controller import layout
+from examples.broker.controller.controller import Controller
+from examples.broker.controller.layout import BrokerInfo
+from examples.broker.coordination import Create, EmbeddedStore, Set
+from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from timer import MockTimer
+
+SESSION_MS = 2_000
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1_000_000_000
+
+    def __call__(self):
+        return self.now
+
+
+class Channel:
+    """Keeps what was sent, and answers a StopReplica that deletes as a node would that has nothing in its way."""
+
+    def __init__(self):
+        self.sent = []
+        self.node = None
+        self.refuses_deletion = set()
+
+    def know(self, brokers):
+        self.known = sorted(brokers)
+
+    def send(self, node, message):
+        self.sent.append((node, message))
+        if isinstance(message, StopReplicaRequest) and message.delete:
+            outcomes = [((p.topic, p.partition), node not in self.refuses_deletion) for p in message.partitions]
+            self.node.controller.ask("stopped", lambda duties: duties.stopped(node, outcomes), lambda: None)
+
+    def of(self, kind, node=None):
+        return [message for to, message in self.sent if isinstance(message, kind) and node in (None, to)]
+
+
+class Node:
+    def __init__(self, cluster, node_id):
+        self.cluster, self.node_id = cluster, node_id
+        self.lives = 0
+        self.start()
+
+    def start(self):
+        self.lives += 1
+        self.stopped = False
+        self.channel = Channel()
+        self.channel.node = self
+        self.store = EmbeddedStore(self.cluster.path, session_ms=SESSION_MS, clock=self.cluster.clock, thread=False)
+        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}")
+        self.controller = Controller(info, self.store, self.channel, self.cluster.timer, rebalance_ms=0)
+        self.controller.start(thread=False)
+
+    def run(self):
+        if not self.stopped:
+            self.store.poll()
+        return 0 if self.stopped else self.controller.events.run_pending()
+
+    def close(self):
+        self.stopped = True
+        self.controller.events.put("close", self.controller._end_term)
+        self.controller.events.run_pending()
+        self.store.close()
+
+    @property
+    def duties(self):
+        return self.controller._duties
+
+
+class Cluster:
+    def __init__(self, path):
+        self.path, self.clock, self.timer = path, Clock(), MockTimer()
+        self.nodes = {}
+
+    def add(self, *node_ids):
+        for node_id in node_ids:
+            self.nodes[node_id] = Node(self, node_id)
+            self.settle()
+        return self
+
+    def settle(self):
+        """Let every node that isn't stopped look and handle its events, until nothing happens any more."""
+        quiet = 0
+        while quiet < 2:
+            quiet = quiet + 1 if not sum(node.run() for node in self.nodes.values()) else 0
+
+    def advance(self, ms):
+        """Move time on in steps in which the living renew their sessions."""
+        for _ in range(0, ms, 400):
+            self.clock.now += 400 * 1_000_000
+            self.settle()
+            self.timer.advance_clock(400)
+            self.settle()
+
+    def die(self, *node_ids):
+        """As by kill -9 or by a stop: nothing more is heard of them, and their sessions run out."""
+        for node_id in node_ids:
+            self.nodes[node_id].stopped = True
+        self.advance(SESSION_MS + 1_000)
+
+    def restart(self, node_id):
+        self.nodes[node_id].start()
+        self.settle()
+
+    @property
+    def active(self):
+        found = [node for node in self.nodes.values() if node.controller.is_active and not node.stopped]
+        assert 1 == len(found), found
+        return found[0]
+
+    @property
+    def store(self):
+        return next(node for node in self.nodes.values() if not node.stopped).store
+
+    def write(self, *operations):
+        self.store.multi(operations)
+        self.settle()
+
+    def create_topic(self, name, assignment, **config):
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        self.write(
+            Create(layout.config_path(name), layout.write_config(settings)),
+            Create(layout.topic_path(name), layout.write_assignment(assignment)),
+        )
+
+    def state(self, key):
+        node = self.store.get(layout.state_path(key))
+        return layout.state_of(node.data, node.version)
+
+    def leader(self, topic, index=0):
+        return self.state((topic, index)).leader
+
+    def isr(self, topic, index=0):
+        return self.state((topic, index)).isr
+
+    def change_isr(self, key, isr):
+        """As the leader would."""
+        now = self.state(key)
+        self.counter = getattr(self, "counter", 0) + 1
+        self.write(
+            Set(layout.state_path(key), layout.write_state(now.with_isr(isr, now.controller_epoch)), now.version),
+            Create(f"{layout.ISR_CHANGES}/test-{self.counter}", layout.write_keys([key])),
+        )
+
+    def forget_messages(self):
+        for node in self.nodes.values():
+            node.channel.sent.clear()
+
+    def told(self, node_id, key):
+        """The leadership that a node was told last, by whoever told it."""
+        found = None
+        for node in self.nodes.values():
+            for message in node.channel.of(LeaderAndIsrRequest, node_id):
+                for state in message.states:
+                    if (state.topic, state.partition) == key:
+                        found = (state.leader, tuple(state.isr))
+        return found
+
+    def metadata(self, node_id, key):
+        found = None
+        for message in self.active.channel.of(UpdateMetadataRequest, node_id):
+            for state in message.states:
+                if (state.topic, state.partition) == key:
+                    found = state.leader
+        return found
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path / "tree.sqlite")
+    yield made
+    for node in made.nodes.values():
+        node.stopped or node.close()
+    made.timer.shutdown()

@@ -1,0 +1,195 @@
+"""Who is the controller: elected once, watched by the others, replaced when gone, fenced when late."""
+
+import pytest
+
+from examples.broker.controller import layout
+from examples.broker.controller.writer import Deposed
+from examples.broker.coordination import BadVersion, Create, Delete, NoNode, Set, Unreachable
+
+
+def test_first_controller_has_epoch_one(cluster):
+    """The first controller ever is of epoch 1, and is named in the tree."""
+    cluster.add(1)
+
+    assert 1 == layout.controller_of(cluster.store.get("/controller").data)
+    assert b"1" == cluster.store.get("/controller_epoch").data
+    assert 1 == cluster.active.duties.context.epoch
+
+
+def test_others_know_the_controller(cluster):
+    """Of several nodes one is the controller, and all know which."""
+    cluster.add(1, 2, 3)
+
+    assert 1 == cluster.active.node_id
+    assert [1, 1, 1] == [node.controller.controller_id for node in cluster.nodes.values()]
+
+
+def test_dead_controller_is_replaced(cluster):
+    """When the controller's session runs out, another node becomes it, with the next epoch."""
+    cluster.add(1, 2, 3)
+
+    cluster.die(1)
+
+    assert cluster.active.node_id in (2, 3)
+    assert 2 == cluster.active.duties.context.epoch
+    assert b"2" == cluster.store.get("/controller_epoch").data
+
+
+def test_closed_controller_is_replaced_at_once(cluster):
+    """A controller that leaves takes its node along, so that nobody waits for its session."""
+    cluster.add(1, 2)
+
+    cluster.nodes[1].close()
+    cluster.settle()
+
+    assert 2 == cluster.active.node_id
+
+
+@pytest.mark.parametrize("nonsense", [b"", b"\xff", b"[]", b'{"brokerid":"x"}', b'{"version":1}', b'{"brokerid":null}'])
+def test_nonsense_is_replaced(cluster, nonsense):
+    """What names no node is nobody's office: an election is held."""
+    cluster.add(1)
+    cluster.write(Delete("/controller"), Create("/controller", nonsense))
+
+    assert 1 == cluster.active.node_id
+    assert 2 == cluster.active.duties.context.epoch
+
+
+def test_removed_by_hand(cluster):
+    """Removing the node by hand leads to an election, of which there is one winner."""
+    cluster.add(1, 2, 3)
+
+    cluster.write(Delete("/controller"))
+
+    assert 2 == cluster.active.duties.context.epoch
+
+
+def test_one_active_in_each_epoch(cluster):
+    """However often the controller is removed, no epoch has two."""
+    cluster.add(1, 2, 3)
+    seen = {}
+    for _ in range(10):
+        cluster.write(Delete("/controller"))
+        seen.setdefault(cluster.active.duties.context.epoch, set()).add(cluster.active.node_id)
+
+    assert 10 == len(seen)
+    assert {1} == {len(nodes) for nodes in seen.values()}
+
+
+def test_restarted_node_takes_its_own_place(cluster):
+    """A node that is back before its old session ran out replaces its registration, and its old office isn't held."""
+    cluster.add(1, 2)
+    cluster.nodes[1].stopped = True  # killed
+
+    cluster.restart(1)
+
+    assert "life 2" == layout.BrokerInfo.read(1, cluster.store.get("/brokers/ids/1").data).incarnation
+    assert 2 == cluster.active.duties.context.epoch
+
+
+def test_paused_controller_changes_nothing(cluster):
+    """A controller that was stopped while another was elected: each write that it tries is refused, and it gives up."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("orders", {0: (1, 2, 3)})
+    late = cluster.nodes[1]
+    duties = late.duties
+    cluster.die(1)
+    before = {key: cluster.state(key) for key in [("orders", 0)]}
+    assert cluster.active is not late
+
+    late.store._begin_session()  # so that what refuses it is the epoch, not the session
+    for attempt in (
+        lambda: duties.writer.write([Set(layout.state_path(("orders", 0)), b"late")]),
+        lambda: duties.writer.write_each([[Create("/late")]]),
+        lambda: duties.shut_down(2),
+        lambda: (
+            duties.elect([("orders", 0)], unclean=True) if False else duties.partitions.leave_isr([("orders", 0)], 3)
+        ),
+        lambda: duties.write_assignment(("orders", 0), (1,)),
+    ):
+        with pytest.raises(Deposed):
+            attempt()
+    assert before == {key: cluster.state(key) for key in before}
+    with pytest.raises(NoNode):
+        cluster.store.get("/late")
+
+
+def test_resumed_controller_steps_back(cluster):
+    """A controller that was stopped and goes on finds out at its first event, and follows the new one."""
+    cluster.add(1, 2)
+    cluster.die(1)
+    late = cluster.nodes[1]
+
+    late.stopped = False
+    assert late.controller.is_active
+    cluster.settle()
+
+    assert 2 == cluster.active.node_id
+    assert not late.controller.is_active
+    assert 2 == late.controller.controller_id
+
+
+def test_refused_request_makes_it_look(cluster):
+    """A controller that a node refuses, since that node knows a newer one, looks who it is and steps back."""
+    cluster.add(1, 2)
+    cluster.write(Delete("/controller"))
+    old, new = sorted(cluster.nodes.values(), key=lambda node: node.controller.is_active)
+
+    old.controller.refused()
+    cluster.settle()
+
+    assert new is cluster.active
+    assert new.node_id == old.controller.controller_id
+
+
+def test_failed_event_is_made_good(cluster, monkeypatch):
+    """An event during which the store goes away changes nothing half: all is loaded anew, and done then."""
+    cluster.add(1, 2)
+    duties = cluster.nodes[1].duties
+    original = duties.writer.write
+    calls = []
+
+    def fail(operations):
+        calls.append(operations)
+        raise Unreachable("", "on purpose")
+
+    monkeypatch.setattr(duties.writer, "write", fail)
+    cluster.create_topic("orders", {0: (1, 2)})
+    assert calls
+    with pytest.raises(NoNode):
+        cluster.state(("orders", 0))
+    monkeypatch.setattr(duties.writer, "write", original)
+
+    cluster.advance(800)
+
+    assert 1 == cluster.leader("orders")
+    assert (1, (1, 2)) == cluster.told(2, ("orders", 0))
+    assert 1 == cluster.active.duties.context.epoch
+
+
+def test_write_after_a_change_loses(cluster):
+    """A write that names an old version of a state is refused alone, and the others of its list are done."""
+    cluster.add(1)
+    cluster.create_topic("t", {0: (1,), 1: (1,)})
+    writer = cluster.active.duties.writer
+
+    first, second = writer.write_each(
+        [
+            [Set(layout.state_path(("t", 0)), b"x", 7)],
+            [Set(layout.state_path(("t", 1)), b"x", 0)],
+        ]
+    )
+
+    assert isinstance(first, BadVersion)
+    assert second is None
+
+
+def test_figures_by_kind(cluster):
+    """Events are counted by kind, with their time."""
+    cluster.add(1)
+    cluster.create_topic("t", {0: (1,)})
+
+    figures = cluster.active.controller.events.figures
+    assert 1 == figures["topics"].count
+    assert 0 < figures["topics"].seconds
+    assert 0 == len(cluster.active.controller.events)

@@ -1,0 +1,434 @@
+"""What the active controller does with topics, dead nodes, elections, moves and deletions."""
+
+import pytest
+
+from examples.broker.controller import layout
+from examples.broker.coordination import Create, NoNode, Set
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+
+T0 = ("t", 0)
+
+
+def test_new_topic_gets_leaders(cluster):
+    """A topic that appears gets its leaders, which its replicas are told, and everybody hears of it."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
+
+    assert (1, (1, 2)) == (cluster.leader("t"), cluster.isr("t"))
+    assert (2, (2, 3)) == (cluster.leader("t", 1), cluster.isr("t", 1))
+    assert (1, (1, 2)) == cluster.told(2, T0)
+    assert None is cluster.told(3, T0)
+    assert [1, 1, 1] == [cluster.metadata(node, T0) for node in (1, 2, 3)]
+
+
+def test_new_topic_with_a_dead_node(cluster):
+    """A new partition is led by a replica that lives; the dead one isn't in sync."""
+    cluster.add(1, 2, 3)
+    cluster.die(1)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+
+    assert (2, (2, 3)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_one_event_is_few_requests(cluster):
+    """Many partitions are told in one request of each kind a node."""
+    cluster.add(1, 2)
+    cluster.forget_messages()
+    cluster.create_topic("t", dict.fromkeys(range(300), (1, 2)))
+
+    channel = cluster.active.channel
+    for node in (1, 2):
+        assert [300] == [len(message.states) for message in channel.of(LeaderAndIsrRequest, node)]
+        assert [300] == [len(message.states) for message in channel.of(UpdateMetadataRequest, node)]
+
+
+def test_dead_leader_is_replaced(cluster):
+    """When a leader's session runs out, another in-sync replica leads, in the next leader epoch."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (3, 1, 2)})
+    assert 3 == cluster.leader("t")
+
+    cluster.die(3)
+
+    state = cluster.state(T0)
+    assert (1, (1, 2), 1) == (state.leader, state.isr, state.leader_epoch)
+    assert (1, (1, 2)) == cluster.told(2, T0)
+
+
+def test_dead_controller_and_leader(cluster):
+    """When the leader dies that is the controller too, the next controller elects."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+
+    cluster.die(1)
+
+    assert (2, (2, 3)) == (cluster.leader("t"), cluster.isr("t"))
+    assert 2 == cluster.state(T0).controller_epoch
+
+
+def test_dead_follower_leaves_the_isr(cluster):
+    """A dead follower leaves the in-sync replicas, and the leader is told and stays."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2)})
+
+    cluster.die(2)
+
+    state = cluster.state(T0)
+    assert (1, (1,), 0) == (state.leader, state.isr, state.leader_epoch)
+    assert (1, (1,)) == cluster.told(1, T0)
+
+
+def test_last_in_sync_replica_dies(cluster):
+    """With nobody left who is in sync there is no leader, until that one is back; who has the records is remembered."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.change_isr(T0, (2,))
+    cluster.die(2)
+    assert (-1, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+    assert -1 == cluster.metadata(1, T0)
+
+    cluster.restart(2)
+
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_unclean_election_by_the_topic(cluster):
+    """A topic that says so is led by whoever lives, although records are lost by that."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)}, unclean_leader_election_enable="true")
+    cluster.change_isr(T0, (2,))
+
+    cluster.die(2)
+
+    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_unclean_election_switched_on_later(cluster):
+    """Switching unclean elections on gives a partition a leader that has none."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.change_isr(T0, (2,))
+    cluster.die(2)
+    assert -1 == cluster.leader("t")
+
+    cluster.write(
+        Set(layout.config_path("t"), layout.write_config({"unclean.leader.election.enable": "true"})),
+        Set(layout.CONFIG_CHANGES),
+    )
+
+    assert 3 == cluster.leader("t")
+
+
+def test_all_die_and_come_back(cluster):
+    """After all nodes were gone, the in-sync replicas lead again as they come back, whoever is first."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2)})
+    cluster.die(1)
+    assert 2 == cluster.leader("t")
+    cluster.die(2)
+
+    cluster.restart(1)
+    assert (-1, (2,)) == (cluster.leader("t"), cluster.isr("t"))  # 1 isn't in sync
+
+    cluster.restart(2)
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_bounced_node(cluster):
+    """A node that died and is back before anybody looked leads again only after an election, which it may win."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (3, 2)})
+    cluster.nodes[3].stopped = True
+
+    cluster.restart(3)
+
+    assert 2 == cluster.leader("t")
+    assert (2, (2,)) == cluster.told(3, T0)
+
+
+def test_newcomer_hears_everything(cluster):
+    """A node that joins is told of every partition, and of all nodes."""
+    cluster.add(1)
+    cluster.create_topic("t", {0: (1,)})
+
+    cluster.add(2)
+
+    assert 1 == cluster.metadata(2, T0)
+    assert [1, 2] == [b.broker_id for b in cluster.active.channel.of(UpdateMetadataRequest, 2)[-1].live_brokers]
+
+
+def test_isr_change_is_told_to_all(cluster):
+    """In-sync replicas that the leader changed are told to all, and the note of it is removed."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2)})
+    cluster.forget_messages()
+
+    cluster.change_isr(T0, (1,))
+
+    states = [s for message in cluster.active.channel.of(UpdateMetadataRequest, 2) for s in message.states]
+    assert [(1,)] == [tuple(state.isr) for state in states]
+    assert [] == cluster.store.children(layout.ISR_CHANGES)
+
+
+def test_leader_and_controller_write_at_once(cluster, monkeypatch):
+    """A state that its leader changes while the controller elects is read again: nobody's change is lost."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3, 1)})
+    machine = cluster.active.duties.partitions
+    original, raced = machine.refresh, []
+
+    def refresh(key):
+        found = original(key)
+        if not raced:
+            raced.append(key)
+            now = cluster.state(key)
+            cluster.store.multi([Set(layout.state_path(key), layout.write_state(now.with_isr((2, 1), 1)), now.version)])
+        return found
+
+    monkeypatch.setattr(machine, "refresh", refresh)
+    cluster.die(2)
+
+    assert raced
+    assert (1, (1,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+# -- shutting down, preferred leaders
+
+
+def test_controlled_shutdown(cluster):
+    """Before a node stops, everything that it leads is led by others, and it is in sync nowhere."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3), 1: (1, 2), 2: (2, 1)})
+    left = []
+    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.shut_down(2)), pytest.fail)
+    cluster.settle()
+
+    assert [[]] == left
+    assert [3, 1, 1] == [cluster.leader("t", index) for index in range(3)]
+    assert [(3,), (1,), (1,)] == [cluster.isr("t", index) for index in range(3)]
+    for node in (1, 3):  # nobody turns to it any more
+        live = cluster.active.channel.of(UpdateMetadataRequest, node)[-1].live_brokers
+        assert [1, 3] == [broker.broker_id for broker in live]
+    assert [1, 2, 3] == cluster.active.channel.known
+
+
+def test_controlled_shutdown_of_the_only_one(cluster):
+    """What nobody else may lead is named, and stays where it is."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (2, 1)})
+    cluster.change_isr(T0, (2,))
+    left = []
+    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.shut_down(2)), pytest.fail)
+    cluster.settle()
+
+    assert [[T0]] == left
+    assert 2 == cluster.leader("t")
+
+
+def test_preferred_leader_comes_back(cluster):
+    """Once the preferred leader is in sync again, the next rebalance gives leadership back to it."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (2, 1)})
+    cluster.die(2)
+    cluster.restart(2)
+    rebalance = lambda: cluster.active.controller.ask("r", lambda duties: duties.rebalance(), pytest.fail)  # noqa: E731
+    rebalance()
+    cluster.settle()
+    assert 1 == cluster.leader("t")  # not in sync yet
+
+    cluster.change_isr(T0, (1, 2))
+    rebalance()
+    cluster.settle()
+
+    assert (2, (1, 2)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_rebalance_is_periodic(cluster):
+    """The rebalance comes by itself, as often as is set."""
+    cluster.add(1)
+    controller = cluster.active.controller
+    controller._rebalance_ms = 1_000
+    controller._rebalance_later(controller._duties)
+
+    cluster.advance(4_000)
+
+    assert 3 == controller.events.figures["rebalance"].count
+
+
+def test_preferred_election_by_the_tree(cluster):
+    """Asking in the tree for a preferred election holds it and removes the wish."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (2, 1)})
+    cluster.die(2)
+    cluster.restart(2)
+    cluster.change_isr(T0, (1, 2))
+
+    cluster.write(Create(layout.PREFERRED, layout.write_keys([T0])))
+
+    assert 2 == cluster.leader("t")
+    with pytest.raises(NoNode):
+        cluster.store.get(layout.PREFERRED)
+
+
+def test_elect_answers_for_each(cluster):
+    """An election that was asked for says for each partition how it went."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 1), 1: (1, 2), 2: (3, 1)})
+    cluster.change_isr(("t", 2), (1, 3))
+    cluster.die(3)
+    answers = []
+    keys = [("t", 0), ("t", 2), ("t", 9), ("x", 0)]
+    cluster.active.controller.ask("elect", lambda duties: answers.append(duties.elect(keys)), pytest.fail)
+    cluster.settle()
+
+    assert [
+        {
+            ("t", 0): ErrorCode.ELECTION_NOT_NEEDED,
+            ("t", 2): ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            ("t", 9): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ("x", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+    ] == answers
+
+
+# -- more partitions, deletion, moves
+
+
+def test_more_partitions(cluster):
+    """Partitions that are added to a topic get leaders; those that it had stay as they are."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2)})
+    before = cluster.state(T0)
+
+    cluster.write(Set(layout.topic_path("t"), layout.write_assignment({0: (1, 2), 1: (2, 1)})))
+
+    assert 2 == cluster.leader("t", 1)
+    assert before == cluster.state(T0)
+
+
+def test_deletion(cluster):
+    """A topic is deleted once every replica has let go: nothing of it is left in the tree."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2), 1: (2, 1)})
+
+    cluster.write(Create(f"{layout.DELETIONS}/t"))
+
+    assert [] == cluster.store.children(layout.TOPICS)
+    assert [] == cluster.store.children(layout.DELETIONS)
+    assert [] == cluster.store.children("/config/topics")
+    assert -2 == cluster.metadata(2, T0)
+    deleted = cluster.active.channel.of(StopReplicaRequest, 2)
+    assert [False, True] == [message.delete for message in deleted]
+
+
+def test_deletion_waits_for_a_dead_node(cluster):
+    """While a node is dead that has a replica, the topic stays in the tree; once it is back, it goes."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2)})
+    cluster.die(2)
+
+    cluster.write(Create(f"{layout.DELETIONS}/t"))
+    assert ["t"] == cluster.store.children(layout.TOPICS)
+
+    cluster.restart(2)
+    assert [] == cluster.store.children(layout.TOPICS)
+
+
+def test_deletion_survives_the_controller(cluster):
+    """A deletion that one controller began the next one ends."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.die(3)
+    cluster.write(Create(f"{layout.DELETIONS}/t"))
+    cluster.die(1)
+
+    cluster.restart(3)
+
+    assert [] == cluster.store.children(layout.TOPICS)
+
+
+def test_deleted_topic_is_created_anew(cluster):
+    """A name can be used again after its topic was deleted, from leader epoch 0."""
+    cluster.add(1)
+    cluster.create_topic("t", {0: (1,)})
+    cluster.write(Create(f"{layout.DELETIONS}/t"))
+
+    cluster.create_topic("t", {0: (1,), 1: (1,)})
+
+    assert 0 == cluster.state(("t", 1)).leader_epoch
+
+
+def test_unknown_topic_to_delete(cluster):
+    """A wish to delete what isn't there is removed."""
+    cluster.add(1)
+    cluster.write(Create(f"{layout.DELETIONS}/nothing"))
+
+    assert [] == cluster.store.children(layout.DELETIONS)
+
+
+def test_reassignment(cluster):
+    """A partition moves: the newcomers follow, then one of them leads, then the old ones let go."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (1, 2)})
+
+    cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({T0: (3, 4)})))
+    assert {0: (3, 4, 1, 2)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
+    assert (1, (1, 2)) == cluster.told(4, T0)
+    assert 1 == cluster.leader("t")
+
+    cluster.change_isr(T0, (1, 2, 3, 4))
+
+    assert {0: (3, 4)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
+    assert (3, (3, 4)) == (cluster.leader("t"), cluster.isr("t"))
+    assert [True] == [m.delete for m in cluster.active.channel.of(StopReplicaRequest, 1) if m.delete]
+    with pytest.raises(NoNode):
+        cluster.store.get(layout.REASSIGNMENTS)
+
+
+def test_reassignment_survives_the_controller(cluster):
+    """A move that one controller began the next one ends."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2,)})
+    cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({T0: (3,)})))
+    cluster.die(1)
+
+    cluster.change_isr(T0, (2, 3))
+
+    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+@pytest.mark.parametrize("targets", [(), (9,)])
+def test_impossible_reassignment(cluster, targets):
+    """A move to nowhere, or to a node that isn't there, is refused and forgotten."""
+    cluster.add(1)
+    cluster.create_topic("t", {0: (1,)})
+
+    cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({T0: targets})))
+
+    assert {0: (1,)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
+    with pytest.raises(NoNode):
+        cluster.store.get(layout.REASSIGNMENTS)
+
+
+@pytest.mark.parametrize("path", [layout.REASSIGNMENTS, layout.PREFERRED])
+def test_nonsense_is_dropped(cluster, path):
+    """A wish that makes no sense is removed, and the controller goes on."""
+    cluster.add(1)
+
+    cluster.write(Create(path, b"{}"))
+    cluster.create_topic("t", {0: (1,)})
+
+    with pytest.raises(NoNode):
+        cluster.store.get(path)
+    assert 1 == cluster.leader("t")
+
+
+def test_topic_that_makes_no_sense(cluster):
+    """A topic node that makes no sense harms no other topic."""
+    cluster.add(1)
+    cluster.write(Create(layout.topic_path("bad"), b"nonsense"))
+
+    cluster.create_topic("t", {0: (1,)})
+
+    assert 1 == cluster.leader("t")

@@ -1,0 +1,81 @@
+"""What the tree's nodes hold: written and read back, and nonsense refused."""
+
+import json
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.broker.controller import layout
+from examples.broker.controller.events import EventQueue
+from examples.broker.replication.leadership import Leadership
+
+nodes = st.lists(st.integers(0, 99), max_size=5, unique=True).map(tuple)
+keys = st.tuples(st.text("abc.", min_size=1, max_size=5), st.integers(0, 99))
+
+
+@given(st.integers(-1, 9), st.integers(0, 9), nodes, st.integers(0, 9))
+def test_state_is_read_back(leader, epoch, isr, controller_epoch):
+    """A leadership is read as it was written, with the version of its node."""
+    state = Leadership(leader, epoch, isr, controller_epoch, 7)
+
+    assert state == layout.state_of(layout.write_state(state), 7)
+
+
+@given(st.dictionaries(keys, nodes, max_size=4))
+def test_lists_are_read_back(targets):
+    """Assignments, reassignments, partitions and settings are read as they were written."""
+    assert targets == layout.reassignments_of(layout.write_reassignments(targets))
+    assert list(targets) == layout.keys_of(layout.write_keys(list(targets)))
+    assignment = {index: chosen for (_, index), chosen in targets.items()}
+    assert assignment == layout.assignment_of(layout.write_assignment(assignment))
+    assert {"a": "b"} == layout.config_of(layout.write_config({"a": "b"}))
+
+
+def test_broker_is_read_back():
+    """A node's registration is read as it was written."""
+    info = layout.BrokerInfo(3, "host", 9092, "life")
+
+    assert info == layout.BrokerInfo.read(3, info.write())
+
+
+def test_controller_is_written_as_tools_expect():
+    """Who is the controller is written as other tools of the trade read it."""
+    content = json.loads(layout.write_controller(3))
+
+    assert {"version": 1, "brokerid": 3} == {name: content[name] for name in ("version", "brokerid")}
+    assert content["timestamp"].isdigit()
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"partitions":3}', b'{"partitions":{"0":[1,1]}}'])
+def test_nonsense(data):
+    """What makes no sense is a ValueError, whatever is wrong with it."""
+    for read in (layout.assignment_of, layout.reassignments_of, layout.keys_of, layout.controller_of, layout.config_of):
+        with pytest.raises(ValueError):
+            read(data)
+    with pytest.raises(ValueError):
+        layout.state_of(data, 0)
+
+
+def test_events_are_handled_in_order(no_threads_left):
+    """Events are handled one at a time, each thread's own in their order, and a failure stops none."""
+    queue, seen = EventQueue(), []
+    queue.start()
+
+    def put(name):
+        for number in range(200):
+            queue.put("count", lambda number=number: seen.append((name, number)))
+        queue.put("fail", lambda: 1 / 0)
+
+    threads = [threading.Thread(target=put, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    queue.close()
+
+    assert 600 == len(seen)
+    for name in "abc":
+        assert list(range(200)) == [number for who, number in seen if who == name]
+    assert (3, 3) == (queue.figures["fail"].count, queue.figures["fail"].failed)

@@ -1,0 +1,130 @@
+"""A coordinator on a clock moved by hand, with members that join it."""
+
+import pytest
+
+from examples.broker.groups.coordinator import Coordinator
+from examples.broker.groups.group import GroupState
+from examples.broker.groups.settings import GroupSettings
+from examples.broker.groups.values import Identity, Join
+from examples.broker.protocol.errors import BrokerError
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.replication.topic_manager import TopicManager
+from examples.broker.storage.topics import TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
+
+
+class Fixture:
+    """A coordinator with an initial delay of 100 ms, a topic "t", and members that join."""
+
+    def __init__(self, folder):
+        self.timer = MockTimer()
+        self.actions = ActionQueue()
+        store = TopicStore(folder)
+        self.replicas = ReplicaManager(Cluster(ports=(1,)), ReplicationSettings(), store, self.timer, self.actions)
+        topics = TopicManager(self.replicas)
+        if "t" not in topics.topics:
+            topics.create(topics.plan("t", partitions=2))
+        settings = GroupSettings(initial_rebalance_delay_ms=100)
+        self.coordinator = Coordinator(settings, self.replicas, topics, self.timer, self.actions)
+
+    def stop(self):
+        self.coordinator.shut_down()
+        self.replicas.shut_down()
+        self.replicas.close()
+        self.timer.shutdown()
+
+    def run(self):
+        while len(self.actions):
+            self.actions.try_complete_actions()
+
+    def advance(self, ms):
+        for _ in range(ms // 10):
+            self.timer.advance_clock(10)
+            self.run()
+
+    def join(self, member_id="", *, known=False, rebalance_ms=5_000, instance=None, metadata=b"", protocol="range"):
+        """Join, and give the list that the answers will be in."""
+        answers = []
+        wish = Join(
+            group_id="g",
+            member_id=member_id,
+            instance_id=instance,
+            client_id="c",
+            client_host="/127.0.0.1",
+            protocol_type="consumer",
+            protocols={protocol: metadata},
+            session_timeout_ms=2_000,
+            rebalance_timeout_ms=rebalance_ms,
+            needs_known_id=known,
+        )
+        self.coordinator.admission.join(wish, answers.append)
+        self.run()
+        return answers
+
+    def sync(self, member_id, generation, assignments=(), instance=None):
+        answers = []
+        self.coordinator.sync(
+            "g", Identity(member_id, generation, instance), dict(assignments), lambda *answer: answers.append(answer)
+        )
+        self.run()
+        return answers
+
+    def heartbeat(self, member_id, generation, instance=None):
+        try:
+            return self.coordinator.heartbeat("g", Identity(member_id, generation, instance))
+        except BrokerError as error:
+            return error.code
+
+    def leave(self, member_id, instance=None):
+        self.coordinator.leave("g", Identity(member_id, instance_id=instance))
+        self.run()
+
+    def commit(self, member_id, generation, offsets, *, group="g", instance=None):
+        """Commit, and give the codes."""
+        codes = []
+        self.coordinator.commits.commit(group, Identity(member_id, generation, instance), offsets, codes.append)
+        self.run()
+        return codes[0]
+
+    def stable(self, count):
+        """Have a stable group of so many members, and give their ids, the leader first."""
+        joins = [self.join() for _ in range(count)]
+        self.advance(300)
+        ids = [answers[0].member_id for answers in joins]
+        generation = self.group.generation
+        for member in reversed(ids):
+            self.sync(member, generation, [(x, x.encode()) for x in ids])
+        assert GroupState.STABLE is self.group.state
+        return ids
+
+    def keep_alive(self, ids, ms):
+        """Let time pass, with heartbeats of these members."""
+        for _ in range(ms // 100):
+            self.advance(100)
+            for member in ids:
+                self.heartbeat(member, self.group.generation)
+
+    @property
+    def group(self):
+        return self.coordinator.groups.find("g")
+
+
+@pytest.fixture
+def make_groups(tmp_path):
+    """Make coordinators on one folder, one after the other."""
+    made = []
+
+    def make():
+        made.append(Fixture(tmp_path))
+        return made[-1]
+
+    yield make
+    made[-1].stop()
+
+
+@pytest.fixture
+def groups(make_groups):
+    return make_groups()

@@ -1,0 +1,94 @@
+"""Record batches: built, checked and taken apart, beside kafka-python's own implementation."""
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record import MemoryRecords
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import batches, build, parse, records_of
+
+PAIRS = st.lists(
+    st.tuples(st.none() | st.binary(max_size=300), st.none() | st.binary(max_size=300)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def theirs(pairs, compression=0, producer=(-1, -1, -1)):
+    builder = DefaultRecordBatchBuilder(2, compression, 0, *producer, 1 << 20)
+    for delta, (key, value) in enumerate(pairs):
+        builder.append(delta, timestamp=1_000 + delta, key=key, value=value, headers=[])
+    return bytes(builder.build())
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS)
+def test_batches_built_here_are_read_by_kafka_python(pairs):
+    """What we build, another implementation reads, with a sound checksum."""
+    data = build(pairs, timestamps=list(range(5, 5 + len(pairs))), base_offset=40)
+    batch = MemoryRecords(data).next_batch()
+    assert batch.validate_crc()
+    assert [(40 + i, 5 + i, *pair) for i, pair in enumerate(pairs)] == [
+        (r.offset, r.timestamp, r.key, r.value) for r in batch
+    ]
+
+
+@settings(max_examples=50, deadline=None)
+@given(PAIRS, st.sampled_from([0, 1]))
+def test_batches_built_by_kafka_python_are_read_here(pairs, compression):
+    """What another implementation builds, plain or gzipped, we check and take apart."""
+    data = theirs(pairs, compression, (7, 2, 30))
+    (batch,) = batches(data)
+    assert (7, 2, 30, len(pairs)) == (
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.count,
+    )
+    assert [(i, 1_000 + i, *pair) for i, pair in enumerate(pairs)] == [
+        (r.offset, r.timestamp, r.key, r.value) for r in records_of(data, batch)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(PAIRS, st.data())
+def test_damage_is_noticed(pairs, data):
+    """A batch with a byte changed behind its checksum is refused."""
+    raw = bytearray(build(pairs, timestamps=[1] * len(pairs)))
+    position = data.draw(st.integers(17, len(raw) - 1))
+    raw[position] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(BrokerError) as caught:
+        batches(bytes(raw))
+    assert ErrorCode.CORRUPT_MESSAGE is caught.value.code
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=120), st.integers(0, 70))
+def test_the_inside_of_a_batch_is_not_trusted(noise, count):
+    """A batch with a sound checksum over nonsense raises BrokerError when it is taken apart, and nothing else."""
+    honest = parse(build([(b"k", b"v")], timestamps=[1]))
+    broken = build([(b"k", b"v")], timestamps=[1])[:61] + noise
+    batch = type(honest)(0, len(broken), 0, count, 0, 1, -1, -1, -1, count + 1)
+    with contextlib.suppress(BrokerError):
+        list(records_of(broken, batch))
+
+
+def test_a_cut_batch_is_refused():
+    """A payload that ends inside a batch is refused."""
+    data = build([(None, b"value")], timestamps=[1])
+    for size in (1, 60, len(data) - 1):
+        with pytest.raises(BrokerError):
+            batches(data[:size])
+
+
+def test_an_old_format_is_named():
+    """Bytes of an older format are refused with the code that says so."""
+    data = bytearray(build([(None, b"value")], timestamps=[1]))
+    data[16] = 1
+    with pytest.raises(BrokerError) as caught:
+        batches(bytes(data))
+    assert ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT is caught.value.code

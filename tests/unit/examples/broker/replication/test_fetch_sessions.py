@@ -1,0 +1,182 @@
+"""Fetch sessions: naming and being told of changes only, and waiting under one key for many partitions."""
+
+import pytest
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import build
+from examples.broker.replication.fetch_sessions import CONSUMER, FetchSessions, Wanted
+
+T0, T1 = ("t", 0), ("t", 1)
+BOTH = {T0: Wanted(0, 1_000), T1: Wanted(0, 1_000)}
+BATCH = build([(None, b"x" * 50)], timestamps=[1])
+
+
+@pytest.fixture
+def session(leader):
+    """Begin a session with both partitions, as the follower 2; nothing is there to read yet."""
+    leader.fetch_in_session(BOTH, node=2)
+    leader.timer.advance_clock(500)
+    assert [T0, T1] == list(leader.found)
+    return leader.session
+
+
+def go_on(leader, session, wanted=(), forgotten=(), **settings):
+    """Fetch again in a session; an operation if it waits."""
+    leader.found = {}
+    return leader.fetch_in_session(
+        wanted, forgotten, session_id=session.session_id, epoch=session.epoch, node=session.node, **settings
+    )
+
+
+def test_the_first_answer_tells_of_all(leader, session):
+    """A new session gets an id, and its first answer has every partition, also those with nothing to read."""
+    assert session.is_kept
+    assert [b"", b""] == [each.records for each in leader.found.values()]
+
+
+def test_who_has_nothing_to_name_waits_under_one_key(leader, session):
+    """A fetch that names nothing waits for all partitions of its session, under the session's key alone."""
+    before = leader.manager.fetches.watched
+    assert go_on(leader, session) is not None
+    assert 1 == leader.manager.fetches.watched - before
+
+
+def test_what_happens_anywhere_is_told_and_nothing_else(leader, session):
+    """An append to one of the partitions answers the fetch, with that partition alone."""
+    go_on(leader, session)
+    leader.append(T1, acks=1)
+    leader.run()
+    assert [T1] == list(leader.found)
+    assert BATCH[12:] == leader.found[T1].records[12:]
+
+
+def test_what_was_sent_is_sent_again_until_the_client_moves_on(leader, session):
+    """A client that repeats itself without moving its offset gets the records again; one that moves it waits."""
+    leader.append(T1, acks=1)
+    leader.run()
+    for _ in range(2):
+        assert go_on(leader, session) is None
+        assert [T1] == list(leader.found)
+    assert go_on(leader, session, {T1: Wanted(1, 1_000)}) is not None
+
+
+def test_a_watermark_that_moved_is_told_with_the_next_answer(leader, session):
+    """A watermark alone wakes nobody, and is told when the wait is over; once."""
+    leader.append(T1, acks=1)
+    leader.run()
+    go_on(leader, session, {T1: Wanted(1, 1_000)})
+    leader.followers_reach(1, nodes=[3], key=T1)
+    leader.run()
+    assert {} == leader.found
+    leader.timer.advance_clock(500)
+    assert [(T1, 1)] == [(key, each.high_watermark) for key, each in leader.found.items()]
+    go_on(leader, session)
+    leader.timer.advance_clock(500)
+    assert {} == leader.found
+
+
+def test_a_consumer_is_told_what_is_committed(leader):
+    """A consumer's session is woken by the watermark, not by the append."""
+    leader.fetch_in_session(BOTH)
+    leader.timer.advance_clock(500)
+    go_on(leader, leader.session)
+    leader.append(T0, acks=1)
+    leader.run()
+    assert {} == leader.found
+    leader.followers_reach(1, key=T0)
+    leader.run()
+    assert [T0] == list(leader.found)
+
+
+def test_a_forgotten_partition_is_not_told_of(leader, session):
+    """What a client drops from its session wakes it no longer; what it adds does."""
+    go_on(leader, session, forgotten=[T1])
+    leader.append(T1, acks=1)
+    leader.run()
+    assert {} == leader.found
+    leader.timer.advance_clock(500)
+    assert go_on(leader, session, {T1: Wanted(0, 1_000)}) is None
+    assert [T1] == list(leader.found)
+
+
+def test_small_answers_take_turns(leader, session):
+    """When an answer has room for one partition only, the next one begins with the other."""
+    leader.append(T0, T1, acks=1)
+    leader.run()
+    seen = []
+    for _ in range(4):
+        go_on(leader, session, room=10)
+        seen += leader.found
+    assert [T0, T1, T0, T1] == seen
+
+
+def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
+    """Who waits for a partition that is deleted is told that there is none."""
+    go_on(leader, session)
+    leader.topics.delete("t")
+    leader.run()
+    assert {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} == {each.code for each in leader.found.values()}
+
+
+def test_a_stranger_is_told_that_it_has_no_replica(leader):
+    """A node that fetches as a follower without having a replica gets an error, and no records."""
+    leader.append(T0, acks=1)
+    assert leader.fetch_in_session({T0: Wanted(0, 1_000)}, node=9) is None
+    assert [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] == [(each.code, each.records) for each in leader.found.values()]
+
+
+def test_a_session_goes_on_where_it_was_left_or_not_at_all(leader, session):
+    """An unknown session, and a request out of its turn, are refused with the code for each."""
+    for session_id, epoch, code in (
+        (session.session_id + 1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (session.session_id, session.epoch + 1, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (session.session_id, session.epoch - 1 or 99, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+    ):
+        with pytest.raises(BrokerError) as caught:
+            leader.manager.open_session(session_id, epoch, node=2, wanted={}, forgotten=[])
+        assert code is caught.value.code
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_a_new_beginning_ends_the_old_session(leader, session, epoch):
+    """A request that begins anew, or wants no session any more, names the old one: it is gone."""
+    leader.fetch_in_session(BOTH, session_id=session.session_id, epoch=epoch, node=2)
+    assert (epoch == 0) == leader.session.is_kept
+    with pytest.raises(BrokerError) as caught:
+        go_on(leader, session)
+    assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND is caught.value.code
+    assert (epoch == 0) == len(leader.manager.sessions)
+
+
+def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatch):
+    """In a session, a fetch without a word of a partition says that the follower still is where it was."""
+    leader.fetch_in_session(BOTH, node=3)
+    silent = leader.session.session_id
+    now = 1e9
+    monkeypatch.setattr("examples.broker.replication.replica_manager.time.monotonic", lambda: now)
+    go_on(leader, session)
+    leader.manager.shrink_isrs()
+    assert {1, 2} == leader.partition.isr, "3 has a session too, but was not heard of"
+    assert silent != session.session_id
+
+
+def test_the_epoch_begins_again_at_one():
+    """After the last number that fits, the next request carries 1: 0 would begin a new session."""
+    sessions = FetchSessions()
+    session = sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=0.0)
+    session.epoch = 0x7FFFFFFF
+    sessions.open(session.session_id, session.epoch, node=CONSUMER, wanted={}, forgotten=[], now=0.0)
+    assert 1 == session.epoch
+
+
+def test_idle_sessions_make_room():
+    """Without room, a newcomer gets a session in the place of the one idle for longest, if that is long; else none."""
+    sessions = FetchSessions(most=2)
+    first, second = (sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=0.0) for _ in range(2))
+    assert not sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=100.0).is_kept
+    sessions.open(first.session_id, first.epoch, node=CONSUMER, wanted={}, forgotten=[], now=100.0)
+    assert sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=150.0).is_kept
+    with pytest.raises(BrokerError):
+        sessions.open(second.session_id, second.epoch, node=CONSUMER, wanted={}, forgotten=[], now=150.0)
+    assert 2 == len(sessions)
+    assert 2 == len(sessions.happened(T0)), "and nobody who left is told"

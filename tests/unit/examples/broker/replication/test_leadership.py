@@ -1,0 +1,241 @@
+"""Leadership that comes and goes: epochs that fence, in-sync replicas by wish, and what becomes of what is parked."""
+
+import collections
+import time
+
+import pytest
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import build
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.fetch_clock import FetchClock
+from examples.broker.replication.fetch_sessions import CONSUMER, Wanted
+from examples.broker.replication.leadership import Leadership
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.storage.topics import Topic, TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
+
+KEY = ("t", 0)
+ALL = (1, 2, 3)
+BATCH = build([(None, b"x")], timestamps=[1])
+
+
+class Node:
+    """Node 1 of three, told by a controller who leads."""
+
+    def __init__(self, folder):
+        self.timer = MockTimer()
+        self.actions = ActionQueue()
+        self.told = []
+        store = TopicStore(folder, keeps_topics=False)
+        self.manager = ReplicaManager(
+            Cluster(ports=(1, 2, 3)), ReplicationSettings(lag_ms=3_000), store, self.timer, self.actions
+        )
+        store.topics["t"] = Topic("t", 1, ALL, {"min.insync.replicas": "2"})
+        self.manager.metadata.know({node: ("host", node) for node in ALL})
+        self.wishes = []
+        self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
+        self.manager.on_leading = lambda key: self.told.append(("leads", key))
+        self.manager.on_following = lambda key: self.told.append(("follows", key))
+        self.version = 0
+
+    def decide(self, leader, epoch, isr=ALL):
+        self.version += 1
+        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), 1, self.version), ALL)
+        while len(self.actions):
+            self.actions.try_complete_actions()
+
+    @property
+    def partition(self):
+        return self.manager.partitions[KEY]
+
+    def append(self, respond=lambda _: None):
+        self.manager.append({KEY: BATCH}, acks=-1, timeout_ms=60_000, respond=respond)
+
+    def fetched(self, node, offset, now=1.0):
+        self.partition.follower_fetches(node, offset, 0, FetchClock(now))
+
+
+@pytest.fixture
+def node(tmp_path):
+    made = Node(tmp_path)
+    yield made
+    made.manager.shut_down()
+    made.timer.shutdown()
+    made.manager.close()
+
+
+def test_thousands_parked_are_answered_when_leadership_moves(node):
+    """Writes and reads that wait by the thousand are all answered NOT_LEADER at once, and none waits for its time."""
+    node.decide(1, 0)
+    writes, reads = collections.Counter(), collections.Counter()
+    for _ in range(3_000):
+        node.append(lambda results: writes.update(code for code, _ in results.values()))
+    for _ in range(3_000):
+        session = node.manager.open_session(0, -1, node=CONSUMER, wanted={KEY: Wanted(0, 1 << 20)}, forgotten=[])
+        node.manager.fetch(
+            session,
+            max_wait_ms=60_000,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            respond=lambda found: reads.update(each.code for each in found),
+        )
+    assert (3_000, 3_000) == (node.manager.produces.num_delayed, node.manager.fetches.num_delayed)
+
+    node.decide(2, 1)
+
+    assert {ErrorCode.NOT_LEADER_OR_FOLLOWER: 3_000} == writes == reads
+    assert (0, 0) == (node.manager.produces.num_delayed, node.manager.fetches.num_delayed)
+    assert [("leads", KEY), ("follows", KEY)] == node.told
+
+
+def test_stopped_replica_answers_too(node):
+    """Being told to stop a replica answers what waits for it as well; its records stay."""
+    node.decide(1, 0)
+    answers = []
+    node.append(answers.append)
+
+    node.manager.stop_replica(KEY)
+    node.actions.try_complete_actions()
+
+    assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}] == answers
+    assert 1 == node.partition.log.next_offset
+
+
+def test_older_decision_is_ignored(node):
+    """A decision that comes late changes nothing."""
+    node.decide(1, 5)
+    node.manager.lead_or_follow(KEY, Leadership(2, 4, ALL, 1, 9), ALL)
+
+    assert node.partition.is_leader
+    assert 5 == node.partition.leader_epoch
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
+def test_other_epochs_are_refused(node, epoch, code):
+    """Who fetches by another leader epoch is told whether it is old or not known yet."""
+    node.decide(1, 5)
+    found = []
+    session = node.manager.open_session(0, -1, node=2, wanted={KEY: Wanted(0, 100, 0, epoch)}, forgotten=[])
+    node.manager.fetch(session, max_wait_ms=1_000, min_bytes=1, max_bytes=100, respond=found.extend)
+
+    assert [code] == [each.code for each in found]
+    with pytest.raises(BrokerError):
+        node.partition.check_epoch(epoch)
+
+
+def test_shrinking_is_a_wish_until_it_is_written(node):
+    """A follower that lags is counted on until its leaving stands in the store; then the watermark goes on."""
+    node.decide(1, 0)
+    node.append()
+    later = time.monotonic() + 100
+    node.fetched(2, 1, now=later)
+
+    node.partition.shrink_isr(later + 2, 3.0)
+    assert {1, 2} == node.partition.wish
+    assert (0, set(ALL)) == (node.partition.high_watermark, node.partition.isr)
+
+    assert node.partition.settle_isr((1, 2), 7)
+    assert (1, {1, 2}, None) == (node.partition.high_watermark, node.partition.isr, node.partition.wish)
+
+
+def test_growing_counts_before_it_is_written(node):
+    """A follower that is to join is waited for from then on: the controller may know before us that it is in sync."""
+    node.decide(1, 0, isr=(1, 2))
+    node.append()
+    node.fetched(2, 1)
+    assert 1 == node.partition.high_watermark
+
+    node.fetched(3, 1)
+    assert {1, 2, 3} == node.partition.wish
+    node.append()
+    node.fetched(2, 2)
+    assert 1 == node.partition.high_watermark
+    node.fetched(3, 2)
+    assert 2 == node.partition.high_watermark
+
+
+def test_joining_takes_all_that_earlier_leaders_committed(node):
+    """A follower below the end at which this leader began is not in sync, though it passed a watermark that is old."""
+    node.decide(2, 0)
+    node.partition.log.append_replicated(build([(None, b"x")] * 5, timestamps=[1] * 5))
+    node.decide(1, 1, isr=(1, 2))
+    assert 0 == node.partition.high_watermark
+
+    node.fetched(3, 3)
+    assert None is node.partition.wish
+    node.fetched(3, 5)
+    assert {1, 2, 3} == node.partition.wish
+
+
+def test_leaving_node_is_not_taken_in(node):
+    """A node that is about to stop is not taken into the in-sync replicas again, though it still fetches."""
+    node.decide(1, 0, isr=(1, 2))
+    node.manager.metadata.know({1: ("host", 1), 2: ("host", 2)})
+
+    node.fetched(3, 0)
+    node.partition.grow_isr(1.0, 3.0)
+
+    assert None is node.partition.wish
+
+
+def test_epoch_is_written_into_batches(node):
+    """What a leader appends carries its epoch, and its log knows where each epoch ended."""
+    node.decide(1, 3)
+    node.append()
+    node.decide(2, 4)
+    node.decide(1, 5)
+    node.append()
+
+    assert [(3, 1), (5, 2)] == [node.partition.log.epochs.end_of(epoch, 2) for epoch in (3, 5)]
+
+
+def test_cut_where_epochs_part(node):
+    """A former leader drops what its successor doesn't have, by epoch, and is aligned then."""
+    node.decide(1, 3)
+    for _ in range(4):
+        node.append()
+    node.decide(2, 4)
+    assert not node.partition.is_aligned
+
+    assert node.partition.align(3, 2)
+
+    assert 2 == node.partition.log.next_offset
+    assert node.partition.is_aligned
+
+
+def test_cut_asks_again_when_epochs_differ(node):
+    """When the leader never had our newest epoch, it goes, and the one before is asked for."""
+    for epoch in (1, 3):
+        node.decide(1, epoch)
+        node.append()
+        node.decide(2, epoch + 1)
+
+    assert not node.partition.align(2, 1)
+    assert 1 == node.partition.log.epochs.latest
+    assert node.partition.align(1, 1)
+    assert 1 == node.partition.log.next_offset
+
+
+def test_topics_settings_hold(node):
+    """The topic's own settings hold for the partition: too few in sync refuse the write."""
+    node.decide(1, 0, isr=(1,))
+    answers = []
+    node.append(answers.append)
+
+    assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS, -1)}] == answers
+
+
+def test_deleted_replica_leaves_nothing(node):
+    """A replica that is deleted leaves no folder, though it was never opened in this life."""
+    node.decide(1, 0)
+    folder = node.partition.log.folder
+    node.append()
+    node.manager.delete_replica(KEY)
+    assert not folder.exists()
+
+    folder.mkdir()
+    node.manager.delete_replica(KEY)
+    assert not folder.exists()

@@ -1,0 +1,206 @@
+"""One partition's arithmetic: in-sync replicas, high and low watermark, what an acks=all write waits for."""
+
+import pytest
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import build
+from examples.broker.replication.fetch_clock import FetchClock
+from examples.broker.replication.partition import Partition
+from examples.broker.storage.log import Log
+
+LAG_S = 3.0
+
+
+@pytest.fixture
+def make(tmp_path):
+    logs = []
+
+    def make(node=1, replicas=(1, 2, 3), min_isr=1, **settings):
+        logs.append(Log(tmp_path / f"{len(logs)}"))
+        partition = Partition(("t", 0), logs[-1], node_id=node, leader_id=1, replicas=replicas, **settings)
+        partition.min_isr, partition.max_batch_bytes = min_isr, 1_000
+        return partition
+
+    yield make
+    for log in logs:
+        log.close()
+
+
+def append(partition, acks=-1, count=1):
+    return partition.append(build([(None, b"x")] * count, timestamps=[1] * count), acks=acks)
+
+
+def test_alone_what_is_appended_is_committed(make):
+    """With one replica the high watermark is the end."""
+    partition = make(replicas=(1,))
+    assert [(0, 2), (2, 3)] == [append(partition, count=2), append(partition)]
+    assert 3 == partition.high_watermark
+    assert ErrorCode.NONE is partition.enough_replicas_have(3)
+
+
+def test_the_high_watermark_is_the_lowest_end_in_sync(make):
+    """The watermark moves when the last in-sync replica asks for what comes after."""
+    partition = make()
+    append(partition, count=5)
+    assert 0 == partition.high_watermark
+    partition.follower_fetches(2, 5, 0, FetchClock(1.0))
+    assert 0 == partition.high_watermark
+    partition.follower_fetches(3, 3, 0, FetchClock(1.0))
+    assert 3 == partition.high_watermark
+    assert None is partition.enough_replicas_have(5)
+    assert partition.follower_fetches(3, 5, 0, FetchClock(1.1))
+    assert ErrorCode.NONE is partition.enough_replicas_have(5)
+
+
+def test_the_high_watermark_never_goes_back(make):
+    """A follower that starts over, having lost what it had, doesn't move the watermark back."""
+    partition = make(replicas=(1, 2))
+    append(partition, count=5)
+    partition.follower_fetches(2, 5, 0, FetchClock(1.0))
+    partition.follower_fetches(2, 0, 0, FetchClock(2.0))
+    assert 5 == partition.high_watermark
+
+
+def test_who_lags_leaves_the_isr_and_comes_back(make):
+    """A replica behind for longer than the limit is out, the watermark goes on; at the watermark it is in again."""
+    partition = make(replicas=(1, 2), now=0.0)
+    append(partition)
+    assert set() == partition.shrink_isr(LAG_S, LAG_S)
+    assert {2} == partition.shrink_isr(LAG_S + 0.1, LAG_S)
+    assert ({1}, 1) == (partition.isr, partition.high_watermark)
+    append(partition)
+    partition.follower_fetches(2, 1, 0, FetchClock(5.0))
+    assert {1} == partition.isr
+    assert partition.follower_fetches(2, 2, 0, FetchClock(5.1))
+    assert {1, 2} == partition.isr
+
+
+def test_a_busy_follower_that_keeps_up_stays(make):
+    """A follower that always reaches where the end was at its last fetch is caught up, though never at the end."""
+    partition = make(replicas=(1, 2), now=0.0)
+    for second in range(1, 20):
+        append(partition)
+        append(partition)
+        partition.follower_fetches(2, 2 * second - 2, 0, FetchClock(float(second)))
+        assert set() == partition.shrink_isr(float(second), LAG_S)
+
+
+def test_silence_in_a_session_says_that_nothing_changed(make):
+    """A follower at the end stays in sync by fetches that don't name the partition, until there are none any more."""
+    partition = make(replicas=(1, 2), now=0.0)
+    clock = FetchClock(1.0)
+    append(partition)
+    partition.follower_fetches(2, 1, 0, clock)
+    clock.at = 50.0
+    assert set() == partition.shrink_isr(50.0 + LAG_S, LAG_S)
+    assert {2} == partition.shrink_isr(50.1 + LAG_S, LAG_S)
+
+
+def test_silence_does_not_excuse_a_follower_that_is_behind(make):
+    """A follower that goes on fetching without having what was appended since leaves the ISR all the same."""
+    partition = make(replicas=(1, 2), now=0.0)
+    clock = FetchClock(1.0)
+    partition.follower_fetches(2, 0, 0, clock)
+    clock.at = 10.0
+    append(partition)
+    clock.at = 10.1 + LAG_S
+    assert set() == partition.shrink_isr(10.0 + LAG_S, LAG_S)
+    assert {2} == partition.shrink_isr(10.1 + LAG_S, LAG_S)
+
+
+def test_a_session_that_dropped_a_partition_says_nothing_of_it(make):
+    """Once the follower forgets the partition, its session's later fetches keep it in sync no longer."""
+    partition = make(replicas=(1, 2), now=0.0)
+    clock = FetchClock(1.0)
+    partition.follower_fetches(2, 0, 0, clock)
+    partition.follower_forgets(2)
+    clock.at = 50.0
+    assert {2} == partition.shrink_isr(50.0, LAG_S)
+
+
+def test_what_was_sent_counts_when_it_has_arrived(make):
+    """A follower that asks for what comes after the end of its last answer was caught up when that was given."""
+    partition = make(replicas=(1, 2), now=0.0)
+    clock = FetchClock(1.0)
+    partition.follower_fetches(2, 0, 0, clock)
+    append(partition)
+    partition.follower_sent(2, 10.0)
+    append(partition)
+    clock.at = 10.1
+    partition.follower_fetches(2, 1, 0, clock)
+    assert set() == partition.shrink_isr(10.0 + LAG_S, LAG_S)
+    assert {2} == partition.shrink_isr(10.1 + LAG_S, LAG_S)
+
+
+def test_too_few_in_sync_replicas_refuse_before_and_after(make):
+    """Below min.insync.replicas a write is refused; one appended before is told that it was not enough."""
+    partition = make(replicas=(1, 2), min_isr=2, now=0.0)
+    _, required = append(partition)
+    partition.shrink_isr(10.0, LAG_S)
+    assert ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND is partition.enough_replicas_have(required)
+    with pytest.raises(BrokerError) as caught:
+        append(partition)
+    assert ErrorCode.NOT_ENOUGH_REPLICAS is caught.value.code
+    assert (1, 2) == append(partition, acks=1)
+
+
+def test_only_replicas_count(make):
+    """A fetch by a node without a replica, or out of range, changes nothing."""
+    partition = make(replicas=(1, 2))
+    append(partition)
+    with pytest.raises(BrokerError):
+        partition.follower_fetches(3, 1, 0, FetchClock(1.0))
+    assert not partition.follower_fetches(2, 9, 0, FetchClock(1.0))
+    assert 0 == partition.high_watermark
+
+
+def test_a_follower_refuses_to_lead(make):
+    """A node that follows takes neither writes nor deletions."""
+    partition = make(node=2)
+    for act in (append, lambda p: p.delete_before(0)):
+        with pytest.raises(BrokerError) as caught:
+            act(partition)
+        assert ErrorCode.NOT_LEADER_OR_FOLLOWER is caught.value.code
+    assert ErrorCode.NOT_LEADER_OR_FOLLOWER is partition.enough_replicas_have(0)
+
+
+def test_a_follower_takes_what_the_leader_sends(make):
+    """Records, watermark and log start come with the response; the watermark never passes the own end."""
+    leader, follower = make(replicas=(1, 2)), make(node=2, replicas=(1, 2))
+    append(leader, count=3)
+    append(leader, count=3)
+    follower.replicate(leader.log.read(0, 3, 1), leader_watermark=6, leader_start=2)
+    assert (3, 3, 2) == (follower.log.next_offset, follower.high_watermark, follower.log.start_offset)
+
+
+def test_the_low_watermark_waits_for_every_replica(make):
+    """Records are deleted everywhere when the last replica's log starts after them."""
+    partition = make(replicas=(1, 2))
+    append(partition, count=5)
+    partition.follower_fetches(2, 5, 0, FetchClock(1.0))
+    assert 4 == partition.delete_before(4)
+    assert 0 == partition.low_watermark()
+    assert partition.follower_fetches(2, 5, 4, FetchClock(1.1))
+    assert 4 == partition.low_watermark()
+    assert 5 == partition.delete_before(-1)
+    with pytest.raises(BrokerError):
+        partition.delete_before(6)
+
+
+def test_a_produce_has_one_batch_a_partition(make):
+    """Two batches, or bytes behind the one, are refused, and nothing of it is appended."""
+    partition = make(replicas=(1,))
+    batch = build([(None, b"x")], timestamps=[1])
+    for data in (batch + batch, batch + b"x", b""):
+        with pytest.raises(BrokerError):
+            partition.append(data, acks=1)
+    assert 0 == partition.log.next_offset
+
+
+def test_large_batches_are_refused(make):
+    """A batch above the limit is refused whole."""
+    partition = make(replicas=(1,))
+    with pytest.raises(BrokerError) as caught:
+        append(partition, count=200)
+    assert ErrorCode.MESSAGE_TOO_LARGE is caught.value.code
+    assert 0 == partition.log.next_offset

@@ -1,0 +1,184 @@
+"""What waits for partitions: produces, fetches and deletions, on a clock moved by hand."""
+
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.records import build
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.storage.topics import TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
+
+KEY = ("t", 0)
+BATCH = build([(None, b"x" * 50)], timestamps=[1])
+
+
+def test_acks_one_is_answered_at_once(leader):
+    """Without acks=all nothing waits for the followers."""
+    leader.append(acks=1)
+    assert [{KEY: (ErrorCode.NONE, 0)}] == leader.answers
+
+
+def test_acks_all_waits_for_the_in_sync_replicas(leader):
+    """An acks=all write is answered when the last in-sync replica has it."""
+    leader.append()
+    leader.followers_reach(1, nodes=[2])
+    leader.run()
+    assert [] == leader.answers
+    leader.followers_reach(1, nodes=[3])
+    assert [] == leader.answers, "not before the current handler's own answer"
+    leader.run()
+    assert [{KEY: (ErrorCode.NONE, 0)}] == leader.answers
+    assert 0 == leader.timer.size
+
+
+def test_acks_all_times_out(leader):
+    """At the producer's timeout, and not before, the answer is REQUEST_TIMED_OUT; the record stays."""
+    leader.append()
+    leader.timer.advance_clock(1_499)
+    assert [] == leader.answers
+    leader.timer.advance_clock(1)
+    assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}] == leader.answers
+    assert 1 == leader.partition.log.next_offset
+
+
+def test_each_partition_is_settled_for_itself(leader):
+    """Of two partitions, the one that was committed says so, and the other that it timed out."""
+    leader.append(KEY, ("t", 1), ("nope", 0))
+    leader.followers_reach(1)
+    leader.run()
+    leader.timer.advance_clock(1_500)
+    assert [
+        {
+            KEY: (ErrorCode.NONE, 0),
+            ("t", 1): (ErrorCode.REQUEST_TIMED_OUT, -1),
+            ("nope", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+        }
+    ] == leader.answers
+
+
+def test_a_write_waiting_for_a_deleted_topic_is_told(leader):
+    """Deleting the topic answers what waits for it."""
+    leader.append()
+    leader.fetch()
+    leader.topics.delete("t")
+    leader.run()
+    assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "fetched"] == leader.answers
+
+
+def test_a_consumer_is_woken_by_the_watermark(leader):
+    """A consumer's fetch is answered when the record is committed, a follower's when it is appended."""
+    assert leader.fetch() is not None
+    assert leader.fetch(by_follower=True) is not None
+    leader.append(acks=1)
+    leader.run()
+    assert 1 == leader.answers.count("fetched")
+    leader.followers_reach(1)
+    leader.run()
+    assert 2 == leader.answers.count("fetched")
+
+
+def test_a_fetch_waits_for_its_bytes(leader):
+    """A fetch is answered once min.bytes have gathered, and at the end of its wait with what there is."""
+    leader.fetch(min_bytes=2 * len(BATCH))
+    for count, answered in ((1, 0), (2, 1)):
+        leader.append(acks=1)
+        leader.followers_reach(count)
+        leader.run()
+        assert answered == leader.answers.count("fetched")
+    leader.fetch(2)
+    leader.timer.advance_clock(500)
+    assert 2 == leader.answers.count("fetched")
+
+
+def test_a_fetch_of_what_is_there_does_not_wait(leader):
+    """What can be answered is not parked; neither is a fetch out of range."""
+    leader.append(acks=1)
+    leader.followers_reach(1)
+    assert leader.fetch(0) is None
+    assert leader.fetch(99) is None
+    assert 0 == leader.manager.fetches.parked
+
+
+def test_a_fetch_from_an_older_segment_does_not_wait(make_leader):
+    """No more will come into an older segment: the fetch is answered with less than it wants."""
+    leader = make_leader(segment_bytes=100)
+    leader.append(acks=1)
+    leader.append(acks=1)
+    assert leader.fetch(0, min_bytes=1 << 20, by_follower=True) is None
+    assert leader.fetch(1, min_bytes=1 << 20, by_follower=True) is not None
+
+
+def test_a_client_that_leaves_takes_its_fetch_out(leader):
+    """A parked fetch that is cancelled is neither answered nor expired."""
+    operation = leader.fetch()
+    assert operation.cancel()
+    leader.timer.advance_clock(1_000)
+    assert ([], 0) == (leader.answers, leader.timer.size)
+
+
+def test_deletion_waits_for_the_followers_log_starts(leader):
+    """Records are gone when each replica says that its log starts later; until then, or the timeout, it waits."""
+    leader.append(acks=1)
+    leader.followers_reach(1)
+    leader.run()
+    for _ in range(2):
+        leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
+    leader.answers.clear()
+    leader.timer.advance_clock(999)
+    leader.followers_reach(1, nodes=[2], log_start=1)
+    leader.run()
+    assert [] == leader.answers
+    leader.followers_reach(1, nodes=[3], log_start=1)
+    leader.run()
+    assert 2 * [{KEY: (ErrorCode.NONE, 1)}] == leader.answers
+    leader.manager.delete_records({KEY: 7}, timeout_ms=1_000, respond=leader.answers.append)
+    assert {KEY: (ErrorCode.OFFSET_OUT_OF_RANGE, -1)} == leader.answers[-1]
+
+
+def test_deletion_times_out(leader):
+    """A replica that doesn't delete in time is named by REQUEST_TIMED_OUT and the low watermark."""
+    leader.append(acks=1)
+    leader.followers_reach(1)
+    leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
+    leader.timer.advance_clock(1_000)
+    assert {KEY: (ErrorCode.REQUEST_TIMED_OUT, 0)} == leader.answers[-1]
+
+
+def test_without_room_to_park_the_answer_is_what_there_is(make_leader):
+    """A full purgatory answers as at expiry, instead of growing."""
+    leader = make_leader(max_parked=1)
+    leader.append()
+    leader.append()
+    assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}] == leader.answers
+
+
+def test_stopping_answers_everything(leader):
+    """At shutdown whatever waits is answered as at expiry."""
+    leader.append()
+    leader.fetch()
+    leader.manager.shut_down()
+    assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}, "fetched"] == leader.answers
+
+
+def test_topics_and_watermarks_are_found_again(leader, tmp_path):
+    """Topics, log starts and watermarks are there when the node starts anew."""
+    leader.append(acks=1)
+    leader.followers_reach(1)
+    leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=leader.answers.append)
+    leader.manager.checkpoint()
+    nodes, settings = Cluster(ports=(1, 2, 3)), ReplicationSettings()
+    again = ReplicaManager(nodes, settings, TopicStore(tmp_path), MockTimer(), ActionQueue())
+    partition = again.partitions[KEY]
+    assert (1, 1, 1) == (partition.log.start_offset, partition.high_watermark, partition.log.next_offset)
+    again.shut_down()
+    again.close()
+
+
+def test_producer_ids_are_never_given_twice(tmp_path):
+    """Ids go on where no earlier process had been."""
+    ids = []
+    for _ in range(3):
+        store = TopicStore(tmp_path)
+        ids += [store.next_producer_id() for _ in range(1_500)]
+    assert len(ids) == len(set(ids))

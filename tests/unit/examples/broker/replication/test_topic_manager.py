@@ -1,0 +1,98 @@
+"""Topics: made, grown, changed and deleted, on a node that leads."""
+
+import pytest
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.storage.topics import TopicStore
+
+KEY = ("t", 0)
+
+
+def test_a_new_topic_is_empty(leader, tmp_path):
+    """A topic made under the name of a deleted one has nothing of it, even if files were left behind."""
+    leader.append(acks=1)
+    leader.run()
+    kept = (tmp_path / "t-0").rename(tmp_path / "aside")
+    leader.topics.delete("t")
+    kept.rename(tmp_path / "t-0")
+    leader.topics.create(leader.topics.plan("t", partitions=1))
+    assert 0 == leader.manager.partitions[KEY].log.next_offset
+
+
+@pytest.mark.parametrize(
+    ("wish", "code"),
+    [
+        ({"name": "t"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ({"name": "../t"}, ErrorCode.INVALID_TOPIC),
+        ({"name": ".."}, ErrorCode.INVALID_TOPIC),
+        ({"name": ""}, ErrorCode.INVALID_TOPIC),
+        ({"name": "x" * 250}, ErrorCode.INVALID_TOPIC),
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"replicas": 4}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replicas": 2, "settings": {"min.insync.replicas": "3"}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"min.insync.replicas": "0"}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"min.insync.replicas": None}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"segment.bytes": "many"}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"retention.ms": "1000"}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"unclean.leader.election.enable": "maybe"}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"flush.ms": "1"}}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_impossible_topics_are_refused(leader, wish, code):
+    """A topic that exists, has no proper name, can't be replicated so, or wants what nobody heeds, is refused."""
+    with pytest.raises(BrokerError) as caught:
+        leader.topics.plan(**{"name": "new", "partitions": 1, **wish})
+    assert code is caught.value.code
+
+
+def test_long_names_are_fine(leader):
+    """A name may have 249 characters, and its partitions' folders are made."""
+    leader.topics.create(leader.topics.plan("x" * 249, partitions=1))
+    assert leader.manager.partitions["x" * 249, 0].log.folder.is_dir()
+
+
+def test_what_holds_anyway_may_be_asked_for(leader):
+    """A setting that asks for what this broker does in any case is fine, and nothing is remembered of it."""
+    assert {} == leader.topics.plan("new", partitions=1, settings={"cleanup.policy": "delete"}).settings
+
+
+def test_a_topic_grows(leader, tmp_path):
+    """More partitions are there at once and after a restart; what was there is untouched."""
+    leader.append(acks=1)
+    leader.topics.grow(leader.topics.plan_growth("t", 5))
+    assert [1, 0, 0, 0, 0] == [leader.manager.partitions["t", index].log.next_offset for index in range(5)]
+    assert 5 == TopicStore(tmp_path).topics["t"].partitions
+
+
+@pytest.mark.parametrize("count", [-1, 0, 1, 2, 1_001])
+def test_a_topic_does_not_shrink(leader, count):
+    """As many partitions as there are, fewer, or too many, are refused."""
+    with pytest.raises(BrokerError) as caught:
+        leader.topics.plan_growth("t", count)
+    assert ErrorCode.INVALID_PARTITIONS is caught.value.code
+
+
+def test_settings_are_heeded_at_once(leader):
+    """A topic's own settings take the place of the node's, for what is appended next; without them the node's hold."""
+    leader.topics.change_settings(leader.topics.plan_settings("t", {"max.message.bytes": "100"}))
+    leader.append(acks=1)
+    assert [{KEY: (ErrorCode.MESSAGE_TOO_LARGE, -1)}] == leader.answers
+    leader.topics.change_settings(leader.topics.plan_settings("t", {}))
+    leader.append(acks=1)
+    assert {KEY: (ErrorCode.NONE, 0)} == leader.answers[-1]
+
+
+def test_a_write_that_waits_is_judged_by_the_new_settings(leader):
+    """When more in-sync replicas are needed while a write waits, it is answered by what is needed then."""
+    leader.append()
+    leader.manager.partitions[KEY].isr = {1, 2}
+    leader.topics.change_settings(leader.topics.plan_settings("t", {"min.insync.replicas": "3"}))
+    leader.followers_reach(1, nodes=[2])
+    leader.run()
+    assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)}] == leader.answers
+
+
+def test_settings_survive(leader, tmp_path):
+    """A topic's settings are there when the node starts anew."""
+    leader.topics.change_settings(leader.topics.plan_settings("t", {"min.insync.replicas": "2"}))
+    assert {"min.insync.replicas": "2"} == TopicStore(tmp_path).topics["t"].settings

@@ -1,0 +1,136 @@
+"""From wire messages about records to values and back, over a connection without a network."""
+
+import asyncio
+import struct
+import zlib
+
+import pytest
+from structlog.testing import capture_logs
+
+from examples.broker.protocol.apis import APIS, ApiKey
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.messages import records as m
+from examples.broker.protocol.messages.header import RequestHeader
+from examples.broker.protocol.records import build
+from examples.broker.protocol.wire import decode, encode
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.replication.topic_manager import TopicManager
+from examples.broker.service.config import Config
+from examples.broker.service.record_handlers import RecordHandlers
+from examples.broker.service.server import Connection, Server
+from examples.broker.storage.topics import TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = b""
+
+    def write(self, data):
+        self.written += data
+
+    def get_extra_info(self, name, default=None):
+        return ("127.0.0.1", 5)
+
+
+class Client:
+    """A connection to a server."""
+
+    def __init__(self, server):
+        self.transport = Transport()
+        self.connection = Connection(server)
+        self.connection.connection_made(self.transport)
+
+    def ask(self, key, version, request):
+        """Send a request, and give the response, or None while there is none."""
+        self.key, self.version, self.transport.written = key, version, b""
+        body = b"".join([*encode(RequestHeader(key, version, 7, "c"), 0), *encode(request, version)])
+        self.connection.data_received(struct.pack(">i", len(body)) + body)
+        return self.answer
+
+    @property
+    def answer(self):
+        data = self.transport.written
+        return decode(APIS[self.key].response, self.version, data, 8) if data else None
+
+
+@pytest.fixture
+def connect(tmp_path):
+    """Connect clients to a node that has the topic "t" of two partitions."""
+    config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
+    timer, actions = MockTimer(), ActionQueue()
+    replicas = ReplicaManager(config.cluster, ReplicationSettings(), TopicStore(tmp_path), timer, actions)
+    topics = TopicManager(replicas)
+    topics.create(topics.plan("t", partitions=2))
+    server = Server(config, actions)
+    server.handlers |= RecordHandlers(config, replicas).table
+    yield lambda: Client(server)
+    replicas.shut_down()
+    replicas.close()
+    timer.shutdown()
+
+
+@pytest.fixture
+def client(connect):
+    return connect()
+
+
+def produced(records, *, acks=1):
+    return m.ProduceRequest(None, acks, 1_000, [m.ProduceTopic("t", [m.ProducePartition(0, records)])])
+
+
+def fetch(*offsets, session=0, epoch=-1, wait=0):
+    parts = [m.FetchPartition(index, -1, offset, -1, 1_000) for index, offset in enumerate(offsets)]
+    return m.FetchRequest(
+        -1, wait, 1 if wait else 0, 10_000, 0, session, epoch, [m.FetchTopic("t", parts)] if parts else []
+    )
+
+
+def told(response):
+    return [(part.index, bool(part.records)) for topic in response.topics for part in topic.partitions]
+
+
+def test_a_produce_refused_at_conversion_is_logged(client):
+    """An old client's message set that can't be understood is answered with its code, and the reason is in the log."""
+    message = struct.pack(">bbi", 0, 2, -1) + struct.pack(">i", 1) + b"x"
+    entry = struct.pack(">I", zlib.crc32(message)) + message
+    with capture_logs() as logs:
+        response = client.ask(ApiKey.PRODUCE, 0, produced(struct.pack(">qi", 0, len(entry)) + entry))
+    assert ErrorCode.UNSUPPORTED_COMPRESSION_TYPE == response.topics[0].partitions[0].error_code
+    (entry,) = [entry for entry in logs if entry["event"] == "produce refused"]
+    assert (("t", 0), 0) == (entry["key"], entry["version"])
+    assert "compression 2" in entry["reason"]
+
+
+@pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (11, 2)])
+def test_each_version_has_the_format_of_its_day(client, version, magic):
+    """Fetch 0 and 1 carry messages of format 0, 2 and 3 of format 1, later ones batches."""
+    client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[1])))
+    response = client.ask(ApiKey.FETCH, version, fetch(0))
+    assert magic == response.topics[0].partitions[0].records[16]
+
+
+def test_a_session_on_the_wire(client, connect):
+    """The first answer of a session names it and tells all; the next waits, and tells of what came and nothing else."""
+    first = client.ask(ApiKey.FETCH, 11, fetch(0, 0, epoch=0))
+    assert (True, [(0, False), (1, False)]) == (first.session_id > 0, told(first))
+    assert None is client.ask(ApiKey.FETCH, 11, fetch(session=first.session_id, epoch=1, wait=500))
+    connect().ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[1])))
+    assert (first.session_id, [(0, True)]) == (client.answer.session_id, told(client.answer))
+
+
+@pytest.mark.parametrize(
+    ("session", "epoch", "code"),
+    [(99, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (None, 5, ErrorCode.INVALID_FETCH_SESSION_EPOCH)],
+)
+def test_a_lost_session_is_an_error_of_the_whole_request(client, session, epoch, code):
+    """A client that goes on with a session which isn't there, or not where it thinks, is told to begin anew."""
+    first = client.ask(ApiKey.FETCH, 11, fetch(0, epoch=0))
+    response = client.ask(ApiKey.FETCH, 11, fetch(session=session or first.session_id, epoch=epoch))
+    assert (code, []) == (response.error_code, response.topics)

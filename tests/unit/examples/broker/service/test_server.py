@@ -1,0 +1,253 @@
+"""Connections without a network: framing, order, limits and their accounts."""
+
+import asyncio
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.broker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from examples.broker.protocol.messages.header import RequestHeader
+from examples.broker.protocol.wire import encode
+from examples.broker.service.config import Config
+from examples.broker.service.server import Connection, Server
+from purgatory import ActionQueue
+
+HEARTBEAT, API_VERSIONS = 12, 18
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written, and whether it may be read from."""
+
+    def __init__(self):
+        super().__init__()
+        self.written = b""
+        self.writes = 0
+        self.reading = True
+        self.closed = False
+
+    def write(self, data):
+        self.written += data
+        self.writes += 1
+
+    def close(self):
+        self.closed = True
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+    def get_extra_info(self, name, default=None):
+        return ("127.0.0.1", 5)
+
+
+class FakeLoop:
+    """Runs what is to be called soon when told to."""
+
+    def __init__(self):
+        self.soon = []
+
+    def call_soon(self, call):
+        self.soon.append(call)
+
+    def run(self):
+        soon, self.soon = self.soon, []
+        for call in soon:
+            call()
+
+
+class Client:
+    """A connection, with a handler that keeps the replies to be called later."""
+
+    def __init__(self, server=None, **limits):
+        self.server = server or Server(Config(data="unused", max_request_bytes=1_000, **limits), ActionQueue())
+        self.server.loop = FakeLoop()
+        self.server.handlers[HEARTBEAT] = self.handle
+        self.replies = []
+        self.transport = FakeTransport()
+        self.connection = Connection(self.server)
+        self.connection.connection_made(self.transport)
+
+    def handle(self, request, version, reply):
+        self.replies.append(reply)
+
+    def send(self, data):
+        if self.transport.reading and not self.transport.closed:
+            self.connection.data_received(data)
+
+    @property
+    def answered(self):
+        """The correlation ids of the responses, in order."""
+        ids, data = [], self.transport.written
+        while data:
+            size, correlation_id = struct.unpack_from(">ii", data)
+            ids.append(correlation_id)
+            data = data[4 + size :]
+        return ids
+
+
+@pytest.fixture
+def make():
+    return Client
+
+
+def heartbeat(number):
+    body = b"".join([*encode(RequestHeader(HEARTBEAT, 0, number, "c"), 0), *encode(HeartbeatRequest("g", 1, "m"), 0)])
+    return struct.pack(">i", len(body)) + body
+
+
+def test_responses_go_out_in_the_order_of_their_requests(make):
+    """Replies may come in any order; they are written in that of the requests."""
+    client = make()
+    client.send(heartbeat(1) + heartbeat(2) + heartbeat(3))
+    for index, answered in ((2, []), (0, [1]), (1, [1, 2, 3])):
+        client.replies[index](HeartbeatResponse())
+        assert answered == client.answered
+
+
+def test_responses_to_one_input_are_one_write(make):
+    """What one chunk of input asked for is answered together."""
+    client = make()
+    client.server.handlers[HEARTBEAT] = lambda _request, _version, reply: reply(HeartbeatResponse())
+    client.send(b"".join(heartbeat(number) for number in range(10)))
+    assert (list(range(10)), 1) == (client.answered, client.transport.writes)
+
+
+def test_a_request_may_go_unanswered(make):
+    """A request without a response gives up its place, and those behind it are answered."""
+    client = make()
+    client.send(heartbeat(1) + heartbeat(2))
+    client.replies[1](HeartbeatResponse())
+    client.replies[0].nothing()
+    assert [2] == client.answered
+
+
+def test_only_the_first_answer_counts(make):
+    """A second call of a reply changes nothing."""
+    client = make()
+    client.send(heartbeat(1))
+    client.replies[0](HeartbeatResponse())
+    client.replies[0](HeartbeatResponse())
+    assert [1] == client.answered
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 8), st.lists(st.integers(1, 40), max_size=30))
+def test_requests_arrive_in_any_pieces(count, cuts):
+    """However the bytes are cut, the same requests are handled, and nothing stays behind."""
+    client = Client()
+    data = b"".join(heartbeat(number) for number in range(count))
+    for cut in cuts:
+        if data:
+            client.send(data[:cut])
+            data = data[cut:]
+    client.send(data)
+    for reply in client.replies:
+        reply(HeartbeatResponse())
+    assert list(range(count)) == client.answered
+    assert 0 == client.server.buffered
+
+
+def test_checks_come_after_the_answer(make):
+    """What a handler queued runs when its own answer has been written."""
+    client = make()
+    seen = []
+
+    def handle(request, version, reply):
+        client.server.actions.add(lambda: seen.append(client.answered))
+        reply(HeartbeatResponse())
+
+    client.server.handlers[HEARTBEAT] = handle
+    client.send(heartbeat(1))
+    assert [[1]] == seen
+
+
+def test_too_many_unanswered_requests_stop_the_reading(make):
+    """At max_in_flight the client is not read from, until there is room again; nothing is lost."""
+    client = make(max_in_flight=3)
+    client.send(b"".join(heartbeat(number) for number in range(5)))
+    assert (3, False) == (len(client.replies), client.transport.reading)
+    client.replies[0](HeartbeatResponse())
+    assert client.transport.reading
+    client.server.loop.run()
+    assert (4, False) == (len(client.replies), client.transport.reading)
+
+
+def test_a_client_that_does_not_read_is_not_read_from(make):
+    """When the socket is full the connection is paused, and goes on when it has drained."""
+    client = make()
+    client.connection.pause_writing()
+    assert not client.transport.reading
+    client.connection.resume_writing()
+    assert client.transport.reading
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", 1_001) + b"x" * 500,
+        struct.pack(">i", -1) + b"x" * 500,
+        struct.pack(">i", 3) + b"x" * 500,
+        struct.pack(">i", 100) + b"\xff" * 300,
+        heartbeat(1)[:-1] + b"\0" + struct.pack(">i", 2**31 - 1) * 20,
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 7, 1_000])
+def test_nonsense_leaves_no_account_behind(make, data, piece):
+    """A connection closed for nonsense gives back every byte that was counted for it."""
+    client = make()
+    for start in range(0, len(data), piece):
+        client.send(data[start : start + piece])
+    assert client.transport.closed
+    client.connection.connection_lost(None)
+    assert (0, set()) == (client.server.buffered, client.server.connections)
+
+
+def test_unfinished_requests_have_one_budget(make):
+    """When all connections together hold too much, the one that asks for more is closed; the others stay."""
+    first = make(max_buffered_bytes=1_000)
+    second = make(first.server)
+    part = struct.pack(">i", 900) + b"x" * 600
+    first.send(part)
+    second.send(part)
+    assert (False, True) == (first.transport.closed, second.transport.closed)
+    assert len(part) == first.server.buffered
+
+
+def test_a_handler_that_fails_closes_its_connection(make):
+    """An error in a handler is contained: its client is disconnected, the next is served."""
+    client = make()
+
+    def fail(request, version, reply):
+        raise RuntimeError("oops")
+
+    client.server.handlers[HEARTBEAT] = fail
+    client.send(heartbeat(1))
+    assert client.transport.closed
+    other = make(client.server)
+    other.send(heartbeat(1))
+    assert 1 == len(other.replies)
+
+
+def test_too_many_clients_are_turned_away(make):
+    """Above max_connections a client is closed at once."""
+    first = make(max_connections=1)
+    assert make(first.server).transport.closed
+    assert not first.transport.closed
+
+
+def test_what_waits_for_a_lost_client_is_told(make):
+    """Replies that a lost client still waited for call on_lost; answering them is harmless."""
+    client = make()
+    client.send(heartbeat(1) + heartbeat(2))
+    lost = []
+    client.replies[1].on_lost = lambda: lost.append(2)
+    client.replies[1](HeartbeatResponse())
+    client.replies[0].on_lost = lambda: lost.append(1)
+    client.connection.connection_lost(None)
+    assert [1] == lost
+    client.replies[0](HeartbeatResponse())
+    assert [] == client.answered

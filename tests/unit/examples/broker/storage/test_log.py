@@ -1,0 +1,252 @@
+"""The log on disk: appending, reading, cutting, and what is found after a crash."""
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import batches, build, parse, records_of
+from examples.broker.storage.log import Fsync, Log
+
+
+def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
+    return build([(None, value) for value in values], timestamps=[timestamp] * len(values), producer=producer)
+
+
+def append(log, *values, **kwargs):
+    data = payload(*values, **kwargs)
+    return log.append(data, parse(data))
+
+
+def values(log, offset=None, limit=None):
+    offset = log.start_offset if offset is None else offset
+    limit = log.next_offset if limit is None else limit
+    found = []
+    while offset < limit:
+        data = log.read(offset, limit, 1 << 20)
+        for batch in batches(data):
+            found += [r.value for r in records_of(data, batch) if r.offset >= offset]
+            last = batch.next_offset
+        offset = last
+    return found
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = Log(tmp_path / "t-0", segment_bytes=1_000)
+    yield log
+    log.close()
+
+
+def test_offsets_are_consecutive(log):
+    """Each record gets the next offset, whatever batch it came in."""
+    assert [0, 2, 3] == [append(log, b"a", b"b"), append(log, b"c"), append(log, b"d", b"e")]
+    assert 5 == log.next_offset
+    assert [b"a", b"b", b"c", b"d", b"e"] == values(log)
+
+
+def test_reading_starts_at_the_batch_that_holds_the_offset(log):
+    """A read from the middle of a batch gives the whole batch."""
+    append(log, b"a", b"b", b"c")
+    assert 0 == batches(log.read(2, 3, 1000))[0].base_offset
+
+
+def test_reading_stops_at_the_limit(log):
+    """What lies at the limit or above is not given."""
+    append(log, b"a")
+    append(log, b"b")
+    assert [b"a"] == values(log, 0, 1)
+
+
+def test_reading_gives_one_batch_at_least(log):
+    """A reader with a small buffer gets one whole batch; more only while they fit."""
+    for _ in range(3):
+        append(log, b"x" * 100)
+    size = len(payload(b"x" * 100))
+    assert [1, 1, 2] == [len(batches(log.read(0, 3, limit))) for limit in (1, size, 2 * size)]
+
+
+def test_reading_outside_the_log_is_refused(log):
+    """An offset before the start or after the end is out of range."""
+    append(log, b"a")
+    log.delete_before(1)
+    for offset in (0, 2):
+        with pytest.raises(BrokerError) as caught:
+            log.read(offset, 1, 100)
+        assert ErrorCode.OFFSET_OUT_OF_RANGE is caught.value.code
+
+
+def test_segments_roll_and_are_deleted(log):
+    """Segments roll at their size; those wholly before the start are removed from the disk."""
+    for number in range(20):
+        append(log, b"%03d" % number * 50)
+    assert 4 < len(list(log.folder.iterdir()))
+    assert [b"%03d" % number * 50 for number in range(20)] == values(log)
+    log.delete_before(19)
+    assert 19 == log.start_offset
+    assert 1 == len(list(log.folder.iterdir()))
+    assert [b"019" * 50] == values(log)
+
+
+def test_distance_counts_across_segments(log):
+    """The bytes between two offsets are counted in whole batches, over segments."""
+    for _ in range(20):
+        append(log, b"x" * 150)
+    assert 20 * len(payload(b"x" * 150)) == log.distance(0, 20) == log.size
+    assert 0 == log.distance(20, 20)
+
+
+def test_reopening_finds_everything(tmp_path):
+    """A log that was never closed, as after a kill, is found whole when it is opened again."""
+    first = Log(tmp_path, segment_bytes=500)
+    for number in range(30):
+        append(first, b"%d" % number)
+    second = Log(tmp_path, segment_bytes=500)
+    assert [b"%d" % number for number in range(30)] == values(second)
+    assert 30 == append(second, b"next")
+    first.close()
+    second.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 400), st.binary(max_size=40))
+def test_a_torn_tail_is_cut(tmp_path_factory, lost, noise):
+    """Whatever is missing or wrong at the end of the file, the sound batches before it stay, and appending goes on."""
+    folder = tmp_path_factory.mktemp("torn")
+    log = Log(folder)
+    for number in range(5):
+        append(log, b"%d" % number * 20)
+    size = log.size // 5
+    log.close()
+    path = next(folder.iterdir())
+    whole = path.stat().st_size
+    os.truncate(path, max(whole - lost, 0))
+    with path.open("ab") as file:
+        file.write(noise)
+    log = Log(folder)
+    kept = max(whole - lost, 0) // size
+    assert kept <= log.next_offset <= kept + 1
+    assert [b"%d" % number * 20 for number in range(kept)] == values(log)[:kept]
+    append(log, b"after")
+    assert b"after" == values(log)[-1]
+    log.close()
+
+
+def test_a_rotten_batch_cuts_what_follows(tmp_path):
+    """A batch in an older segment with a wrong checksum ends the log there; later segments are removed."""
+    log = Log(tmp_path, segment_bytes=200)
+    for _ in range(10):
+        append(log, b"x" * 50)
+    log.close()
+    second = sorted(tmp_path.iterdir())[1]
+    second.write_bytes(second.read_bytes()[:-1] + b"!")
+    log = Log(tmp_path, segment_bytes=200)
+    assert log.next_offset < 10
+    assert [b"x" * 50] * log.next_offset == values(log)
+    assert log.next_offset == append(log, b"x")
+    log.close()
+
+
+def test_truncation_drops_whole_batches(log):
+    """Truncating inside a batch drops that batch, over as many segments as it takes."""
+    for number in range(20):
+        append(log, b"%03d" % number * 25, b"!")
+    log.truncate_to(7)
+    assert 6 == log.next_offset
+    assert [b"000" * 25, b"!", b"001" * 25, b"!", b"002" * 25, b"!"] == values(log)
+    log.truncate_to(0)
+    assert 0 == append(log, b"again")
+
+
+def test_a_replica_keeps_the_leaders_offsets(tmp_path):
+    """Batches of the leader are stored as they are; those already here are passed over, gaps refused."""
+    leader, replica = Log(tmp_path / "l"), Log(tmp_path / "r")
+    for value in (b"a", b"b", b"c"):
+        append(leader, value)
+    everything = leader.read(0, 3, 1 << 20)
+    assert len(everything) == replica.append_replicated(everything)
+    assert 0 == replica.append_replicated(everything)
+    assert [b"a", b"b", b"c"] == values(replica)
+    append(leader, b"d")
+    append(leader, b"e")
+    with pytest.raises(BrokerError):
+        replica.append_replicated(leader.read(4, 5, 1000))
+    replica.restart_at(4)
+    replica.append_replicated(leader.read(4, 5, 1000))
+    assert (4, [b"e"]) == (replica.start_offset, values(replica))
+    leader.close()
+    replica.close()
+
+
+def test_timestamps_find_offsets(log):
+    """A timestamp gives the first batch that reaches it, none if no batch does."""
+    for timestamp in (10, 20, 30):
+        append(log, b"x", timestamp=timestamp)
+    assert [(0, 10), (1, 20), (2, 30), None] == [log.offset_for_timestamp(t, 3) for t in (5, 20, 21, 31)]
+    assert None is log.offset_for_timestamp(21, 2)
+
+
+def test_a_full_disk_leaves_the_log_whole(log, monkeypatch):
+    """When the disk refuses an append, the log is as before, and the producer hears of it."""
+    append(log, b"a")
+
+    def no_space(fd, data, position):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("examples.broker.storage.segment.os.pwrite", no_space)
+        with pytest.raises(BrokerError) as caught:
+            append(log, b"b")
+    assert ErrorCode.KAFKA_STORAGE_ERROR is caught.value.code
+    assert 1 == append(log, b"c")
+    assert [b"a", b"c"] == values(log)
+
+
+@pytest.mark.parametrize(("policy", "calls"), [(Fsync.ALWAYS, 2), (Fsync.INTERVAL, 1), (Fsync.NEVER, 0)])
+def test_fsync_policies(tmp_path, monkeypatch, policy, calls):
+    """ALWAYS syncs each append, INTERVAL when asked to, NEVER not even at the end."""
+    synced = []
+    monkeypatch.setattr("examples.broker.storage.segment.os.fsync", synced.append)
+    log = Log(tmp_path, fsync=policy)
+    append(log, b"a")
+    append(log, b"b")
+    log.close()
+    assert calls == len(synced)
+
+
+def test_a_batch_sent_again_is_not_appended_again(tmp_path):
+    """A producer's repeated batch gets its first offset, also after the log was opened anew."""
+    log = Log(tmp_path)
+    assert 0 == append(log, b"a", b"b", producer=(9, 0, 0))
+    assert 2 == append(log, b"c", producer=(9, 0, 2))
+    assert 0 == append(log, b"a", b"b", producer=(9, 0, 0))
+    log.close()
+    log = Log(tmp_path)
+    assert 2 == append(log, b"c", producer=(9, 0, 2))
+    assert 3 == append(log, b"d", producer=(9, 0, 3))
+    assert [b"a", b"b", b"c", b"d"] == values(log)
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("producer", "code"),
+    [
+        ((9, 1, 5), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        ((9, 0, 1), ErrorCode.INVALID_PRODUCER_EPOCH),
+        ((9, 2, 1), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ],
+)
+def test_gaps_and_old_epochs_are_refused(log, producer, code):
+    """A gap in the sequence, an epoch gone by, and a new epoch that doesn't start at 0 are refused."""
+    append(log, b"a", producer=(9, 1, 0))
+    with pytest.raises(BrokerError) as caught:
+        append(log, b"b", producer=producer)
+    assert code is caught.value.code
+
+
+def test_sequences_wrap(log):
+    """After the largest sequence number comes 0."""
+    append(log, b"a", b"b", producer=(9, 0, 2**31 - 2))
+    assert 2 == append(log, b"c", producer=(9, 0, 0))

@@ -1,0 +1,20 @@
+"""What the broker's README promises of its source."""
+
+import re
+from pathlib import Path
+
+BROKER = Path(__file__).parents[4] / "examples" / "broker"
+
+
+def test_every_module_that_is_named_is_there():
+    """The README links to files that exist."""
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", (BROKER / "README.md").read_text())
+    assert [] == [link for link in links if not (BROKER / link).exists()]
+
+
+def test_the_first_evening_is_short():
+    """What is to be read first has fewer than 1,500 lines."""
+    section = (BROKER / "README.md").read_text().partition("The first evening")[2].partition("The second:")[0]
+    modules = re.findall(r"\]\(([^)]+\.py)\)", section)
+    assert len(modules) > 5
+    assert sum(len((BROKER / module).read_text().splitlines()) for module in modules) < 1_500

@@ -1,0 +1,201 @@
+"""The quick look at a journal."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from purgatory import _cli
+from purgatory.journal import Journal, Trace
+from purgatory.journal.cli import main
+from purgatory.journal.records import Record
+from purgatory.journal.summary import records_of, summarize
+
+
+def record(seq=0, **values):
+    usual = {
+        "purgatory": "fetch",
+        "type": "Fetch",
+        "keys": ("a",),
+        "instance": "",
+        "created": 1_000_000,
+        "finished": 1_000_000,
+        "delay_ms": 500,
+        "outcome": "satisfied",
+        "checks": 2,
+    }
+    return Record(seq=seq, **{**usual, **values})
+
+
+def waited(ms, **values):
+    return record(created=0, finished=round(ms * 1000), **values)
+
+
+def test_kinds_are_counted_by_purgatory_and_type():
+    """Operations are counted by purgatory and type, those of which there are most first, and by outcome."""
+    summary = summarize(
+        [record(), record(outcome="expired", error="KeyError()"), record(type="Join", checks=5), record(checks=3)]
+    )
+    fetch, join = summary.kinds
+    assert ("fetch", "Fetch", 3) == (fetch.purgatory, fetch.type, fetch.records)
+    assert {"immediate": 0, "satisfied": 2, "expired": 1, "cancelled": 0, "forced": 0} == fetch.outcomes
+    assert (1, 7 / 3) == (fetch.errors, fetch.checks)
+    assert ("Join", 1, 5.0) == (join.type, join.records, join.checks)
+    assert 4 == summary.records
+
+
+@pytest.mark.parametrize(
+    ("waits", "expected"),
+    [
+        (range(1, 101), {50: 50_000, 95: 95_000, 99: 99_000, 100: 100_000}),
+        ([7], {50: 7_000, 95: 7_000, 99: 7_000, 100: 7_000}),
+        ([1, 2, 3], {50: 2_000, 95: 3_000, 99: 3_000, 100: 3_000}),
+    ],
+)
+def test_percentiles_are_waits_that_happened(waits, expected):
+    """A percentile is the smallest wait which that many of a hundred don't exceed, in whatever order they came."""
+    (kind,) = summarize([waited(ms) for ms in reversed(waits)]).kinds
+    assert expected == kind.wait_us
+
+
+def test_operations_that_did_not_wait_say_nothing_about_waits():
+    """Immediate operations are counted, and are in no percentile."""
+    (kind,) = summarize([waited(0, outcome="immediate"), waited(8)]).kinds
+    assert (2, 8_000) == (kind.records, kind.wait_us[50])
+    (kind,) = summarize([waited(0, outcome="immediate")]).kinds
+    assert {} == kind.wait_us
+
+
+def test_hottest_keys_come_first():
+    """Keys are named by how many operations were watched under them, as many as asked for."""
+    summary = summarize([record(keys=("a", "b")), record(keys=("b",)), record(keys=("c", "b"))], top=2)
+    assert (("b", 3), ("a", 1)) == summary.keys
+    assert summary.keys_exact
+
+
+def test_more_keys_than_can_be_counted_are_said_to_be_inexact():
+    """With too many different keys the rare ones are forgotten, the hot ones are not, and that is said."""
+    rows = [record(keys=("hot", f"session-{number}")) for number in range(1_000)]
+    summary = summarize(rows, top=1, most_keys=100)
+    assert (("hot", 1_000),) == summary.keys
+    assert not summary.keys_exact
+
+
+def test_folder_is_summarised_for_people(tmp_path, write, capsys):
+    """`summary` prints a table of the kinds and one of the keys."""
+    write(tmp_path, 100)
+    assert 0 == main(["summary", str(tmp_path), "--top", "2"])
+    head, _, titles, fetch, _, _, first, second = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{tmp_path}: 100 records of ")
+    assert ["purgatory", "type", "records"] == titles.split()[:3]
+    assert ["fetch", "DelayedFetch", "100", "0.0", "%", "100.0", "%"] == fetch.split()[:7]
+    assert ("consumer-0", "34") == tuple(first.split()[:2])
+    assert "consumer-1" == second.split()[0]
+
+
+def test_json_lines_say_the_same(tmp_path, write, capsys, monkeypatch):
+    """What `tail` prints can be summarised, from a file and from the standard input, as the folder itself."""
+    write(tmp_path / "journal", 50)
+    assert 0 == main(["tail", "-n", "-1", str(tmp_path / "journal")])
+    lines = capsys.readouterr().out
+    (tmp_path / "lines.jsonl").write_text(lines)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    said = []
+    for source in (tmp_path / "journal", tmp_path / "lines.jsonl", "-"):
+        assert 0 == main(["summary", "--json", str(source)])
+        said.append(json.loads(capsys.readouterr().out))
+    assert 50 == said[0]["records"]
+    assert said[0] == said[1] == said[2]
+
+
+def test_column_of_a_later_version_is_left_out(tmp_path):
+    """JSON lines with a column that this reader doesn't know are read without it."""
+    line = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k"], "instance": "", "created": 0, "finished": 5}
+    line |= {"delay_ms": 1, "outcome": "expired", "checks": 1, "mood": "fine"}
+    (tmp_path / "lines.jsonl").write_text(json.dumps(line) + "\n\n")
+    assert [("k",)] == [row.keys for row in records_of(tmp_path / "lines.jsonl")]
+
+
+@pytest.mark.parametrize("line", ["no json", "[1]", "{}", '{"keys": 3}'])
+def test_line_that_is_no_record_is_named(tmp_path, line, capsys):
+    """Something else than JSON lines of a journal is refused with the line's number."""
+    (tmp_path / "lines.jsonl").write_text(line)
+    assert 2 == main(["summary", str(tmp_path / "lines.jsonl")])
+    assert "line 1: no record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["some.parquet", "some.frames", "some.txt"])
+def test_other_file_is_no_journal(tmp_path, name, capsys):
+    """A file of something else is refused in a line."""
+    (tmp_path / name).write_bytes(b"\xffsomething else")
+    assert 2 == main(["summary", str(tmp_path / name)])
+    assert 1 == len(capsys.readouterr().err.splitlines())
+
+
+def test_trace_is_no_journal(tmp_path, capsys):
+    """A trace says nothing of how operations ended, and is refused by what to do instead."""
+    with Trace(tmp_path) as trace:
+        trace.event("fetch", "k", 1)
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "rehearse" in capsys.readouterr().err
+
+
+def test_empty_journal_is_said_to_be_empty(tmp_path, capsys):
+    """A folder without a record is named, not divided by."""
+    with Journal(tmp_path):
+        pass
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "no" in capsys.readouterr().err
+    assert 2 == main(["summary", str(tmp_path / "nowhere")])
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_one_file_can_be_summarised(tmp_path, write, capsys):
+    """One segment of a folder is a source, too."""
+    write(tmp_path, 10)
+    (segment,) = [path for path in tmp_path.iterdir() if path.suffix in (".frames", ".parquet")]
+    assert 0 == main(["summary", "--json", str(segment)])
+    assert 10 == json.loads(capsys.readouterr().out)["records"]
+
+
+WITHOUT_PYARROW = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "pyarrow":
+            raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
+sys.meta_path.insert(0, Absent())
+from purgatory._cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_pyarrow(*arguments):
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYARROW, "journal", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_frames_need_no_extra(tmp_path, operation, outcome):
+    """Frames that are still being written are summarised without pyarrow."""
+    with Journal(tmp_path) as journal:
+        observer = journal.observer("fetch")
+        for number in range(10):
+            observer.finished(operation(number), outcome.SATISFIED, None)
+        assert journal.flush()
+        done = without_pyarrow("summary", str(tmp_path))
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "10 records" in done.stdout
+
+
+def test_missing_extra_is_named_in_a_line(tmp_path, write):
+    """Where segments are Parquet and pyarrow is missing, one line says what to install, and there is no traceback."""
+    write(tmp_path, 10)
+    assert [path for path in tmp_path.iterdir() if path.suffix == ".parquet"]
+    done = without_pyarrow("summary", str(tmp_path))
+    assert 2 == done.returncode
+    assert "" == done.stdout
+    assert 1 == len(done.stderr.splitlines())
+    assert f"pip install '{_cli.NAME}[spark]'" in done.stderr

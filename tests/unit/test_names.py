@@ -1,0 +1,52 @@
+"""Other people's packages and files of our names: the import says what it found in the place of ours."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(folder):
+    """Run Python in a folder of somebody's, which comes before ours on the path."""
+    program = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; import purgatory"
+    return subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize("name", ["timer.py", "timer/__init__.py"])
+def test_foreign_timer_is_named(tmp_path, name):
+    """A module, or an installed package, of the name ``timer`` is named with its file and what to do about it."""
+    found = tmp_path / name
+    found.parent.mkdir(exist_ok=True)
+    found.write_text("def start(): ...\n", encoding="utf-8")
+
+    error = run(tmp_path).stderr.splitlines()[-1]
+
+    assert error.startswith("ImportError: purgatory needs the package 'timer' that delayed-operation-purgatory brings")
+    assert f"found {found} in its place" in error
+
+
+def test_folder_named_timer_is_no_obstacle(tmp_path):
+    """A folder of that name that holds no package doesn't come before ours."""
+    (tmp_path / "timer").mkdir()
+
+    assert (0, "") == (run(tmp_path).returncode, run(tmp_path).stderr)
+
+
+def test_timer_that_uses_purgatory_is_named(tmp_path):
+    """Somebody's ``timer.py`` that itself imports purgatory is named too."""
+    (tmp_path / "timer.py").write_text("import purgatory\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import timer"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert f"found {tmp_path / 'timer.py'} in its place" in done.stderr
