@@ -1,10 +1,11 @@
 """A crash-safe record of every operation that left a purgatory, cheap enough to be always on.
 
 `Journal` and `Trace` write, `read` and `verify` read; the record format is `purgatory.journal.records`.
-On the command line: `purgatory journal verify|tail|seal|retain|serve DIR`.
+On the command line: `purgatory journal summary|verify|tail|seal|retain|serve DIR`.
 """
 
-from purgatory.journal._journal import Journal, Trace, label
+from purgatory._label import label
+from purgatory.journal._journal import Journal, Trace
 from purgatory.journal._metrics import JournalCollector
 from purgatory.journal._reader import Verdict, read, verify
 from purgatory.journal._serve import JournalServer, serve
@@ -12,6 +13,7 @@ from purgatory.journal._writer import JournalStats, Options
 from purgatory.journal.records import Record, TraceRow
 from purgatory.journal.records.errors import (
     JournalClosed,
+    JournalDamaged,
     JournalError,
     JournalFormat,
     JournalLocked,
@@ -22,6 +24,7 @@ __all__ = [
     "Journal",
     "JournalClosed",
     "JournalCollector",
+    "JournalDamaged",
     "JournalError",
     "JournalFormat",
     "JournalLocked",

@@ -7,24 +7,26 @@
 
 The hot path takes what it needs of the operation as it leaves (nothing of it is kept alive) and appends it
 to the writer's buffer. Labels of keys and errors, and the grouping of the text columns, are made later, on
-the writer's thread; so a key needs no quick `str`, and one whose `str` raises costs its rows, not the
-operation.
+the writer's thread; so a key needs no quick `repr`.
 
 A trace says what an operation *needs*, which only the service knows: `needs(operation)` gives the level it
-waits for on each key, and `trace.event(key, level)` says that a key has reached a level.
+waits for on each key, and `trace.event(purgatory, key, level)` says that a key of that purgatory has
+reached a level.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
-from itertools import repeat
+from itertools import count, repeat
 from operator import add, mul, sub
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import attrs
 
+from purgatory import Observer
+from purgatory._label import label
 from purgatory.journal._writer import FolderWriter, JournalStats, Options
 from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.frames import Batch, packed
@@ -34,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from types import TracebackType
 
-_MAX_LABEL: Final = 200
-_JOURNAL_WIDTH: Final = 9
-_TRACE_WIDTH: Final = 7
+_MAX_ERROR: Final = 200
+_JOURNAL_WIDTH: Final = 10
+_TRACE_WIDTH: Final = 8
 _SEVERAL: Final = object()  # leads several keys, so that one key that is a tuple is not taken for them
 
 
@@ -51,19 +53,6 @@ class Operation(Protocol):
     def delay_ms(self) -> int: ...
     @property
     def checks(self) -> int: ...
-
-
-class Observer(Protocol):
-    """What a purgatory tells of its operations."""
-
-    def parked(self, operation: Any) -> None: ...
-    def finished(self, operation: Any, outcome: Any, error: BaseException | None) -> None: ...
-
-
-def label(key: Hashable) -> str:
-    """A key as text: a tuple's parts joined by a dash, else its `str`; cut at 200 characters."""
-    text = "-".join(map(str, key)) if isinstance(key, tuple) else str(key)
-    return text if len(text) <= _MAX_LABEL else text[: _MAX_LABEL - 1] + "…"
 
 
 def _labels(keys: Sequence[Hashable]) -> list[str]:
@@ -81,6 +70,11 @@ def _constant(values: list[Any]) -> bool:
 
 def _packed(values: list[int]) -> array[int]:
     return packed(values[:1]) * len(values) if _constant(values) else packed(values)
+
+
+def _key(watches: Sequence[Any]) -> Any:
+    """The keys of an operation, as one value to be grouped by."""
+    return watches[0].key if len(watches) == 1 else (_SEVERAL, *[each.key for each in watches])
 
 
 class _Groups(dict[Any, int]):
@@ -169,11 +163,18 @@ class Journal(_Folder):
         shift = self._shift(now_ns, epoch_ns)
         self._shifted = self._shifted or shift != 0
         # It has no `parked`, which a purgatory then doesn't call: that is a call less for each operation.
-        return cast("Observer", _JournalObserver(self._writer, _Source(purgatory, shift), now_ns, identify))
+        return _JournalObserver(self._writer, _Source(purgatory, shift), now_ns, identify)
 
     def _batch(self, values: list[Any], first: int) -> Batch:
-        sources, kinds, watches, outcomes, errors, deadlines, delays, left, checks = _columns(values, _JOURNAL_WIDTH)
-        keys = [each[0].key if len(each) == 1 else (_SEVERAL, *[w.key for w in each]) for each in watches]
+        columns = _columns(values, _JOURNAL_WIDTH)
+        sources, kinds, watches, outcomes, errors, deadlines, delays, moved, left, checks = columns
+        if any(moved):  # put off: it may wait so much longer
+            delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, moved, strict=True)]
+        # Operations under one key share what says so: its identity is looked up at C speed, the key itself once.
+        places = list(map(id, watches))
+        numbers_of = _Groups()
+        number = {place: numbers_of[_key(each)] for place, each in dict(zip(places, watches, strict=True)).items()}
+        keys = list(numbers_of)
         # What is the same in all rows needs no place in the grouping: hashing it would cost more than looking.
         alike = {"source": sources, "kind": kinds, "outcome": outcomes, "error": errors}
         varying = {name: column for name, column in alike.items() if not _constant(column)}
@@ -183,9 +184,14 @@ class Journal(_Folder):
             members = {id(outcome): outcome for outcome in outcomes}
             varying["outcome"] = list(map(id, outcomes))
         groups = _Groups()
-        index = array("I", map(groups.__getitem__, zip(keys, *varying.values(), strict=True)))
+        if varying or len(keys) > 1:
+            by_key = map(number.__getitem__, places)
+            index = array("I", map(groups.__getitem__, zip(by_key, *varying.values(), strict=True)))
+        else:
+            index = array("I", [groups[0,]]) * len(places)
         texts = []
-        for key, *rest in groups:
+        for place, *rest in groups:
+            key = keys[place]
             row = {**same, **dict(zip(varying, rest, strict=True))}
             outcome = members[row["outcome"]] if "outcome" in varying else row["outcome"]
             texts.append(
@@ -237,7 +243,7 @@ def _described(operation: Operation, outcome: Any, error: BaseException | None, 
     """The row of an operation that isn't the core's, by what it says of itself."""
     due = operation.created_ns + operation.delay_ms * NS_PER_MS if operation.created_ns else 0
     keys = tuple(map(_Named, operation.keys))
-    return operation.__class__, keys, outcome, error, due, operation.delay_ms, left, operation.checks
+    return operation.__class__, keys, outcome, error, due, operation.delay_ms, 0, left, operation.checks
 
 
 def _word(outcome: Any) -> str:
@@ -245,15 +251,13 @@ def _word(outcome: Any) -> str:
 
 
 def _describe(error: BaseException | None) -> str | None:
-    return None if error is None else f"{type(error).__name__}: {error}"[:_MAX_LABEL]
+    return None if error is None else f"{type(error).__name__}: {error}"[:_MAX_ERROR]
 
 
-class _JournalObserver:
+class _JournalObserver(Observer):
     """The hot path: a closure as an attribute, which spares the bound method and six loads a call."""
 
     __slots__ = ("finished",)
-
-    finished: Callable[[Any, Any, BaseException | None], None]
 
     def __init__(
         self,
@@ -278,6 +282,7 @@ class _JournalObserver:
                     error,
                     operation._deadline_ns,  # noqa: SLF001
                     operation._delay_ms,  # noqa: SLF001
+                    operation._moved_ns,  # noqa: SLF001
                     clock(),
                     operation._checks,  # noqa: SLF001
                 )
@@ -288,7 +293,7 @@ class _JournalObserver:
             else:
                 refuse(row)
 
-        self.finished = finished
+        self.finished = finished  # type: ignore[method-assign]  # a closure: it saves five look-ups an operation
 
 
 class Trace(_Folder):
@@ -300,6 +305,8 @@ class Trace(_Folder):
     """
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
+        self._opened = time.time_ns()  # so that a name isn't given again after a restart
+        self._numbers = count()  # whose next() is atomic in both builds
         super().__init__(FolderWriter(Path(folder), TRACE, _TRACE_WIDTH, self._batch, Options(**options)))
 
     def observer(
@@ -316,16 +323,22 @@ class Trace(_Folder):
         Args:
             purgatory: the name to write.
             needs: the level that an operation waits for on each key.
-            identify: an operation's own name; by default the purgatory's name and a running number.
+            identify: an operation's own name, which no other that is open in this purgatory may have; by default a
+            running number and when the trace was opened.
             now_ns: the clock of the purgatory's timer, where it isn't the system's monotonic clock.
             epoch_ns: nanoseconds since the epoch at that clock's zero.
         """
         clock = now_ns or time.monotonic_ns
-        return _TraceObserver(self._put, purgatory, needs, identify, clock, shift=self._shift(now_ns, epoch_ns))
+        name = identify or self._running
+        return _TraceObserver(self._put, purgatory, needs, name, clock, shift=self._shift(now_ns, epoch_ns))
 
-    def event(self, key: Hashable, level: int, *, at_ns: int | None = None) -> None:
-        """A key has reached a level, now or at an instant of the monotonic clock."""
-        self._put((EVENT, "", None, (key,), time.monotonic_ns() if at_ns is None else at_ns, 0, (level,)))
+    def _running(self, _: Any) -> str:
+        return f"{self._opened:x}-{next(self._numbers):x}"
+
+    def event(self, purgatory: str, key: Hashable, level: int, *, at_ns: int | None = None) -> None:
+        """A key of a purgatory has reached a level, now or at an instant of the monotonic clock."""
+        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), ""))
 
     def _put(self, row: tuple[Any, ...]) -> None:
         buffer = self._writer.buffer
@@ -335,20 +348,20 @@ class Trace(_Folder):
             self._writer.refuse(row)
 
     def _batch(self, values: list[Any], first: int) -> Batch:
-        kinds, purgatories, names, keys, instants, delays, levels = _columns(values, _TRACE_WIDTH)
+        kinds, purgatories, names, keys, instants, delays, levels, types = _columns(values, _TRACE_WIDTH)
         groups = _Groups()
-        index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, strict=True)))
+        index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, types, strict=True)))
         numbers = {
             "ts": packed(instants),
             "delay_ms": packed(delays),
             "levels.n": array("q", map(len, levels)),
             "levels": packed([level for each in levels for level in each]),
         }
-        texts = [[kind, purgatory, name, _labels(ks)] for kind, purgatory, name, ks in groups]
+        texts = [[kind, purgatory, name, _labels(ks), type_] for kind, purgatory, name, ks, type_ in groups]
         return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
 
 
-class _TraceObserver:
+class _TraceObserver(Observer):
     """Writes an operation as it is parked, or, if it never was, as it finishes at once."""
 
     __slots__ = ("_clock", "_identify", "_needs", "_purgatory", "_put", "_shift")
@@ -358,7 +371,7 @@ class _TraceObserver:
         put: Callable[[tuple[Any, ...]], None],
         purgatory: str,
         needs: Callable[[Any], Mapping[Hashable, int]],
-        identify: Callable[[Any], str] | None,
+        identify: Callable[[Any], str],
         clock: Callable[[], int],
         *,
         shift: int,
@@ -374,19 +387,16 @@ class _TraceObserver:
         """Take down what the operation needs."""
         needs = self._needs(operation)
         created = operation.created_ns or self._clock()  # 0: it was never parked
-        if self._identify is None:
-            name = f"{self._purgatory}:{created:x}:{id(operation):x}"
-        else:
-            name = self._identify(operation)
         created += self._shift
         row = (
             OPERATION,
             self._purgatory,
-            name,
+            self._identify(operation),
             tuple(needs),
             created,
             operation.delay_ms,
             tuple(needs.values()),
+            type(operation).__name__,
         )
         self._put(row)
 

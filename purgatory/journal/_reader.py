@@ -10,7 +10,7 @@ import attrs
 
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
-from purgatory.journal.records.errors import JournalFormat, JournalMissing
+from purgatory.journal.records.errors import JournalDamaged, JournalMissing
 from purgatory.journal.records.folder import Segment, batches, list_segments
 from purgatory.journal.records.frames import frame_at, scan
 
@@ -73,11 +73,13 @@ class Verdict:
     doubled: int
     damaged_bytes: int
     torn_bytes: int
+    damaged: tuple[str, ...] = ()
+    """What is wrong with each segment that can't be read."""
 
     @property
     def sound(self) -> bool:
         """Whether every row from the first to the last is there once."""
-        return not (self.missing or self.doubled or self.damaged_bytes)
+        return not (self.missing or self.doubled or self.damaged_bytes or self.damaged)
 
 
 def verify(folder: str | Path) -> Verdict:
@@ -85,18 +87,23 @@ def verify(folder: str | Path) -> Verdict:
 
     Raises:
         JournalMissing: there is nothing in the folder.
+        JournalFormat: a segment is of a version that this reader doesn't know.
     """
     folder = Path(folder)
     segments = list_segments(folder)
     if not segments:
         raise JournalMissing(folder)
+    unreadable: list[str] = []
     rows = missing = doubled = damaged = torn = 0
     first = expected = -1
     for segment in segments:
         spans: list[tuple[int, int]] = []
         with contextlib.suppress(FileNotFoundError):
             if segment.path.suffix == ".parquet":
-                spans.append(_parquet_span(segment))
+                try:
+                    spans.append(_parquet_span(segment))
+                except JournalDamaged as error:
+                    unreadable.append(str(error))
             else:
                 spans, bad, tail = _frame_spans(segment.path.read_bytes())
                 damaged += bad
@@ -115,22 +122,18 @@ def verify(folder: str | Path) -> Verdict:
             rows += end - max(start, expected) + 1
             expected = end + 1
     opened = sum(segment.is_open for segment in segments)
-    return Verdict(rows, first, expected - 1, len(segments), opened, missing, doubled, damaged, torn)
+    return Verdict(rows, first, expected - 1, len(segments), opened, missing, doubled, damaged, torn, tuple(unreadable))
 
 
 def _parquet_span(segment: Segment) -> tuple[int, int]:
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     assert segment.last is not None
-    try:
-        sequence = pq.read_table(segment.path, columns=["seq"]).column("seq")
-    except (OSError, ValueError) as error:
-        message = f"{segment.path.name} can't be read: {error}"
-        raise JournalFormat(message) from error
+    with _parquet.opened(segment.path) as (file, _):
+        for batch in file.iter_batches(batch_size=1 << 17):  # every column, so every page's checksum
+            del batch
+        sequence = file.read(columns=["seq"]).column("seq")
     expected = segment.last - segment.first + 1
     if len(sequence) != expected or sequence[0].as_py() != segment.first or sequence[-1].as_py() != segment.last:
-        message = f"{segment.path.name} holds {len(sequence)} rows, its name says {expected}"
-        raise JournalFormat(message)
+        raise JournalDamaged(segment.path.name, f"it holds {len(sequence)} rows, its name says {expected}")
     return segment.first, segment.last
 
 

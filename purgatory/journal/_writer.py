@@ -34,8 +34,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import attrs
-import structlog
 
+from purgatory._log import Log
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import Batch, encode
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from purgatory.journal.records import Schema
 
-_log = structlog.get_logger("purgatory.journal")
+_log = Log("purgatory.journal")
 
 Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]

@@ -1,4 +1,4 @@
-"""`purgatory journal verify|tail|seal|retain|serve|rehearse DIR`."""
+"""`purgatory journal summary|verify|tail|seal|retain|serve|rehearse DIR`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import list_segments, tip
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
+from purgatory.journal.summary import as_json, as_text, records_of, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,6 +55,17 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=globals()[f"_{name}"])
         return sub
 
+    look = commands.add_parser(
+        "summary",
+        help="How operations ended, how long they waited, the hottest keys.",
+        description="How operations ended, by type, how long they waited, and on which keys.",
+    )
+    look.add_argument(
+        "source", metavar="SOURCE", help="a journal's folder, one of its files, or JSON lines (- for stdin)"
+    )
+    look.add_argument("--top", type=int, default=10, metavar="N", help="how many keys (default 10)")
+    look.add_argument("--json", action="store_true", help="one line of JSON")
+    look.set_defaults(run=_summary)
     command("verify", "Check every checksum and that no record is missing or doubled.")
     tail = command("tail", "Print the last records as JSON lines.")
     tail.add_argument("-n", type=int, default=10, metavar="N", help="how many (default 10; -1 for all)")
@@ -74,6 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _summary(options: argparse.Namespace) -> int:
+    summary = summarize(records_of(options.source), top=options.top)
+    text = as_json(summary) if options.json else as_text(summary, options.source)
+    sys.stdout.write(text)
+    return 0
+
+
 def _verify(options: argparse.Namespace) -> int:
     verdict = verify(options.folder)
     _print(f"{verdict.rows} records, sequence {verdict.first} to {verdict.last}")
@@ -81,6 +100,8 @@ def _verify(options: argparse.Namespace) -> int:
     if verdict.torn_bytes:
         _print(f"{verdict.torn_bytes} bytes of a torn tail: not acknowledged, cut off at the next start")
     _print(f"{verdict.missing} missing, {verdict.doubled} doubled, {verdict.damaged_bytes} bytes damaged")
+    for line in verdict.damaged:
+        _print(line)
     _print("sound" if verdict.sound else "NOT sound")
     return 0 if verdict.sound else 1
 

@@ -1,9 +1,10 @@
 """Run a trace through the library itself, on a manual clock, and journal what comes of it.
 
 This is the yardstick for every other way to answer the same question (the stream and the batch twin of the
-pipeline): real operations, a real purgatory, the real wheel, and time moved by hand. At each instant what
-is due expires first, then the events apply, then the operations of that instant arrive; so an event that
-comes at an operation's very deadline is too late.
+pipeline): real operations, a real purgatory for each one that the trace names, on one real wheel, and time moved by
+hand. At each instant what is due expires first, then the events apply, then the operations of that instant arrive; so
+an event that comes at an operation's very deadline is too late. A row with the name of an operation that is still
+open is left out, as `records` says.
 
 Traces are in microseconds and the library's delays in milliseconds: instants must be whole milliseconds here.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
@@ -32,7 +34,8 @@ class _Threshold(DelayedOperation):
 
     def __init__(self, row: TraceRow, levels: dict[str, int]) -> None:
         super().__init__(row.delay_ms)
-        self.name = row.operation
+        self.row = row
+        self.answered = False
         self._needs = dict(zip(row.keys, row.levels, strict=True))
         self._levels = levels
 
@@ -43,7 +46,17 @@ class _Threshold(DelayedOperation):
         return False
 
     def on_complete(self) -> None:
-        """The journal notes it."""
+        """The journal notes the rest."""
+        self.answered = True
+
+    def has_name_at(self, ts: int) -> bool:
+        """Whether another operation can't have its name at this instant, at which all that is due is done."""
+        return not self.answered or ts == self.row.ts
+
+    def is_of(self, row: TraceRow) -> bool:
+        """Whether the row says the same once more."""
+        mine = self.row
+        return (row.ts, row.delay_ms, row.keys, row.levels) == (mine.ts, mine.delay_ms, mine.keys, mine.levels)
 
 
 def rehearse(trace: Path, journal: Path) -> int:
@@ -53,13 +66,14 @@ def rehearse(trace: Path, journal: Path) -> int:
         JournalFormat: the folder holds a journal, or instants that are not whole milliseconds.
     """
     rows = _rows(trace)
-    levels: dict[str, int] = {}
+    levels: dict[str, dict[str, int]] = {}
     timer = MockTimer()
     start = rows[0].ts if rows else 0
     deadlines: list[
         int
     ] = []  # milliseconds since the start; the clock stops at each, so that an expiry is dated exactly
-    seen: set[str | None] = set()
+    holders: dict[tuple[str, str | None], _Threshold] = {}  # who had a name last
+    count = 0
 
     def advance(to_ms: float) -> None:
         while deadlines and deadlines[0] <= to_ms:
@@ -67,26 +81,35 @@ def rehearse(trace: Path, journal: Path) -> int:
         if to_ms != math.inf:
             timer.advance_clock(max(0, to_ms - timer.clock() // NS_PER_MS))
 
-    with Journal(journal, instance="rehearsal", when_full="wait", patience_ms=60_000) as sink:
-        watcher = sink.observer(
-            "rehearsal", now_ns=timer.clock, epoch_ns=start * 1000, identify=lambda operation: operation.name
-        )
-        with DelayedOperationPurgatory[_Threshold]("rehearsal", timer=timer, observers=(watcher,)) as parked:
-            for row in rows:
-                at_ms = (row.ts - start) // 1000
-                advance(at_ms)
-                if row.kind == EVENT:
-                    key, level = row.keys[0], row.levels[0]
-                    if level > levels.get(key, level - 1):
-                        levels[key] = level
-                        parked.check_and_complete(key)
-                elif row.operation not in seen:  # a row that was delivered twice is one operation
-                    seen.add(row.operation)
-                    parked.try_complete_else_watch(_Threshold(row, levels), row.keys)
-                    heapq.heappush(deadlines, at_ms + max(0, row.delay_ms))
-            advance(math.inf)
+    with ExitStack() as stack:
+        sink = stack.enter_context(Journal(journal, instance="rehearsal", when_full="wait", patience_ms=60_000))
+        purgatories: dict[str, DelayedOperationPurgatory[_Threshold]] = {}
+        for name in {row.purgatory for row in rows}:
+            watcher = sink.observer(
+                name, now_ns=timer.clock, epoch_ns=start * 1000, identify=lambda operation: operation.row.operation
+            )
+            made = DelayedOperationPurgatory[_Threshold](name or "unnamed", timer=timer, observers=(watcher,))
+            purgatories[name], levels[name] = stack.enter_context(made), {}
+        for row in rows:
+            at_ms = (row.ts - start) // 1000
+            advance(at_ms)
+            parked, reached = purgatories[row.purgatory], levels[row.purgatory]
+            if row.kind == EVENT:
+                key, level = row.keys[0], row.levels[0]
+                if level > reached.get(key, level - 1):
+                    reached[key] = level
+                    parked.check_and_complete(key)
+                continue
+            holder = holders.get((row.purgatory, row.operation))
+            if holder is not None and (holder.is_of(row) or holder.has_name_at(row.ts)):
+                continue
+            operation = holders[row.purgatory, row.operation] = _Threshold(row, reached)
+            count += 1
+            parked.try_complete_else_watch(operation, row.keys)
+            heapq.heappush(deadlines, at_ms + max(0, row.delay_ms))
+        advance(math.inf)
         assert sink.flush(60)
-    return len(seen)
+    return count
 
 
 def _rows(trace: Path) -> list[TraceRow]:

@@ -1,8 +1,8 @@
-"""`python -m purgatory.pipeline`, which is also what `spark-submit` is given."""
+"""`python -m purgatory.pipeline`, which is also what `spark-submit` is given: the same as `purgatory pipeline`."""
 
 import sys
 
-from purgatory.pipeline.cli import main
+from purgatory._cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["pipeline", *sys.argv[1:]]))

@@ -40,13 +40,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives the exit status."""
     options = _parser().parse_args(argv)
     try:
+        if "master" in options and (options.master or options.conf):
+            from purgatory.pipeline.session import say
+
+            say(options.master, options.conf)
         status: int = options.run(options)
     except (JournalError, ValueError) as error:
         sys.stderr.write(f"purgatory pipeline: {error}\n")
         return 2
+    except ImportError as error:
+        remedy = "install it with: pip install 'delayed-operation-purgatory[spark]'"
+        sys.stderr.write(f"purgatory pipeline: {error}; {remedy}\n")
+        return 2
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        sys.stderr.write(f"purgatory pipeline: Spark failed: {spark_says(error)}\n")
+        return 1
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def spark_says(error: Exception) -> str:
+    """The one line that matters of what Spark says when a job has failed: the cause, without the stacks around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
+    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Exception|Error): ", line)]
+    told = (causes or lines or [type(error).__name__])[-1].removeprefix("Caused by: ")
+    segments = sorted(set(_SEGMENT.findall(str(error))))
+    if segments and not any(name in told for name in segments):
+        told = f"{', '.join(segments[:3])}: {told}"
+    return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
+
+
+_LONGEST = 500
+_SEGMENT = re.compile(r"(?:journal|trace)-\d{20}-\d{20}\.parquet")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,43 +84,32 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=globals()[f"_{name}"])
+        if name != "gen":
+            sub.add_argument("--master", metavar="URL", help="Spark's master (default: this machine's cores)")
+            sub.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
         return sub
 
-    sub = command("report", "Tables and a page from a journal.")
-    sub.add_argument("--journal", required=True, metavar="DIR")
-    sub.add_argument("--out", required=True, metavar="DIR")
-    sub.add_argument("--window", type=whole_seconds, help="length of a window, as 60s (by default, as fits the span)")
-    sub.add_argument("--title", default="", help="the page's heading")
-    sub.add_argument(
-        "--expiry-normal",
-        action="append",
-        default=[],
-        metavar="TYPE",
-        help="a type whose operations end by their deadline as a rule: no failure (may be repeated)",
-    )
-    sub.add_argument("--quiet", action="store_true", help="no progress")
+    _report_arguments(command("report", "Tables and a page from journals."))
 
-    sub = command("stream", "The purgatory on the cluster: operations and events in, every operation's answer out.")
-    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="a folder of sealed trace files")
-    sub.add_argument("--out", required=True, metavar="DIR")
-    sub.add_argument("--checkpoint", required=True, metavar="DIR")
-    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
-    sub.add_argument("--buckets", type=int, default=16, help="a power of two up to 65536; fixed by the checkpoint")
-    sub.add_argument("--partitions", type=int, help="tasks of a stage (default: the cores); fixed by the checkpoint")
-    sub.add_argument("--files-per-batch", type=int, default=1000)
-    sub.add_argument("--once", action="store_true", help="stop when the input is used up")
+    _stream_arguments(
+        command("stream", "The purgatory on the cluster: operations and events in, every operation's answer out.")
+    )
 
     sub = command("monitor", "Windowed outcomes over a journal, live.")
-    sub.add_argument("--journal", required=True, metavar="DIR|URL")
+    what = sub.add_mutually_exclusive_group(required=True)
+    what.add_argument("--journal", metavar="DIR|URL")
+    what.add_argument("--stream", metavar="DIR", help="a stream's checkpoint: say once what is parked in it")
     sub.add_argument("--out", metavar="DIR", help="Parquet instead of the console")
     sub.add_argument("--checkpoint", metavar="DIR")
     sub.add_argument("--window", type=whole_seconds, default=10)
     sub.add_argument("--delay", type=whole_seconds, default=5)
+    sub.add_argument("--allow-gaps", action="store_true", help="go on where records are missing")
     sub.add_argument("--once", action="store_true")
 
     sub = command("replay", "Every operation's answer from a whole trace, in one batch.")
     sub.add_argument("--trace", required=True, metavar="DIR")
     sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
 
     sub = command("whatif", "Try timeouts, purge intervals, wheels and shards out on what has happened.")
     which = sub.add_mutually_exclusive_group(required=True)
@@ -100,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--journal", metavar="DIR", help="an estimate, up to the timeouts in use")
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON; what it leaves out has a default")
     sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
 
     sub = command("verify", "Library = stream = batch twin, operation by operation, on seeded workloads.")
     sub.add_argument("--workload", action="append", metavar="NAME", help="may be repeated (default: all)")
@@ -116,38 +134,97 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.report import report
-    from purgatory.pipeline.session import session
+def _stream_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="a folder of sealed trace files")
+    sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--checkpoint", required=True, metavar="DIR", help="it fixes --buckets, --partitions, --keep-keys")
+    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
+    sub.add_argument("--buckets", type=int, default=16, help="a power of two up to 65536 (default 16)")
+    sub.add_argument("--partitions", type=int, default=4, help="tasks of a stage (default 4)")
+    sub.add_argument(
+        "--keep-keys", type=seconds, metavar="TIME", help="forget a key's level so long after its last event"
+    )
+    sub.add_argument("--files-per-batch", type=int, default=1000)
+    sub.add_argument("--files-out", type=int, default=1, help="files that a batch writes at most, of each part")
+    sub.add_argument("--trigger", type=seconds, default=0.0, metavar="TIME", help="no batch sooner than so long")
+    sub.add_argument("--allow-gaps", action="store_true", help="start also where a segment is missing in between")
+    sub.add_argument("--once", action="store_true", help="stop when the input is used up")
+    sub.add_argument("--quiet", action="store_true", help="no line for each batch")
 
-    path = report(
-        session("report"),
-        options.journal,
-        options.out,
+
+def _report_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--journal",
+        required=True,
+        action="append",
+        metavar="DIR",
+        help="a journal's folder, or one that holds journals' folders; may be repeated: they are reported on together",
+    )
+    sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument(
+        "--engine",
+        choices=("auto", "local", "spark"),
+        default="auto",
+        help="local goes over the journal in this process, without Spark (default: auto, by size)",
+    )
+    sub.add_argument("--against", metavar="DIR", help="an earlier report's folder, to compare with")
+    sub.add_argument(
+        "--allow-gaps", action="store_true", help="report on the rest where records are missing, and say so"
+    )
+    sub.add_argument("--window", type=whole_seconds, help="length of a window, as 60s (by default, as fits the span)")
+    sub.add_argument("--title", default="", help="the page's heading")
+    sub.add_argument(
+        "--expiry-normal",
+        action="append",
+        default=[],
+        metavar="TYPE",
+        help="a type whose operations end by their deadline as a rule: no failure (may be repeated)",
+    )
+    sub.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def _report(options: argparse.Namespace) -> int:
+    from purgatory.pipeline.engines import engine_for
+    from purgatory.pipeline.report import Wishes, report
+
+    wishes = Wishes(
         window_s=options.window,
         title=options.title,
         expiry_normal=options.expiry_normal,
+        against=options.against,
+        allow_gaps=options.allow_gaps,
         quiet=options.quiet,
     )
+    engine = engine_for(options.journal, options.engine)
+    if not options.quiet:
+        sys.stderr.write(f"{sum(map(len, engine.expected)):,} records, engine {engine.name}\n")
+    path = report(engine, options.out, wishes)
     _print(f"{Path(path).resolve()}")
     return 0
 
 
 def _stream(options: argparse.Namespace) -> int:
-    from purgatory.pipeline import stream
+    from purgatory.pipeline import places, stream
     from purgatory.pipeline.session import session
+    from purgatory.pipeline.whole import check_streamable
 
     settings = stream.StreamSettings(
         delay_ms=round(options.delay * 1000),
         buckets=options.buckets,
         partitions=options.partitions,
+        keep_ms=None if options.keep_keys is None else round(options.keep_keys * 1000),
         files_per_batch=options.files_per_batch,
+        files_out=options.files_out,
+        trigger_s=options.trigger,
         once=options.once,
     )
+    if "://" not in options.source:
+        check_streamable(Path(options.source), allow_gaps=options.allow_gaps)
     spark = session("stream")
-    counts = stream.run(spark, options.source, options.out, options.checkpoint, settings)
+    tell = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
+    counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, tell=tell)
     _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
-    if Path(options.out).exists():
+    if places.exists(spark, f"{options.out}/_spark_metadata"):
         for row in stream.answers(spark, options.out).groupBy("part", "outcome").count().orderBy("part").collect():
             _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
     return 0
@@ -160,6 +237,11 @@ def _monitor(options: argparse.Namespace) -> int:
     if options.out and not options.checkpoint:
         message = "--out needs --checkpoint: it is what makes the output exact after a restart"
         raise ValueError(message)
+    if options.stream:
+        from purgatory.pipeline.standing import standing
+
+        _print(str(standing(session("monitor"), options.stream)))
+        return 0
     monitor.start(
         session("monitor"),
         options.journal,
@@ -168,22 +250,28 @@ def _monitor(options: argparse.Namespace) -> int:
         window_s=options.window,
         delay_s=options.delay,
         once=options.once,
+        allow_gaps=options.allow_gaps,
     ).awaitTermination()
     return 0
 
 
 def _replay(options: argparse.Namespace) -> int:
     from purgatory.journal.records import TRACE
-    from purgatory.pipeline.load import load, trace_problem
-    from purgatory.pipeline.replay import replay
+    from purgatory.pipeline import places
+    from purgatory.pipeline.replay import answered, told
     from purgatory.pipeline.session import session
+    from purgatory.pipeline.whole import load_whole
 
     spark = session("replay")
-    trace = load(spark, options.trace, TRACE)
+    places.classic(spark, "replay")
+    places.writable(spark, options.out)
+    trace, missing = load_whole(spark, options.trace, TRACE, allow_gaps=options.allow_gaps)
+    for line in missing:
+        _print(f"not read: {line}")
+    found = told(trace)
     answers = f"{options.out}/answers"
-    replay(trace).write.mode("overwrite").parquet(answers)
-    bad = trace.withColumn("reason", trace_problem()).where("reason is not null")
-    bad.write.mode("overwrite").parquet(f"{options.out}/malformed")
+    answered(found.rows).write.mode("overwrite").parquet(answers)
+    found.malformed.write.mode("overwrite").parquet(f"{options.out}/malformed")
     for row in spark.read.parquet(answers).groupBy("outcome").count().orderBy("outcome").collect():
         _print(f"{row['outcome']:<10} {row['count']:>12,}")
     _print(f"{'malformed':<10} {spark.read.parquet(f'{options.out}/malformed').count():>12,}")
@@ -195,9 +283,10 @@ def _whatif(options: argparse.Namespace) -> int:
     from purgatory.pipeline.whatif import Grid, whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
-    path = whatif(session("whatif"), options.out, grid, trace=options.trace, journal=options.journal)
-    for name, each in json.loads((path.parent / "choice.json").read_text(encoding="utf-8")).items():
-        _print(f"{name:<15} {each['value']:>8,}   {each['why']}")
+    given = {"trace": options.trace, "journal": options.journal, "allow_gaps": options.allow_gaps}
+    path = whatif(session("whatif"), options.out, grid, **given)
+    for each in json.loads((path.parent / "choice.json").read_text(encoding="utf-8")):
+        _print(f"{each['setting']:<15} {each['of']:<28} {each['value']:>8,}   {each['why']}")
     _print(f"{path.resolve()}")
     return 0
 

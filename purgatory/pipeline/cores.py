@@ -6,7 +6,7 @@ everything after it waits.
 
 Stage 1, `KeyCore`, holds the keys of a bucket: their levels, and who waits on them for which level. ::
 
-    buffer -> (watermark passes) -> in order of time, events before operations -> a watch whose level is
+    inbox  -> (watermark passes) -> in order of time, events before operations -> a watch whose level is
     there: "hit"
                                                                                -> an event that reaches
                                                                                levels: "hit" each
@@ -25,265 +25,258 @@ arrive. So an event at an operation's very deadline is too late, and one at its 
 
 A row older than the watermark can't be answered exactly any more, so it isn't answered: it is handed back
 as late, and counted. A row that is delivered twice is one row: its double has the same instant, so both are
-in the buffer together.
+in the inbox together.
+
+An operation is known by its name as long as it is open. Another row with that name, of another instant or with other
+needs (its `print` tells), is refused meanwhile; from the instant of the answer on it is another operation.
+
+A key's level is kept as long as the settings say, counted from the key's latest event to the row that asks, by their
+own instants; after that it is as if there had been no event. So whenever it is forgotten, no answer is another.
+
+What is kept lies in leaves (`shelf`, `leaves`): a call opens those that its rows, deadlines and sweeps concern.
 """
 
 from __future__ import annotations
 
 import heapq
 import pickle
-from array import array
-from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from purgatory.pipeline.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
+from purgatory.pipeline.shelf import Memory, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from purgatory.pipeline.shelf import Store
+
+SEMANTICS: Final = 2
+"""The version of what is kept and decided here. A checkpoint of another one can't be gone on with."""
+
 Event: TypeAlias = tuple[int, str, int]
 """An instant (us), a key and the level that it has reached."""
 
-Watch: TypeAlias = tuple[int, str, int, int, str, int, int]
-"""An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us)."""
+Watch: TypeAlias = tuple[int, str, int, int, str, int, int, int, int]
+"""An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us), the
+row's print and its number."""
 
-Open: TypeAlias = tuple[str, int, int, int]
-"""An operation, how many keys it has, its arrival and its deadline."""
+Open: TypeAlias = tuple[str, int, int, int, int, int]
+"""An operation, how many keys it has, its arrival, its deadline, its row's print and number."""
 
-Hit: TypeAlias = tuple[str, int, int]
-"""An operation, which of its keys, and when."""
+Hit: TypeAlias = tuple[str, int, int, int]
+"""An operation, which of its keys, when, and the print of its row."""
 
 Done: TypeAlias = tuple[str, str, int, int]
 """An operation, its outcome, its arrival and when it was finished."""
 
-_EVENT: Final = 0
-_WATCH: Final = 1
-_SLACK: Final = 256
+Refused: TypeAlias = tuple[str, int, int]
+"""The name of an operation that was open, and the instant and the number of the row that claimed it."""
+
+_INBOX: Final = 1024
 
 
 class KeyCore:
-    """Stage 1 for the keys of one bucket."""
+    """Stage 1 for the keys of one bucket.
 
-    __slots__ = ("_dead", "_due", "_levels", "_live", "_pending", "_waiting", "armed")
+    Args:
+        agenda: what `agenda` was when the core was last saved; None for a new one.
+        leaves: where the keys and those who wait on them are kept.
+        inbox: where the rows are kept for which it isn't time yet.
+        keep_us: how long a key's level counts after the key's latest event; None for ever.
+    """
 
-    def __init__(self) -> None:
-        self._pending: list[tuple[object, ...]] = []
-        self._levels: dict[str, int] = {}
-        # Who waits on a key, the lowest level first: (level, operation, number, deadline).
-        self._waiting: dict[str, list[tuple[int, str, int, int]]] = {}
-        self._due: list[int] = []  # the deadlines of those who wait, the next first
-        self._live = self._dead = 0
-        self.armed: int | None = None
+    __slots__ = ("_fresh", "_inbox", "_keep", "_shelf", "armed")
+
+    def __init__(
+        self,
+        agenda: bytes | None = None,
+        leaves: Store | None = None,
+        inbox: Store | None = None,
+        *,
+        keep_us: int | None = None,
+    ) -> None:
+        # Its own bytes only: a checkpoint is as trusted as the program.
+        self.armed: int | None  # the timer that is set, in milliseconds
+        keys, rows, self.armed = (None, None, None) if agenda is None else pickle.loads(agenda)  # noqa: S301
+        self._shelf = Shelf(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
+        self._inbox = Shelf(RowLeaf, Memory() if inbox is None else inbox, _INBOX, directory=rows)
+        self._fresh: list[tuple[Any, ...]] = []
+        self._keep = keep_us
 
     def events(self, rows: Iterable[Event]) -> None:
         """Take events that are not late."""
-        self._pending += [(at, _EVENT, key, level) for at, key, level in rows]
+        self._fresh += [(at, EVENT, key, level) for at, key, level in rows]
 
     def watches(self, rows: Iterable[Watch]) -> None:
         """Take watches that are not late: one row for each key of an operation."""
-        self._pending += [
-            (at, _WATCH, operation, number, count, key, level, deadline)
-            for at, operation, number, count, key, level, deadline in rows
+        self._fresh += [
+            (at, WATCH, operation, number, count, key, level, deadline, mark, seq)
+            for at, operation, number, count, key, level, deadline, mark, seq in rows
         ]
 
     def advance(self, watermark: int) -> tuple[list[Open], list[Hit]]:
-        """Decide everything up to the watermark: operations to open, and keys that were reached."""
+        """Decide everything up to the watermark, and save: operations to open, and keys that were reached."""
         opened: list[Open] = []
         hits: list[Hit] = []
-        pending: list[tuple[object, ...]] = []
-        later: list[tuple[object, ...]] = []
-        for row in self._pending:
-            (pending if row[0] <= watermark else later).append(row)  # type: ignore[operator]
-        pending.sort()  # doubles become neighbours
-        self._pending = later
-        before: tuple[object, ...] | None = None
-        for row in pending:
-            if row == before:
-                continue
-            before = row
-            if row[1] == _EVENT:
-                self._reach(row, hits)
-            else:
-                self._watch(row, opened, hits)
-        self._forget(watermark)
+        by_key: dict[str, list[tuple[Any, ...]]] = {}
+        before: tuple[Any, ...] | None = None
+        for row in self._ripe(watermark):
+            # Doubles differ in the number alone, the last of a watch's columns.
+            if before is None or row[0] != before[0] or row[:9] != before[:9]:
+                by_key.setdefault(row[2] if row[1] == EVENT else row[5], []).append(row)
+                before = row
+        for name, rows in by_key.items():
+            self._decide(name, rows, opened, hits)
+        for leaf in self._shelf.open_with(watermark):
+            leaf.sweep(watermark)
+        self._shelf.save()
         return opened, hits
 
     @property
     def next_us(self) -> int | None:
-        """The earliest instant at which there is something to decide."""
-        return min((row[0] for row in self._pending), default=None)  # type: ignore[type-var,return-value]
+        """The earliest instant at which there is something to do."""
+        found = [due for due in (self._inbox.next_due, self._shelf.next_due) if due is not None]
+        return min(found, default=None)
 
     @property
-    def waiting(self) -> int:
-        """How many watches are waiting for a level (some of them perhaps past their deadline)."""
-        return self._live
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not len(self._shelf) and not len(self._inbox) and self.armed is None
 
-    def _reach(self, row: tuple[object, ...], hits: list[Hit]) -> None:
-        at, _, key, level = row
-        assert isinstance(at, int)
-        assert isinstance(key, str)
-        assert isinstance(level, int)
-        if level <= self._levels.get(key, level - 1):
-            return
-        self._levels[key] = level
-        heap = self._waiting.get(key)
-        while heap and heap[0][0] <= level:
-            _, operation, number, deadline = heapq.heappop(heap)
-            self._live -= 1
-            if at < deadline:
-                hits.append((operation, number, at))
-        if heap is not None and not heap:
-            del self._waiting[key]
+    @property
+    def kept(self) -> int:
+        """How many keys and watches there are (some of them perhaps dead, but no more than half)."""
+        return len(self._shelf)
 
-    def _watch(self, row: tuple[object, ...], opened: list[Open], hits: list[Hit]) -> None:
-        at, _, operation, number, count, key, level, deadline = row
-        assert isinstance(at, int)
-        assert isinstance(operation, str)
-        assert isinstance(number, int)
-        assert isinstance(count, int)
-        assert isinstance(key, str)
-        assert isinstance(level, int)
-        assert isinstance(deadline, int)
-        if number == 0:
-            opened.append((operation, count, at, deadline))
-        if level <= self._levels.get(key, level - 1):
-            hits.append((operation, number, at))
-        elif deadline > at:
-            heapq.heappush(self._waiting.setdefault(key, []), (level, operation, number, deadline))
-            heapq.heappush(self._due, deadline)
-            self._live += 1
+    @property
+    def agenda(self) -> bytes:
+        """What must be kept beside the leaves, once saved."""
+        return pickle.dumps((self._shelf.directory, self._inbox.directory, self.armed), 5)
 
-    def _forget(self, watermark: int) -> None:
-        """Drop watches past their deadline, once they are many: a level never reached must not keep them for ever."""
-        due = self._due
-        while due and due[0] <= watermark:
-            heapq.heappop(due)
-            self._dead += 1
-        if self._dead > _SLACK and self._dead > len(due):
-            kept = {}
-            for key, heap in self._waiting.items():
-                if alive := [watch for watch in heap if watch[3] > watermark]:
-                    heapq.heapify(alive)
-                    kept[key] = alive
-            self._waiting = kept
-            self._live = sum(map(len, kept.values()))
-            self._due = sorted(watch[3] for heap in kept.values() for watch in heap)
-            self._dead = 0
+    def _ripe(self, watermark: int) -> list[tuple[Any, ...]]:
+        """Put what is fresh into the inbox, and take out what is up to the watermark: in order, doubles neighbours."""
+        self._fresh.sort()
+        for leaf, rows in self._inbox.shared(self._fresh):
+            leaf.rows += rows
+        self._fresh = []
+        ripe: list[tuple[Any, ...]] = []
+        for leaf in self._inbox.span((), (watermark + 1,)):
+            ripe += leaf.take(watermark)
+        self._inbox.save()
+        ripe.sort()
+        return ripe
 
-    def dump(self) -> bytes:
-        """The whole state, as columns: that is half the work of writing and reading it watch by watch."""
-        watches = [watch for heap in self._waiting.values() for watch in heap]
-        levels, operations, numbers, deadlines = zip(*watches, strict=True) if watches else ((), (), (), ())
-        sizes = array("q", map(len, self._waiting.values()))
-        waiting = (list(self._waiting), sizes, array("q", levels), operations, numbers, array("q", deadlines))
-        return pickle.dumps((self._pending, self._levels, waiting, self.armed), 5)
-
-    @classmethod
-    def load(cls, data: bytes) -> KeyCore:
-        """The core that `dump` was called on. Its own state only: a checkpoint is as trusted as the program."""
-        core = cls()
-        core._pending, core._levels, waiting, core.armed = pickle.loads(data)  # noqa: S301
-        keys, sizes, levels, operations, numbers, deadlines = waiting
-        watches = zip(levels, operations, numbers, deadlines, strict=True)
-        core._waiting = {key: list(islice(watches, size)) for key, size in zip(keys, sizes, strict=True)}
-        core._live = len(deadlines)
-        core._due = sorted(deadlines)
-        return core
+    def _decide(self, name: str, rows: list[tuple[Any, ...]], opened: list[Open], hits: list[Hit]) -> None:
+        """One key's rows, in order of time."""
+        sole = self._shelf.whole(name)  # None if the key goes over several leaves
+        key = (sole or self._shelf.find((name,))).key(name)
+        for row in rows:
+            at = row[0]
+            if row[1] == EVENT:
+                level = row[3]
+                if not key.reached(level, at):
+                    key.level = level
+                    for leaf in (sole,) if sole else self._shelf.span((name,), (name, level + 1)):
+                        leaf.reach(name, level, at, hits)
+                key.until = FOREVER if self._keep is None else at + self._keep
+                continue
+            _, _, operation, number, count, _, level, deadline, mark, seq = row
+            if number == 0:
+                opened.append((operation, count, at, deadline, mark, seq))
+            if key.reached(level, at):
+                hits.append((operation, number, at, mark))
+            elif deadline > at:
+                watching = key if sole else self._shelf.find((name, level, operation)).key(name)
+                heapq.heappush(watching.waiting, (level, operation, number, deadline, mark))
 
 
 class OperationCore:
-    """Stage 2 for the operations of one bucket."""
+    """Stage 2 for the operations of one bucket.
 
-    __slots__ = ("_due", "_open", "armed")
+    Args:
+        agenda: what `agenda` was when the core was last saved; None for a new one.
+        leaves: where the operations are kept.
+    """
 
-    def __init__(self) -> None:
-        # [keys still missing as bits or None, arrival, deadline, latest hit, bits hit before it was opened]
-        self._open: dict[str, list[int | None]] = {}
-        self._due: list[tuple[int, str]] = []
-        self.armed: int | None = None
+    __slots__ = ("_shelf", "armed")
 
-    def opened(self, rows: Iterable[Open]) -> None:
-        """Take operations that arrived. One that is there already stays as it is."""
-        for operation, count, arrival, deadline in rows:
-            entry = self._open.get(operation)
-            if entry is None:
-                self._open[operation] = [(1 << count) - 1, arrival, deadline, arrival, 0]
-            elif entry[0] is None:
-                entry[0], entry[1], entry[2] = ((1 << count) - 1) & ~(entry[4] or 0), arrival, deadline
-            else:
-                continue
-            heapq.heappush(self._due, (deadline, operation))
+    def __init__(self, agenda: bytes | None = None, leaves: Store | None = None) -> None:
+        self.armed: int | None
+        operations, self.armed = (None, None) if agenda is None else pickle.loads(agenda)  # our own  # noqa: S301
+        self._shelf = Shelf(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
 
-    def hit(self, rows: Iterable[Hit]) -> None:
-        """Take keys that were reached, in any order."""
-        for operation, number, at in rows:
-            entry = self._open.get(operation)
-            if entry is None:  # of an operation that another bucket has yet to open in this batch
-                self._open[operation] = [None, 0, 0, at, 1 << number]
-                continue
-            if entry[0] is None:
-                entry[4] = (entry[4] or 0) | 1 << number
-            else:
-                entry[0] &= ~(1 << number)
-            entry[3] = max(entry[3] or 0, at)
+    def settle(self, opened: Iterable[Open], hits: Iterable[Hit], watermark: int) -> tuple[list[Done], list[Refused]]:
+        """Take what was opened and hit, and save: the operations that are done now, and rows with a name in use.
 
-    def settle(self, watermark: int, touched: Iterable[str] | None = None) -> list[Done]:
-        """The operations that are done: all their keys are reached, or the watermark has passed their deadline.
-
-        Args:
-            watermark: in microseconds.
-            touched: the operations that were opened or hit since the last call; None looks at none of them.
+        Those are done whose keys are all reached, or whose deadline the watermark has passed. All of an operation's
+        keys that were there when it arrived are hit in the call that opens it, in any order; so what is done at
+        once, or by the watermark, is never kept.
         """
         done: list[Done] = []
-        for operation in touched or ():
-            entry = self._open.get(operation)
-            if entry is not None and entry[0] == 0:
-                done.append(self._finish(operation, entry))
-        due = self._due
-        while due and due[0][0] <= watermark:
-            deadline, operation = heapq.heappop(due)
-            entry = self._open.get(operation)
-            if entry is not None and entry[2] == deadline and entry[0] is not None:
-                done.append(self._finish(operation, entry))
-        if len(due) > _SLACK and len(due) > 2 * len(self._open):
-            self._due = [(entry[2] or 0, name) for name, entry in self._open.items() if entry[0] is not None]
-            heapq.heapify(self._due)
-        return done
+        refused: list[Refused] = []
+        for name, some in self._claims(opened, hits).items():
+            for operation in some if len(some) < 2 else _holders(name, some, watermark, refused):
+                if (end := operation.end(watermark)) is None:
+                    self._shelf.find((name,)).operations[name] = operation
+                else:
+                    done.append((name, end[0], operation.arrival, end[1]))
+        for leaf in self._shelf.due(watermark):
+            for name, operation in list(leaf.operations.items()):
+                if (end := operation.end(watermark)) is not None:
+                    del leaf.operations[name]
+                    done.append((name, end[0], operation.arrival, end[1]))
+        self._shelf.save()
+        return done, refused
 
-    def _finish(self, operation: str, entry: list[int | None]) -> Done:
-        del self._open[operation]
-        missing, arrival, deadline, latest, _ = entry
-        assert arrival is not None
-        assert deadline is not None
-        assert latest is not None
-        if missing == 0 and latest <= arrival:
-            return operation, "immediate", arrival, arrival
-        if missing == 0 and latest < deadline:
-            return operation, "satisfied", arrival, latest
-        return operation, "expired", arrival, deadline
+    def _claims(self, opened: Iterable[Open], hits: Iterable[Hit]) -> dict[str, list[Operation]]:
+        """Who has a name that was opened or hit, or wants it: nearly always one. Who had it is taken out."""
+        claims: dict[str, list[Operation]] = {}
+        for name, count, arrival, deadline, mark, seq in opened:
+            operation = Operation(arrival, deadline, mark, missing=(1 << count) - 1, latest=arrival, seq=seq)
+            claims.setdefault(name, []).append(operation)
+        for name, some in claims.items():
+            if (holder := self._shelf.find((name,)).operations.pop(name, None)) is not None:
+                some.append(holder)
+        for name, number, at, mark in hits:
+            found = claims.get(name)
+            if found is None:
+                holder = self._shelf.find((name,)).operations.pop(name, None)
+                found = claims[name] = [] if holder is None else [holder]
+            for operation in found:
+                if operation.mark == mark:
+                    operation.hit(number, at)
+        return claims
 
     @property
     def next_us(self) -> int | None:
         """The next deadline."""
-        while self._due and self._due[0][1] not in self._open:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else None
+        return self._shelf.next_due
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.parked and self.armed is None
 
     @property
     def parked(self) -> int:
         """How many operations are open."""
-        return len(self._open)
+        return len(self._shelf)
 
-    def dump(self) -> bytes:
-        """The whole state, as columns."""
-        missing, arrivals, deadlines, latest, early = zip(*self._open.values(), strict=True) if self._open else [()] * 5
-        instants = (array("q", arrivals), array("q", deadlines), array("q", latest))
-        return pickle.dumps((list(self._open), missing, *instants, early, self.armed), 5)
+    @property
+    def agenda(self) -> bytes:
+        """What must be kept beside the leaves, once saved."""
+        return pickle.dumps((self._shelf.directory, self.armed), 5)
 
-    @classmethod
-    def load(cls, data: bytes) -> OperationCore:
-        """The core that `dump` was called on."""
-        core = cls()
-        names, *columns, core.armed = pickle.loads(data)  # noqa: S301
-        core._open = dict(zip(names, map(list, zip(*columns, strict=True)), strict=True))
-        core._due = [(entry[2] or 0, name) for name, entry in core._open.items() if entry[0] is not None]
-        heapq.heapify(core._due)
-        return core
+
+def _holders(name: str, claims: list[Operation], watermark: int, refused: list[Refused]) -> list[Operation]:
+    """Those of several rows with one name that came while nobody had it."""
+    found: list[Operation] = []
+    free_at: int | None = None  # when the last one is answered; None: not yet
+    for operation in sorted(claims, key=lambda claim: (claim.arrival, claim.seq)):
+        if found and (free_at is None or operation.arrival < free_at or operation.arrival == found[-1].arrival):
+            refused.append((name, operation.arrival, operation.seq))
+            continue
+        found.append(operation)
+        end = operation.end(watermark)
+        free_at = None if end is None else end[1]
+    return found

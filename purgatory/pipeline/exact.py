@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from purgatory.pipeline.grouped import groups, numbers
 from purgatory.pipeline.kernels import slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import pyarrow as pa
 
     from purgatory.pipeline.kernels import Numbers
 
@@ -41,14 +41,47 @@ _KIND: Final = ("purgatory", "type", "window_us")
 
 
 def wanted_bins(bins: pa.Table) -> dict[tuple[str, str], Numbers]:
-    """The pairs (window, bin) of each purgatory's type in which a percentile lies."""
-    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    """The pairs (window, bin) of each purgatory's type in which a percentile lies: of a window, or of all together."""
+    found: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for (purgatory, kind, window), rows in groups(bins, _KIND, "bin_us"):
-        upto = np.cumsum(numbers(rows, "answered"))
-        places = [place for share in PERCENTILES.values() for place in _places(int(upto[-1]), share)]
-        for bin_us in np.unique(numbers(rows, "bin_us")[np.searchsorted(upto, places, side="right")]):
-            found.setdefault((purgatory, kind), []).append((window, int(bin_us)))
-    return {kind: np.array(pairs, np.int64) for kind, pairs in found.items()}
+        found.setdefault((purgatory, kind), set()).update((window, bin_us) for bin_us in _looked_into(rows))
+    whole = _together(bins)
+    for (purgatory, kind, _), rows in groups(whole, _KIND, "bin_us"):
+        looked = set(_looked_into(rows))
+        mine = bins.filter(pc.and_(pc.equal(bins["purgatory"], purgatory), pc.equal(bins["type"], kind)))
+        pairs = zip(numbers(mine, "window_us").tolist(), numbers(mine, "bin_us").tolist(), strict=True)
+        found[purgatory, kind].update(pair for pair in pairs if pair[1] in looked)
+    return {kind: np.array(sorted(pairs), np.int64) for kind, pairs in found.items()}
+
+
+def _looked_into(rows: pa.Table) -> list[int]:
+    """The bins in which the percentiles of one group lie; its rows are in order."""
+    upto = np.cumsum(numbers(rows, "answered"))
+    places = [place for share in PERCENTILES.values() for place in _places(int(upto[-1]), share)]
+    found: list[int] = np.unique(numbers(rows, "bin_us")[np.searchsorted(upto, places, side="right")]).tolist()
+    return found
+
+
+def _together(table: pa.Table) -> pa.Table:
+    """The same as if all windows were one, which begins at 0."""
+    counted = [name for name in ("answered", "longest_us") if name in table.column_names]
+    by = [name for name in table.column_names if name not in {*counted, "window_us"}]
+    how = [(name, "max" if name == "longest_us" else "sum") for name in counted]
+    found = table.group_by(by, use_threads=False).aggregate(how).rename_columns([*by, *counted])
+    return found.append_column("window_us", pa.array(np.zeros(len(found), np.int64)))
+
+
+def overall(bins: pa.Table, inside: pa.Table) -> list[dict[str, Any]]:
+    """Percentiles per purgatory and type over all windows together."""
+    whole = _together(bins)
+    parts = [inside.slice(0, 0)]
+    for (purgatory, kind, _), rows in groups(whole, _KIND, "bin_us"):
+        # Of other bins only those windows were looked into in which a percentile of theirs lies.
+        here = pc.is_in(inside["bin_us"], value_set=pa.array(_looked_into(rows), pa.int64()))
+        mine = pc.and_(pc.equal(inside["purgatory"], purgatory), pc.equal(inside["type"], kind))
+        parts.append(inside.filter(pc.and_(here, mine)))
+    rows = latency(whole, _together(pa.concat_tables(parts)))
+    return [{name: value for name, value in row.items() if name != "window_us"} for row in rows]
 
 
 def _places(count: int, share: float) -> tuple[int, int]:

@@ -19,16 +19,17 @@ import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from purgatory.journal.records import EVENT, FLUSH, JOURNAL, OPERATION, TRACE, Schema
 from purgatory.journal.records.folder import sealed_name
-from purgatory.journal.records.parquet import arrow_schema
+from purgatory.journal.records.parquet import arrow_schema, write_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 START_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00 UTC
+_PURGATORIES: Final = ("produce", "fetch", "rebalance", "session")
+_TYPES: Final = ("DelayedProduce", "DelayedFetch", "DelayedJoin", "DelayedHeartbeat")
 _NEVER: Final = 1_000_000_000
 
 
@@ -50,6 +51,10 @@ class Workload:
     late: float = 0.0
     duplicates: float = 0.0
     malformed: float = 0.0
+    purgatories: int = attrs.field(
+        default=1, validator=attrs.validators.in_(range(1, 5))
+    )  # which have keys and operations of the same names
+    reused: float = 0.0  # this share of the operations has the name of one that came shortly before
 
 
 WORKLOADS: Final = {
@@ -60,6 +65,8 @@ WORKLOADS: Final = {
     "late": Workload(disorder_ms=2_000, late=0.01),
     "duplicates": Workload(disorder_ms=1_000, duplicates=0.05),
     "malformed": Workload(malformed=0.02),
+    "purgatories": Workload(purgatories=3, skew=0.8, disorder_ms=1_000),
+    "names": Workload(purgatories=2, reused=0.2, duplicates=0.05, disorder_ms=1_000, keys=20, ahead=4),
     "huge-timeouts": Workload(delays_ms=(0, 1, 86_400_000, 2_592_000_000)),
     "adversarial": Workload(
         skew=1.6,
@@ -99,7 +106,8 @@ def _operations(rng: np.random.Generator, workload: Workload, event_key: Any, ev
     stride = rng.integers(1, max(2, workload.keys // max(1, most)), count)
     owner = np.repeat(np.arange(count), sizes)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    key = (first[owner] + place * stride[owner]) % workload.keys
+    home = np.arange(count) % workload.purgatories
+    key = (first[owner] + place * stride[owner]) % workload.keys + home[owner] * workload.keys
     # The level of a key at an instant is the number of its events so far: a search in the events sorted by
     # key and instant.
     span = workload.seconds * 1000 + 1
@@ -115,9 +123,12 @@ def trace(workload: Workload, seed: int = 1) -> pa.Table:
     """A whole trace, in order of arrival."""
     rng = np.random.default_rng(seed)
     event_at = _instants(rng, workload.events, workload, 0)
+    # A key's number says which purgatory it is of: each has its own of the same names.
     event_key = _popular(rng, workload.events, workload)
+    if workload.purgatories > 1:
+        event_key = event_key + rng.integers(0, workload.purgatories, workload.events) * workload.keys
     order = np.argsort(event_key, kind="stable")
-    starts = np.searchsorted(event_key[order], np.arange(workload.keys))
+    starts = np.searchsorted(event_key[order], np.arange(workload.keys * workload.purgatories))
     event_level = np.empty(workload.events, np.int64)
     event_level[order] = np.arange(workload.events) - starts[event_key[order]] + 1
     at, sizes, key, need = _operations(rng, workload, event_key, event_at)
@@ -125,30 +136,43 @@ def trace(workload: Workload, seed: int = 1) -> pa.Table:
 
     def lists(keys: Any, levels: Any, lengths: Any) -> tuple[pa.Array, pa.Array]:
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
-        labels = names.take(pa.array(keys.astype(np.int64)))
+        labels = names.take(pa.array(keys.astype(np.int64) % workload.keys))
         return pa.ListArray.from_arrays(offsets, labels), pa.ListArray.from_arrays(offsets, pa.array(levels))
 
-    def table(kind: str, instants: Any, operation: Any, delay: Any, parts: tuple[pa.Array, pa.Array]) -> pa.Table:
+    def table(
+        kind: str, home: Any, instants: Any, operation: Any, *, delay: Any, parts: tuple[pa.Array, pa.Array]
+    ) -> pa.Table:
         count = len(instants)
         stamp = pa.array((instants + START_MS) * 1000).cast(pa.timestamp("us", "UTC"))
         columns = {
             "seq": pa.array(np.zeros(count, np.int64)),
             "kind": pa.array([kind] * count),
-            "purgatory": pa.array(["produce"] * count),
+            "purgatory": pa.array(_PURGATORIES).take(pa.array(home)),
             "operation": operation,
             "keys": parts[0],
             "ts": stamp,
             "delay_ms": pa.array(delay, pa.int64()),
             "levels": parts[1],
+            "type": pa.array(_TYPES if kind == OPERATION else [""] * len(_TYPES)).take(pa.array(home)),
         }
         return pa.table(columns, schema=arrow_schema(TRACE))
 
-    ids = pa.array([f"op-{n}" for n in range(workload.operations)])
+    # Operations take turns, so that two purgatories use the same names at nearly the same time.
+    number = np.arange(workload.operations)
+    home = number % workload.purgatories
+    number //= workload.purgatories
+    if workload.reused:
+        again = rng.random(workload.operations) < workload.reused
+        number = np.maximum(number - np.where(again, rng.integers(1, 20, len(number)), 0), 0)
+    ids = pa.array([f"op-{n}" for n in number])
     delays = rng.choice(np.array(workload.delays_ms, np.int64), workload.operations)
     ones = np.ones(workload.events, np.int64)
     none = pa.nulls(workload.events, pa.string())
-    events = table(EVENT, event_at, none, np.zeros(workload.events, np.int64), lists(event_key, event_level, ones))
-    whole = pa.concat_tables([table(OPERATION, at, ids, delays, lists(key, need, sizes)), events])
+    nothing = np.zeros(workload.events, np.int64)
+    reached = lists(event_key, event_level, ones)
+    events = table(EVENT, event_key // workload.keys, event_at, none, delay=nothing, parts=reached)
+    parked = table(OPERATION, home, at, ids, delay=delays, parts=lists(key, need, sizes))
+    whole = pa.concat_tables([parked, events])
     return _arrive(rng, workload, whole, np.concatenate([at, event_at]))
 
 
@@ -192,7 +216,16 @@ def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
 
 def flush_row(at_ms: int) -> pa.Table:
     """A row that says time has come to `at_ms` since the epoch."""
-    row = {"seq": 0, "kind": FLUSH, "purgatory": "", "operation": None, "keys": [], "levels": [], "delay_ms": 0}
+    row = {
+        "seq": 0,
+        "kind": FLUSH,
+        "purgatory": "",
+        "operation": None,
+        "keys": [],
+        "levels": [],
+        "delay_ms": 0,
+        "type": "",
+    }
     schema = arrow_schema(TRACE)
     stamp = pa.array([at_ms * 1000]).cast(pa.timestamp("us", "UTC"))
     table = pa.Table.from_pylist([{**row, "ts": None}], schema)
@@ -211,7 +244,7 @@ def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: 
         last = first + start + len(part) - 1
         name = sealed_name(schema, first + start, last, parquet=True)
         temporary = folder / f".tmp-{name}"
-        pq.write_table(part, temporary, compression="zstd", coerce_timestamps="us")
+        write_table(part, temporary)
         os.utime(temporary, (now + number, now + number))  # a file source reads in order of modification
         temporary.rename(folder / name)
     return first + len(table)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from purgatory.pipeline.kernels import Numbers
 
 
-def groups(table: pa.Table, by: Sequence[str], order: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+def groups(table: pa.Table, by: Sequence[str], *order: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
     """The rows of each group, in order."""
     if not len(table):
         return
-    table = table.sort_by([(name, "ascending") for name in (*by, order)]).combine_chunks()
+    table = table.sort_by([(name, "ascending") for name in (*by, *order)]).combine_chunks()
     changes = np.zeros(len(table) - 1, bool)
     for name in by:
         encoded = table.column(name).combine_chunks().dictionary_encode().indices.to_numpy()

@@ -1,7 +1,8 @@
 """Walking a journal's columns: what one task makes of its rows. Arrow and numpy, nothing of Spark.
 
-A walk takes record batches and gives small tables that can be added to those of other tasks. One job gives
-several summaries at once, so they share one layout: `part` says which summary a row belongs to.
+A walk takes record batches and gives small tables that can be added to those of other tasks, whoever hands them out:
+a loop in this process (`local`) or Spark (`cluster`). One walk gives several summaries at once, so they share one
+layout: `part` says which summary a row belongs to.
 
 Why not as Spark aggregations: a fresh JVM spends more time on compiling a dozen of them than on ten million
 rows, and its hash tables take 5 to 10 times longer a row than Arrow's do on dictionary-encoded columns.
@@ -17,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory.journal.records import OUTCOMES
+from purgatory.journal.records import JOURNAL, OUTCOMES
+from purgatory.pipeline.grouped import groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -31,8 +33,8 @@ GOOD: Final = ("immediate", "satisfied")
 EARLIEST_US: Final = 946_684_800_000_000  # 2000-01-01
 LATEST_US: Final = 7_258_118_400_000_000  # 2200-01-01
 COLUMNS: Final = ("seq", "purgatory", "type", "outcome", "created", "finished", "checks")
-ALL_COLUMNS: Final = (*COLUMNS, "keys", "error", "delay_ms")
-REPEATED: Final = ("purgatory", "type", "outcome")
+ALL_COLUMNS: Final = ("seq", *(field.name for field in JOURNAL.fields))
+REPEATED: Final = ("purgatory", "type", "outcome", "instance")
 KEYS: Final = (
     *(("purgatory", pa.string()), ("type", pa.string()), ("key", pa.string()), ("expired_us", pa.int64())),
     *(("operations", pa.int64()), ("wasted_checks", pa.int64())),
@@ -41,17 +43,36 @@ LAYOUT: Final = pa.schema([("part", pa.string()), *KEYS, ("blob", pa.binary())])
 """Of keys there may be any number, so they are rows. All else the driver can hold travels as bytes: many rows, none
 of them the JVM's concern."""
 SUMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "outcomes": ("operations", "checks", "errors", "waited_us", "delay_ms", "watches"),
+    "outcomes": ("operations", "checks", "wasted_checks", "errors", "waited_us", "delay_ms", "shortest_ms"),
     "waits": ("operations",),
     "bins": ("answered", "longest_us"),
     "inside": ("answered",),
     "keys": ("operations", "wasted_checks"),
     "slots": ("arrived", "left", "moved_us"),
     "moves": ("arrived", "left"),
+    "lateness": ("expired", "latest_us"),
+    "raised": ("times", "first_us", "last_us", "example"),
+    "instances": ("operations", "expired", "errors", "waited_us"),
 }
-_KIND: Final = ("purgatory", "type")
-_HOW: Final = {"longest_us": "max", "delay_ms": "max"}
+KIND: Final = ("purgatory", "type")
+_HOW: Final = {
+    "longest_us": "max",
+    "delay_ms": "max",
+    "shortest_ms": "min",
+    "latest_us": "max",
+    "first_us": "min",
+    "last_us": "max",
+    "example": "min",
+}
 _MERGE_ROWS: Final = 1_000_000
+SLOWEST: Final = 5
+"""Examples of each purgatory and type."""
+_MOST_MALFORMED: Final = 10_000
+_FIRST: Final[Mapping[str, tuple[Sequence[str], Sequence[str], int]]] = {
+    "slowest": (KIND, ("order", "finished", "instance", "seq"), SLOWEST),
+    "malformed": ((), ("seq", "instance"), _MOST_MALFORMED),
+}
+"""Of which summaries the first rows of each group are kept: grouped by what, in what order, how many."""
 
 
 @attrs.frozen(eq=False)
@@ -68,7 +89,7 @@ class Columns:
 
     def among(self, name: str, words: Sequence[str]) -> Mask:
         """Where a column holds one of these words."""
-        return _among(self[name], words)
+        return among_words(self[name], words)
 
     @property
     def kind(self) -> dict[str, pa.Array]:
@@ -78,27 +99,35 @@ class Columns:
 
 def instants(column: pa.Array) -> Numbers:
     """Microseconds since the epoch; what is null becomes an instant out of range."""
-    found: Numbers = column.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return _filled(column.cast(pa.int64()), -1)
+
+
+def _filled(column: pa.Array, instead: int) -> Numbers:
+    """A column of whole numbers, with something instead of none."""
+    whole = column.fill_null(instead) if column.null_count else column
+    found: Numbers = whole.to_numpy(zero_copy_only=False)
     return found
 
 
-def columns(batch: pa.RecordBatch) -> tuple[Columns, int]:
-    """The rows that can be true, and how many can't (`load.journal_problem` says why)."""
+def columns(batch: pa.RecordBatch) -> tuple[Columns, pa.RecordBatch]:
+    """The rows that can be true, and those that can't (`problems` says why)."""
     created, finished = instants(batch.column("created")), instants(batch.column("finished"))
-    checks = batch.column("checks").fill_null(0).to_numpy(zero_copy_only=False)
-    true = _among(batch.column("outcome"), OUTCOMES)
+    checks = numbers_of(batch.column("checks"))
+    true = among_words(batch.column("outcome"), OUTCOMES)
     true &= batch.column("purgatory").is_valid().to_numpy(zero_copy_only=False)
     true &= (created >= EARLIEST_US) & (finished < LATEST_US) & (finished >= created) & (checks >= 0)
-    bad = int(len(true) - np.count_nonzero(true))
-    if bad:
+    bad = batch.slice(0, 0)
+    if not true.all():
+        bad = batch.filter(pa.array(~true))
         batch, created, finished = batch.filter(pa.array(true)), created[true], finished[true]
     if batch.column("type").null_count:
         place = batch.schema.get_field_index("type")
-        batch = batch.set_column(place, "type", _plain(batch.column("type")).fill_null(""))
+        batch = batch.set_column(place, "type", plain(batch.column("type")).fill_null(""))
     return Columns(batch, created, finished, finished - created), bad
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def plain(column: pa.Array) -> pa.Array:
+    """A column without a dictionary."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
@@ -141,7 +170,7 @@ def unpacked(part: str, blobs: Iterable[bytes]) -> pa.Table:
     return added_up(part, pa.concat_tables(tables)) if tables else pa.table({})
 
 
-def _grouped(part: str, columns: Mapping[str, Any]) -> pa.Table:
+def grouped(part: str, columns: Mapping[str, Any]) -> pa.Table:
     """The sums of one batch, without threads (the task has one core)."""
     return _sums(part, pa.table(dict(columns)))
 
@@ -157,7 +186,7 @@ def _sums(part: str, table: pa.Table) -> pa.Table:
 
 
 def walk(
-    batches: Iterable[pa.RecordBatch], parts: Mapping[str, Callable[[Columns, int], pa.Table]]
+    batches: Iterable[pa.RecordBatch], parts: Mapping[str, Callable[[Columns, pa.RecordBatch], pa.Table]]
 ) -> Iterator[pa.Table]:
     """A task's summaries of its batches, laid out: each group once, or rarely more often where there are very many."""
     held: dict[str, list[pa.Table]] = {part: [] for part in parts}
@@ -185,10 +214,18 @@ def _merged(part: str, tables: list[pa.Table]) -> pa.Table:
 
 def added_up(part: str, table: pa.Table) -> pa.Table:
     """The same with each group once."""
-    return _sums(part, table) if part in SUMS else table
+    if part in SUMS:
+        return _sums(part, table)
+    return _first(table, *_FIRST[part]) if part in _FIRST else table
 
 
-def span(rows: Columns, bad: int) -> pa.Table:
+def _first(table: pa.Table, by: Sequence[str], order: Sequence[str], most: int) -> pa.Table:
+    """The first rows of each group."""
+    found = [rows.slice(0, most) for _, rows in groups(table, by, *order)]
+    return pa.concat_tables(found) if found else table
+
+
+def span(rows: Columns, bad: pa.RecordBatch) -> pa.Table:
     """From when to when, how many, how long they waited in all, and how many rows can't be true."""
     some = len(rows.wait) > 0
     return pa.table(
@@ -196,7 +233,7 @@ def span(rows: Columns, bad: int) -> pa.Table:
             "first_us": pa.array([int(rows.created.min()) if some else None], pa.int64()),
             "last_us": pa.array([int(rows.finished.max()) if some else None], pa.int64()),
             "operations": [len(rows.wait)],
-            "malformed": [bad],
+            "malformed": [len(bad)],
             "waited_us": [int(rows.wait.sum())],
         }
     )
@@ -208,21 +245,33 @@ def outcomes(rows: Columns, window_us: int) -> pa.Table:
         **rows.kind,
         "outcome": rows["outcome"],
         "window_us": slot(rows.finished, window_us),
-        "operations": _ones(rows.wait),
+        "operations": ones(rows.wait),
         "checks": rows["checks"],
+        "wasted_checks": wasted(rows),
         "errors": rows["error"].is_valid().cast(pa.int64()),
         "waited_us": rows.wait,
         "delay_ms": rows["delay_ms"],
-        "watches": pc.list_value_length(rows["keys"]).cast(pa.int64()),
+        "shortest_ms": rows["delay_ms"],
     }
-    return _grouped("outcomes", found)
+    return grouped("outcomes", found)
+
+
+def wasted(rows: Columns) -> Numbers:
+    """The checks of each operation beyond those that it can't do without.
+
+    These are the two while it is parked (before it is watched, and once it is), and, where an event satisfied it, the
+    one that found that it was.
+    """
+    needed = 2 + rows.among("outcome", ("satisfied",)).astype(np.int64)
+    found: Numbers = np.maximum(numbers_of(rows["checks"]) - needed, 0)
+    return found
 
 
 def waits(rows: Columns) -> pa.Table:
     """Operations by purgatory, type, outcome and wait in whole milliseconds, rounded up."""
     wait_ms = -(-rows.wait // 1000)
-    found = {**rows.kind, "outcome": rows["outcome"], "wait_ms": wait_ms, "operations": _ones(wait_ms)}
-    return _grouped("waits", found)
+    found = {**rows.kind, "outcome": rows["outcome"], "wait_ms": wait_ms, "operations": ones(wait_ms)}
+    return grouped("waits", found)
 
 
 def bins(rows: Columns, window_us: int) -> pa.Table:
@@ -233,15 +282,14 @@ def bins(rows: Columns, window_us: int) -> pa.Table:
         **{name: column.filter(pa.array(good)) for name, column in rows.kind.items()},
         "window_us": slot(rows.finished[good], window_us),
         "bin_us": wait_bin(wait),
-        "answered": _ones(wait),
+        "answered": ones(wait),
         "longest_us": wait,
     }
-    return _grouped("bins", found)
+    return grouped("bins", found)
 
 
 def keys(rows: Columns, window_us: int) -> pa.Table:
     """Operations by purgatory, type and key; those that expired also by window. One with two keys counts under both."""
-    good = rows.among("outcome", GOOD).astype(np.int64)
     ended = slot(rows.finished, window_us)
     expired = pa.array(ended, mask=~rows.among("outcome", ("expired",)))
     lists = rows["keys"]
@@ -250,15 +298,15 @@ def keys(rows: Columns, window_us: int) -> pa.Table:
     if pc.any(bare).as_py():  # an operation without keys counts once, under none
         alone = pc.indices_nonzero(bare).cast(parents.type)
         parents = pa.concat_arrays([parents, alone])
-        names = pa.concat_arrays([_plain(names), pa.nulls(len(alone), pa.string())])
+        names = pa.concat_arrays([plain(names), pa.nulls(len(alone), pa.string())])
     found = {
         **{name: column.take(parents) for name, column in rows.kind.items()},
         "key": names,
         "expired_us": expired.take(parents),
-        "operations": _ones(parents),
-        "wasted_checks": pc.subtract(rows["checks"], pa.array(good)).take(parents),
+        "operations": ones(parents),
+        "wasted_checks": pa.array(wasted(rows)).take(parents),
     }
-    return _grouped("keys", found)
+    return grouped("keys", found)
 
 
 def _events(rows: Columns) -> Iterator[tuple[pa.Array, Numbers, int]]:
@@ -277,7 +325,7 @@ def slots(rows: Columns, width_us: int) -> pa.Table:
         came = np.full(len(at), change > 0, np.int64)
         added = change * (begin + width_us - at)
         found = {"purgatory": purgatory, "slot_us": begin, "arrived": came, "left": 1 - came, "moved_us": added}
-        parts.append(_grouped("slots", found))
+        parts.append(grouped("slots", found))
     return pa.concat_tables(parts)
 
 
@@ -290,7 +338,7 @@ def inside(rows: Columns, window_us: int, wanted: Mapping[tuple[str, str], Numbe
     """How often each exact wait occurs among the answered, in the wanted pairs (window, bin) of a purgatory's type."""
     good = rows.among("outcome", GOOD)
     window, rounded = slot(rows.finished, window_us), wait_bin(rows.wait)
-    parts = [_nothing(_KIND, "window_us", "bin_us", "wait_us", "answered")]
+    parts = [_nothing(KIND, "window_us", "bin_us", "wait_us", "answered")]
     for (purgatory, kind), pairs in wanted.items():
         here = np.flatnonzero(good & rows.among("purgatory", (purgatory,)) & rows.among("type", (kind,)))
         windows, times = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
@@ -306,9 +354,9 @@ def inside(rows: Columns, window_us: int, wanted: Mapping[tuple[str, str], Numbe
             "window_us": window[here],
             "bin_us": rounded[here],
             "wait_us": rows.wait[here],
-            "answered": _ones(here),
+            "answered": ones(here),
         }
-        parts.append(_grouped("inside", table))
+        parts.append(grouped("inside", table))
     return pa.concat_tables(parts)
 
 
@@ -318,7 +366,7 @@ def moves_inside(rows: Columns, width_us: int, into_us: int, wanted: Mapping[str
     for purgatory, at, change in _events(rows):
         outer = slot(at, width_us)
         for name, known in wanted.items():
-            here = np.flatnonzero(_among(purgatory, (name,)))
+            here = np.flatnonzero(among_words(purgatory, (name,)))
             here = here[_place(known, outer[here]) >= 0]
             came = np.full(len(here), change > 0, np.int64)
             table = {
@@ -327,20 +375,25 @@ def moves_inside(rows: Columns, width_us: int, into_us: int, wanted: Mapping[str
                 "arrived": came,
                 "left": 1 - came,
             }
-            parts.append(_grouped("moves", table))
+            parts.append(grouped("moves", table))
     return pa.concat_tables(parts)
 
 
-def _ones(like: Sized) -> Numbers:
+def numbers_of(column: pa.Array) -> Numbers:
+    """A column of whole numbers, with 0 for none."""
+    return _filled(column, 0)
+
+
+def ones(like: Sized) -> Numbers:
+    """A one for each."""
     return np.ones(len(like), np.int64)
 
 
-def _among(column: pa.Array, words: Sequence[str]) -> Mask:
+def among_words(column: pa.Array, words: Sequence[str]) -> Mask:
     """Where a column holds one of these words; in a dictionary each is looked up once."""
     if pa.types.is_dictionary(column.type):
-        places = np.flatnonzero(np.isin(column.dictionary.to_numpy(zero_copy_only=False), words))
-        codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        found: Mask = np.isin(codes, places)
+        named = np.array([word in words for word in column.dictionary.to_pylist()] + [False])
+        found: Mask = named[_filled(column.indices, -1)]  # none at all is the last: not among them
     else:
         found = pc.is_in(column, value_set=pa.array(words)).to_numpy(zero_copy_only=False)
     return found

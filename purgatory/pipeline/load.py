@@ -4,12 +4,15 @@ Sealed segments are read by the JVM. What is still open (at most a segment or tw
 added, without the rows that a sealed segment has already; so a report may be made of a journal that is
 being written.
 
+Whether that is all of it is another question, which `whole` answers.
+
 A row that can't be true is never guessed at and never stops a job: it goes to a table of its own with the
 reason.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,13 +21,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, Schema
-from purgatory.journal.records.errors import JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, list_segments
-from purgatory.journal.records.parquet import arrow_schema, to_arrow
+from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, Schema, one_purgatory
+from purgatory.journal.records.errors import JournalDamaged
+from purgatory.journal.records.folder import Segment, batches, check_kind, list_segments
+from purgatory.journal.records.parquet import arrow_schema, opened, to_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 _TYPES: Final = {
     "text": T.StringType(),
@@ -46,52 +49,54 @@ def spark_schema(schema: Schema) -> T.StructType:
     return T.StructType(fields)
 
 
-def load(spark: SparkSession, folder: str, schema: Schema) -> DataFrame:
+def load(spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str] | None = None) -> DataFrame:
     """Every row of a journal's or trace's folder.
+
+    Args:
+        spark: the session.
+        folder: where it is; `s3a://...` and its like are read by Spark alone.
+        schema: which of the two it holds.
+        damaged: where given, segments that can't be read are noted here and left out.
 
     Raises:
         JournalMissing: there is no segment.
-        JournalFormat: the folder holds the other kind.
+        JournalDamaged: a segment can't be read.
+        JournalFormat: the folder holds the other kind, or what a newer program wrote.
     """
     columns = spark_schema(schema)
+    # A page with a wrong checksum, or a file that isn't there, stops the job: neither is ever passed over.
+    reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
     if "://" in folder:  # a store that only Spark can reach; sealed segments alone
-        return spark.read.schema(columns).parquet(folder)
+        return reader.parquet(folder)
+    check_kind(Path(folder), schema)
     segments = list_segments(Path(folder))
-    if not segments:
-        raise JournalMissing(Path(folder))
-    check_kind(segments, schema, folder)
     sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
-    reader = spark.read.schema(columns).option("ignoreMissingFiles", "true")  # old segments may be deleted meanwhile
-    frame = reader.parquet(*(str(segment.path) for segment in sealed)) if sealed else None
-    last = max((segment.last for segment in sealed if segment.last is not None), default=-1)
-    rest = []
-    for segment in segments:
-        if segment.path.suffix != ".parquet":
-            for batch in batches(segment.path, last):
-                rest.append(to_arrow(batch).slice(max(0, last + 1 - batch.first)))
-                last = max(last, batch.last)
-    if frame is None or rest:
+    whole: list[str] = []
+    unnamed: list[str] = []  # of one purgatory, whatever they say (see `records`)
+    for segment in sealed:
+        try:
+            with opened(segment.path) as (_, version):
+                (unnamed if one_purgatory(schema, version) else whole).append(str(segment.path))
+        except JournalDamaged as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
+    frames = [reader.parquet(*whole)] if whole else []
+    if unnamed:
+        frames.append(reader.parquet(*unnamed).withColumn("purgatory", F.lit("")))
+    rest = [batch for segment in segments if segment not in sealed for batch in _beside(segment, sealed)]
+    if rest or not frames:
         table = pa.Table.from_batches(rest, arrow_schema(schema))
-        live = spark.createDataFrame(table, columns)
-        frame = live if frame is None else frame.unionByName(live)
-    return frame
+        frames.append(spark.createDataFrame(table, columns))
+    return reduce(DataFrame.unionByName, frames)
 
 
-def check_kind(segments: Sequence[Segment], schema: Schema, folder: str) -> None:
-    """Refuse a folder of the other kind.
-
-    Raises:
-        JournalFormat: the folder holds the other kind.
-    """
-    for segment in segments:
-        if segment.is_open:
-            first = next(batches(segment.path), None)
-            found = schema.name if first is None else first.schema.name
-        else:
-            found = segment.path.name.lstrip("_").partition("-")[0]
-        if found != schema.name:
-            message = f"{folder} holds a {found}, not a {schema.name}"
-            raise JournalFormat(message)
+def _beside(segment: Segment, sealed: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
+    """The rows of a segment of frames that no sealed one has already."""
+    before = [each.last for each in sealed if each.first <= segment.first and each.last is not None]
+    last = max(before, default=-1)
+    for batch in batches(segment.path, last):
+        yield to_arrow(batch).slice(max(0, last + 1 - batch.first))
 
 
 def journal_problem() -> Column:

@@ -50,11 +50,12 @@ def start(
     window_s: int = 10,
     delay_s: int = 5,
     once: bool = False,
+    allow_gaps: bool = False,
 ) -> StreamingQuery:
     """Start the query: to a folder of Parquet, a window once it is complete; or to the console, as it changes."""
     spark.dataSource.register(PurgatoryDataSource)
     where = "url" if journal.startswith(("http://", "https://")) else "path"
-    source = spark.readStream.format("purgatory").option(where, journal).load()
+    source = spark.readStream.format("purgatory").option(where, journal).option("allowGaps", str(allow_gaps)).load()
     writer = windows(source, window_s, delay_s).writeStream.queryName("monitor")
     if checkpoint is not None:
         writer = writer.option("checkpointLocation", checkpoint)

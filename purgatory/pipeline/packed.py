@@ -10,6 +10,9 @@ values in place of many rows::
          0  orders-4      2     --->       0  <Arrow: orders-4 2>
          3  orders-9      2
 
+A key belongs to a purgatory, and so does an operation: their names are the purgatory's and their own, joined. A row's
+*print* is a number made of all that it says. It tells a row delivered twice from another with the same name.
+
 Into the first stage they go as Arrow, column by column: a row for each key of an operation, and splitting them
 by bucket, are a few steps on whole columns. In the JVM it would be code that is generated, compiled and warmed
 up anew in each run. From the first to the second they go as pickled tuples, which is what the one has and the
@@ -34,11 +37,19 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline.cores import Hit, Open
 
+    Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
+
 GATHERED: Final = 65_536
 """Rows looked at together: enough for the cost of a value not to count, few enough to be held."""
 
+APART: Final = "\0"
+"""What stands between the purgatory and the rest in the names of keys and operations."""
+
+_ESCAPE: Final = "\1"
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a multiplication spreads what it is given
+
 PACKED: Final = "bucket int, rows binary"
-_WHOLE: Final = ["seq", "kind", "purgatory", "keys", "delay_ms", "levels"]
+_WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]
 
 
 def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -69,25 +80,32 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     keys, levels = (well.column(name).combine_chunks() for name in ("keys", "levels"))
     counts = pc.list_value_length(keys).to_numpy()
     owner = np.repeat(np.arange(len(well)), counts)
+    taken = pa.array(owner)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    named = pc.list_flatten(keys).dictionary_encode()
-    places = np.array([home(name, buckets) for name in named.dictionary.to_pylist()], np.int32)
+    purgatory = _escaped(well.column("purgatory"))
+    watched = pc.binary_join_element_wise(purgatory.take(taken), pc.list_flatten(keys), APART)
+    watched = watched.combine_chunks().dictionary_encode()
+    key = watched.indices.to_numpy()
+    codes = np.array([_crc(name) for name in watched.dictionary.to_pylist()], np.uint64)
+    level = pc.list_flatten(levels)
     us, delay_ms = (pc.fill_null(well.column(name), 0).to_numpy() for name in ("us", "delay_ms"))
     until_us = us + np.clip(delay_ms, 0, LONGEST_MS) * 1000
-    tag = pc.if_else(pc.equal(well.column("kind"), EVENT), "event", "watch")
+    said = (codes[key], number.astype(np.uint64), level.to_numpy().astype(np.uint64))
+    marks = _marks(said, (us.astype(np.uint64), delay_ms.astype(np.uint64)), owner)
     # In full, in case that the row is late: once, with its first key.
     whole = well.select(_WHOLE).to_struct_array().combine_chunks().take(pa.array(owner, mask=number > 0))
-    taken = pa.array(owner)
     columns = {
-        "bucket": pa.array(places[named.indices.to_numpy()], pa.int32()),
-        "tag": tag.take(taken),
+        "bucket": pa.array((codes % np.uint64(buckets)).astype(np.int32)[key], pa.int32()),
+        "tag": pc.if_else(pc.equal(well.column("kind"), EVENT), "event", "watch").take(taken),
         "us": pa.array(us[owner]),
-        "operation": well.column("operation").take(taken),
+        "operation": pc.binary_join_element_wise(purgatory, well.column("operation"), APART).take(taken),
         "number": pa.array(number.astype(np.int32)),
         "count": pa.array(counts[owner].astype(np.int32)),
-        "watched": named.dictionary.take(named.indices),
-        "level": pc.list_flatten(levels),
+        "watched": watched.dictionary.take(watched.indices),
+        "level": level,
         "until_us": pa.array(until_us[owner]),
+        "mark": pa.array(marks[owner].astype(np.int64)),
+        "seq": pc.fill_null(well.column("seq"), 0).take(taken),
         "reason": pa.nulls(len(owner), pa.string()),
         "detail": pa.nulls(len(owner), pa.string()),
         "row": whole,
@@ -108,6 +126,32 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     }
     nothing = {field.name: pa.nulls(count, field.type) for field in found.schema}
     return pa.concat_tables([found, pa.table({**nothing, **given}, found.schema)])
+
+
+def _escaped(purgatory: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Purgatories' names without the character that ends them in a key's or an operation's."""
+    purgatory = pc.replace_substring(pc.fill_null(purgatory, ""), _ESCAPE, _ESCAPE + "e")
+    return pc.replace_substring(purgatory, APART, _ESCAPE + "a")
+
+
+def parted(name: str) -> tuple[str, str]:
+    """The purgatory and the operation that a name was made of."""
+    purgatory, _, operation = name.partition(APART)
+    return purgatory.replace(_ESCAPE + "a", APART).replace(_ESCAPE + "e", _ESCAPE), operation
+
+
+def _marks(each: tuple[Any, ...], whole: tuple[Any, ...], owner: Any) -> Any:
+    """The print of each row: 32 bits of all that it says, for each of its keys and as a whole."""
+    mixed = np.zeros(len(owner), np.uint64)
+    for part in each:
+        mixed = (mixed ^ part) * _MIX
+        mixed ^= mixed >> np.uint64(29)
+    rows = np.zeros(len(whole[0]), np.uint64)
+    np.add.at(rows, owner, mixed)
+    for part in whole:
+        rows = (rows ^ part) * _MIX
+        rows ^= rows >> np.uint64(29)
+    return rows >> np.uint64(32)
 
 
 def _values(rows: pa.Table) -> pa.RecordBatch:
@@ -134,7 +178,11 @@ def unpack(value: bytes) -> pa.Table:
 
 def home(name: str, buckets: int) -> int:
     """The bucket of a key or an operation. Not `hash`, which is another one in every process."""
-    return zlib.crc32(name.encode("utf-8", "surrogatepass")) % buckets
+    return _crc(name) % buckets
+
+
+def _crc(name: str) -> int:
+    return zlib.crc32(name.encode("utf-8", "surrogatepass"))
 
 
 def hand(
@@ -142,7 +190,7 @@ def hand(
 ) -> Iterator[tuple[int, bytes]]:
     """What a bucket of the first stage has for each bucket of the second."""
     for start in range(0, max(len(opened), len(hits), len(aside)), GATHERED):
-        parts: dict[int, tuple[list[Open], list[Hit], list[tuple[Any, ...]]]] = {}
+        parts: dict[int, Handed] = {}
         for place, rows in enumerate((opened, hits, aside)):
             for row in rows[start : start + GATHERED]:  # type: ignore[index]
                 bucket = home(row[0] or "", buckets)
@@ -154,6 +202,6 @@ def hand(
             yield bucket, pickle.dumps(part, 5)
 
 
-def handed(value: bytes) -> tuple[list[Open], list[Hit], list[tuple[Any, ...]]]:
+def handed(value: bytes) -> Handed:
     """What `hand` handed over. Written by the same program in the same query."""
     return pickle.loads(value)  # type: ignore[no-any-return]  # noqa: S301

@@ -1,8 +1,10 @@
 """Plots as inline SVG, drawn by hand: no library, no script, sharp at any size, in the colours of the page.
 
 Every function gives a whole `<svg>`. Colours are the page's CSS variables (`var(--satisfied)`), so that a
-plot follows the reader's light or dark theme. Values are told by native tooltips (`<title>`) on an
-invisible column per instant.
+plot follows the reader's light or dark theme. Values are told by a `<title>` on an invisible column per instant: the
+browser shows it as a tooltip, and the page's script shows it under the plot to those who use keys or a finger.
+
+Plots over time take a `span`, so that all on a page can have one axis.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from html import escape
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import attrs
 
 Numbers: TypeAlias = Sequence[float]
+Span: TypeAlias = tuple[float, float] | None
+"""From when to when a plot goes, in microseconds; None for as far as its values."""
 
 _WIDTH: Final = 960
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 16, 12, 26
@@ -49,12 +54,15 @@ def duration_text(milliseconds: float) -> str:
     return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
-def clock_text(us: float, span_us: float) -> str:
-    """An instant as precisely as the span of the plot needs."""
-    instant = datetime.fromtimestamp(us / 1e6, UTC)
-    if span_us > 2 * 86_400e6:
-        return f"{instant:%d %b %H:%M}"
-    return f"{instant:%H:%M}" if span_us > 600e6 else f"{instant:%H:%M:%S}"
+def clock_text(us: float, span_us: float, step_us: float = 60e6) -> str:
+    """An instant as precisely as the span of the plot needs, and so that two that lie a step apart differ."""
+    instant = datetime.fromtimestamp(us // 1_000_000, UTC)
+    day = f"{instant:%d %b} " if span_us > 2 * 86_400e6 else ""
+    if 0 < step_us < 1e6:
+        digits = min(6, math.ceil(-math.log10(step_us / 1e6) - 1e-9))
+        return f"{day}{instant:%H:%M:%S}.{int(us % 1_000_000) // 10 ** (6 - digits):0{digits}d}"
+    seconds = (not day and span_us <= 600e6) or step_us % 60e6 > 0
+    return f"{day}{instant:%H:%M:%S}" if seconds else f"{day}{instant:%H:%M}"
 
 
 def ticks(top: float, count: int = 4) -> list[float]:
@@ -73,6 +81,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 _CLOCK_S: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400),
     *(2 * 86_400, 7 * 86_400, 30 * 86_400),
 )
@@ -90,10 +99,13 @@ def clock_ticks(first_us: float, last_us: float) -> list[float]:
 def _clock_marks(first_us: float, last_us: float, x: Callable[[float], float], right: float, y: float) -> list[str]:
     """The ticks of a time axis; one at the very edge keeps inside it."""
     parts = []
-    for tick in clock_ticks(first_us, last_us):
+    found = clock_ticks(first_us, last_us)
+    step = min((b - a for a, b in pairwise(found)), default=60e6)
+    step = step if any(abs(step - s * 1e6) < 1e-6 * step for s in _CLOCK_S) else 1e6  # odd ticks need no fractions
+    for tick in found:
         at = x(tick)
         anchor = "end" if at > right - 18 else "middle"
-        text = clock_text(tick, last_us - first_us)
+        text = clock_text(tick, last_us - first_us, step)
         parts.append(f'<text class="tick" x="{at:.1f}" y="{y}" text-anchor="{anchor}">{text}</text>')
     return parts
 
@@ -179,9 +191,11 @@ def legend(series: Sequence[Series]) -> str:
     return "".join(f'<span class="key"><i style="background:{s.colour}"></i>{escape(s.name)}</span>' for s in series)
 
 
-def stacked(label: str, at_us: Numbers, width_us: float, series: Sequence[Series], height: int = 250) -> str:
+def stacked(
+    label: str, at_us: Numbers, width_us: float, series: Sequence[Series], *, height: int = 250, span: Span = None
+) -> str:
     """Bars on bars: counts per window by outcome."""
-    span = (min(at_us), max(at_us) + width_us)
+    span = span or (min(at_us), max(at_us) + width_us)
     sums = [sum(values) for values in zip(*(s.values for s in series), strict=True)]
     plane = _plane(span, ticks(max(sums)), height, lambda v: clock_text(v, span[1] - span[0]), count_text)
     parts = [plane.grid]
@@ -198,7 +212,8 @@ def stacked(label: str, at_us: Numbers, width_us: float, series: Sequence[Series
                     f'height="{bottom - top:.2f}" fill="{s.colour}"/>'
                 )
                 level += value
-        told = [clock_text(at, span[1] - span[0]), *(f"{s.name}: {s.values[n]:,.0f}" for s in series if s.values[n])]
+        when = clock_text(at, span[1] - span[0], width_us)
+        told = [when, *(f"{s.name}: {s.values[n]:,.0f}" for s in series if s.values[n])]
         parts.append(_hover(left, right - left, plane, told))
     return _svg(label, height, "".join(parts))
 
@@ -211,9 +226,12 @@ def lines(
     *,
     log: bool = False,
     height: int = 250,
+    span: Span = None,
+    width_us: float = 0,
 ) -> str:
-    """Lines over time; gaps where a value is NaN."""
-    span = (min(at_us), max(at_us) if len(at_us) > 1 else min(at_us) + 1)
+    """Lines over time; gaps where a value is NaN. A value stands in the middle of its window's width."""
+    span = span or (min(at_us), (max(at_us) if len(at_us) > 1 else min(at_us) + 1) + width_us)
+    middle = width_us / 2
     known = [v for s in series for v in s.values if not math.isnan(v)]
     floor = max(min((v for v in known if v > 0), default=1.0), 1e-3)
     top = max(known, default=1.0)
@@ -226,25 +244,34 @@ def lines(
             if math.isnan(value):
                 runs.append([])
             else:
-                runs[-1].append(f"{plane.x(at):.1f},{plane.y(value):.1f}")
+                runs[-1].append(f"{plane.x(at + middle):.1f},{plane.y(value):.1f}")
         for run in runs:
             if len(run) == 1:
                 x, y = run[0].split(",")
                 parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{s.colour}"/>')
             elif run:
                 parts.append(f'<polyline class="line" stroke="{s.colour}" points="{" ".join(run)}"/>')
-    step = (plane.x(span[1]) - plane.x(span[0])) / max(1, len(at_us) - 1)
+    apart = width_us or min((b - a for a, b in pairwise(at_us)), default=1)
+    step = plane.x(span[0] + apart) - plane.x(span[0])
     for n, at in enumerate(at_us):
-        told = [clock_text(at, span[1] - span[0])]
+        told = [clock_text(at, span[1] - span[0], apart)]
         told += [f"{s.name}: {value_text(s.values[n])}" for s in series if not math.isnan(s.values[n])]
-        parts.append(_hover(plane.x(at) - step / 2, step, plane, told))
+        parts.append(_hover(plane.x(at + middle) - step / 2, step, plane, told))
     return _svg(label, height, "".join(parts))
 
 
-def area(label: str, at_us: Numbers, width_us: float, series: Series, peak: tuple[float, float] | None) -> str:
+def area(
+    label: str,
+    at_us: Numbers,
+    width_us: float,
+    series: Series,
+    peak: tuple[float, float] | None,
+    *,
+    span: Span = None,
+) -> str:
     """A filled level over time, with its peak marked."""
     height = 170
-    span = (min(at_us), max(at_us) + width_us)
+    span = span or (min(at_us), max(at_us) + width_us)
     top = max([*series.values, peak[1] if peak else 0])
     plane = _plane(span, ticks(top, 3), height, lambda v: clock_text(v, span[1] - span[0]), count_text)
     points = [f"{plane.x(at + width_us / 2):.1f},{plane.y(v):.1f}" for at, v in zip(at_us, series.values, strict=True)]
@@ -267,7 +294,7 @@ def area(label: str, at_us: Numbers, width_us: float, series: Series, peak: tupl
     every = max(1, len(at_us) // 300)
     step = plane.x(width_us * every) - plane.x(0)
     for n in range(0, len(at_us), every):
-        told = [clock_text(at_us[n], 1), f"{series.values[n]:,.1f} parked on average"]
+        told = [clock_text(at_us[n], 1, width_us), f"{series.values[n]:,.1f} parked on average"]
         parts.append(_hover(plane.x(at_us[n]), step, plane, told))
     return _svg(label, height, "".join(parts))
 
@@ -282,8 +309,12 @@ def bars(label: str, rows: Sequence[tuple[str, float, float, str]], colour: str,
     for n, (name, (_, value, part, text)) in enumerate(zip(names, rows, strict=True)):
         y = 4 + 26 * n
         whole, inner = room * value / top, room * part / top
+        told = escape(f"{rows[n][0]}: {text}")
         parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect x="{left}" y="{y + 3}" width="{whole:.1f}" height="16" rx="3" fill="{colour}"/>')
+        parts.append(
+            f'<rect x="{left}" y="{y + 3}" width="{whole:.1f}" height="16" rx="3" fill="{colour}">'
+            f"<title>{told}</title></rect>"
+        )
         if inner > 0:
             parts.append(
                 f'<rect x="{left}" y="{y + 3}" width="{max(inner, 1.5):.1f}" height="16" rx="3" fill="{part_colour}"/>'
@@ -292,25 +323,40 @@ def bars(label: str, rows: Sequence[tuple[str, float, float, str]], colour: str,
     return _svg(label, height, "".join(parts))
 
 
-def heat(label: str, at_us: Numbers, width_us: float, rows: Sequence[tuple[str, Numbers]], colour: str) -> str:
-    """One row a key, one cell a window: the stronger the colour, the more of them."""
-    height = 24 * len(rows) + 26
+def heat(
+    label: str,
+    at_us: Numbers,
+    width_us: float,
+    rows: Sequence[tuple[str, Numbers]],
+    colour: str,
+    *,
+    span: Span = None,
+    what: str = "expired",
+    tall: int = 24,
+) -> str:
+    """One row a name, one cell a window: the stronger the colour, the more of them."""
+    height = tall * len(rows) + 26
     top = max((v for _, values in rows for v in values), default=1) or 1
-    span = (min(at_us), max(at_us) + width_us)
+    span = span or (min(at_us), max(at_us) + width_us)
     left, names = _margin([name for name, _ in rows])
-    room = _WIDTH - left - 16
-    cell = room / max(1, len(at_us))
+    left = max(left, _LEFT)
+    room = _WIDTH - left - _RIGHT
+    scale = room / (span[1] - span[0])
+    cell = width_us * scale
     parts = []
     for n, (name, values) in enumerate(rows):
-        y = 24 * n
-        parts.append(f'<text class="label" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(names[n])}</text>')
-        parts.append(f'<rect class="track" x="{left}" y="{y + 1}" width="{room}" height="20" rx="3"/>')
+        y = tall * n
+        parts.append(
+            f'<text class="label" x="{left - 10}" y="{y + tall * 0.62:.1f}" text-anchor="end">{escape(names[n])}</text>'
+        )
+        parts.append(f'<rect class="track" x="{left}" y="{y + 1}" width="{room}" height="{tall - 2}" rx="3"/>')
         for i, value in enumerate(values):
             if value > 0:
                 strength = 0.12 + 0.88 * math.sqrt(value / top)
-                told = f"{name}, {clock_text(at_us[i], span[1] - span[0])}: {value:,.0f} expired"
+                told = f"{name}, {clock_text(at_us[i], span[1] - span[0], width_us)}: {value:,.0f} {what}"
+                x = left + scale * (at_us[i] - span[0])
                 parts.append(
-                    f'<rect x="{left + cell * i:.1f}" y="{y + 1}" width="{max(cell - 0.6, 0.6):.1f}" height="20" '
+                    f'<rect x="{x:.1f}" y="{y + 1}" width="{max(cell - 0.6, 0.6):.1f}" height="{tall - 2}" '
                     f'fill="{colour}" opacity="{strength:.2f}"><title>{escape(told)}</title></rect>'
                 )
     parts += _clock_marks(*span, lambda at: left + room * (at - span[0]) / (span[1] - span[0]), left + room, height - 6)

@@ -1,7 +1,8 @@
 """The cores as Spark's stateful processors: thin, so that what matters is tested without a JVM.
 
-One state value for each bucket holds a core's whole state. A state entry for each key and operation would
-be the textbook way, and is ten times slower: every access is a round trip to the JVM.
+A bucket's state is a map of packed leaves (`shelf`) and a value, the agenda, with their directory and the timer that
+is set. A state entry for each key and operation would be the textbook way, and is ten times slower: every
+access is a round trip to the JVM. One value for the whole bucket would be read and written whole for each row.
 
 What Spark gives and asks, and what follows from it:
 
@@ -14,10 +15,9 @@ What Spark gives and asks, and what follows from it:
   must lie after the watermark, and never at the instant that is firing.
 - Rows handed on must not be dated at or before the watermark; their true instants travel inside the values.
 
-A bucket's state is tens of thousands of tuples and lists, made, used and dropped within one call, without a
+What is made of a bucket's leaves is thousands of tuples and objects, used and dropped within one call, without a
 cycle among them. The garbage collector can't know that, and goes over them, and over all modules, again and
-again: 7 us for each parked operation and batch, of which 3 are left when it pauses (`_uncollected`;
-`python -m tests.benchmarks state` measures it).
+again: it more than doubles the cost, so it pauses (`_uncollected`; `python -m tests.benchmarks state` measures it).
 """
 
 from __future__ import annotations
@@ -26,23 +26,34 @@ import gc
 import json
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pandas as pd
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from purgatory.journal.records import OPERATION
 from purgatory.pipeline.cores import KeyCore, OperationCore
-from purgatory.pipeline.packed import hand, handed, unpack
+from purgatory.pipeline.names import IN_USE
+from purgatory.pipeline.packed import hand, handed, parted, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+    from pyspark.sql.streaming.stateful_processor import (
+        ExpiredTimerInfo,
+        MapState,
+        StatefulProcessorHandle,
+        TimerValues,
+    )
 
-_STATE: Final = T.StructType([T.StructField("core", T.BinaryType())])
+    from purgatory.pipeline.packed import Handed
+
+_BYTES: Final = T.StructType([T.StructField("bytes", T.BinaryType())])
+_NUMBER: Final = T.StructType([T.StructField("number", T.LongType())])
 
 BETWEEN: Final = T.StructType(
     [
@@ -56,6 +67,7 @@ BETWEEN: Final = T.StructType(
 ANSWER: Final = T.StructType(
     [
         T.StructField("part", T.StringType()),
+        T.StructField("purgatory", T.StringType()),
         T.StructField("operation", T.StringType()),
         T.StructField("outcome", T.StringType()),
         T.StructField("created_us", T.LongType()),
@@ -64,7 +76,12 @@ ANSWER: Final = T.StructType(
         T.StructField("detail", T.StringType()),
     ]
 )
-"""What stage 2 gives: operations that are done, and rows set aside."""
+"""What stage 2 gives: operations that are done, rows set aside, and by how many more or fewer are parked (`PARKED`)."""
+
+PARKED: Final = "parked"
+
+Aside: TypeAlias = tuple[str, str | None, str | None, int, str, str]
+"""A row set aside: as what, purgatory and operation, its instant, the reason, and the row in full."""
 
 
 @contextmanager
@@ -79,24 +96,57 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-class _Bucket(StatefulProcessor):
-    """What both stages do alike: keep the core, and keep its one timer."""
+class _Leaves:
+    """Leaves in a map of Spark's: a store for a shelf."""
 
-    core: type[KeyCore | OperationCore]
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def read(self, number: int) -> bytes:
+        """A leaf that was written.
+
+        Raises:
+            StateLost: there is none, though the agenda says so.
+        """
+        found = self._state.getValue((number,))
+        if found is None:
+            raise StateLost(number)
+        return bytes(found[0])
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep a leaf."""
+        self._state.updateValue((number,), (data,))
+
+    def remove(self, number: int) -> None:
+        """Keep it no longer."""
+        self._state.removeKey((number,))
+
+
+class StateLost(RuntimeError):
+    """A leaf that the agenda names is not in the state."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"leaf {number} of a bucket is missing: the checkpoint is damaged")
+
+
+class _Bucket(StatefulProcessor):
+    """What both stages do alike: keep the agenda, and keep the one timer."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._state = handle.getValueState("core", _STATE)
+        self._agenda = handle.getValueState("agenda", _BYTES)
+        self._leaves = _Leaves(handle.getMapState("leaves", _NUMBER, _BYTES))
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _load(self) -> Any:
+    def _kept(self) -> bytes | None:
         # exists() first: a get() of nothing is an error in some versions and a row of None in others.
-        data = self._state.get() if self._state.exists() else None
-        return self.core() if data is None else self.core.load(bytes(data[0]))
+        found = self._agenda.get() if self._agenda.exists() else None
+        return None if found is None else bytes(found[0])
 
-    def _save(self, core: KeyCore | OperationCore, watermark_ms: int, fired: int | None) -> None:
+    def _keep(self, core: KeyCore | OperationCore, watermark_ms: int, fired: int | None) -> None:
         due = core.next_us
         wanted = None if due is None else max(-(-due // 1000), watermark_ms + 1)
         if core.armed == fired:
@@ -107,16 +157,22 @@ class _Bucket(StatefulProcessor):
             if wanted is not None:
                 self._handle.registerTimer(wanted)
             core.armed = wanted
-        self._state.update((core.dump(),))
+        if core.is_empty:
+            self._agenda.clear()
+        else:
+            self._agenda.update((core.agenda,))
 
 
 class KeyStage(_Bucket):
     """Stage 1: rows of the trace in; operations to open, keys that were reached and rows set aside out."""
 
-    core = KeyCore
-
-    def __init__(self, buckets: int) -> None:
+    def __init__(self, buckets: int, keep_us: int | None = None) -> None:
         self._buckets = buckets  # of stage 2
+        self._keep_us = keep_us
+
+    def init(self, handle: StatefulProcessorHandle) -> None:  # noqa: D102
+        super().init(handle)
+        self._inbox = _Leaves(handle.getMapState("inbox", _NUMBER, _BYTES))
 
     def handleInputRows(  # noqa: D102
         self,
@@ -125,9 +181,9 @@ class KeyStage(_Bucket):
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
         watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
-        aside: list[tuple[Any, ...]] = []
+        aside: list[Aside] = []
         with _uncollected():
-            core: KeyCore = self._load()
+            core = self._core()
             for part in rows:
                 for value in part["rows"]:
                     self._take(core, unpack(value), watermark_ms * 1000, aside)
@@ -141,14 +197,17 @@ class KeyStage(_Bucket):
     ) -> Iterator[pd.DataFrame]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
         with _uncollected():
-            yield from self._hand_over(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
+            yield from self._hand_over(self._core(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
+
+    def _core(self) -> KeyCore:
+        return KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._keep_us)
 
     @staticmethod
-    def _take(core: KeyCore, rows: pa.Table, watermark: int, aside: list[tuple[Any, ...]]) -> None:
+    def _take(core: KeyCore, rows: pa.Table, watermark: int, aside: list[Aside]) -> None:
         """Give the core what is in time, and set aside the rest; whole columns at once."""
         tag = rows.column("tag")
         bad = rows.filter(pc.equal(tag, "malformed"))
-        aside += [("malformed", None, 0, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
+        aside += [("malformed", None, None, 0, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
         in_time = pc.greater(rows.column("us"), watermark)
         is_event = pc.equal(tag, "event")
         core.events(zip(*_columns(rows.filter(pc.and_(in_time, is_event)), *_EVENT), strict=True))
@@ -156,17 +215,17 @@ class KeyStage(_Bucket):
         core.watches(zip(*_columns(rows.filter(pc.and_(in_time, is_watch)), *_WATCH), strict=True))
         late = pc.and_(pc.invert(in_time), pc.or_(is_event, is_watch))
         first = rows.filter(pc.and_(late, pc.equal(rows.column("number"), 0)))  # an operation once, not each key
-        for operation, us, row in zip(*_columns(first, "operation", "us", "row"), strict=True):
-            aside.append(("late", operation, us, "older than the watermark", _detail(operation, us, row)))
+        for us, row in zip(*_columns(first, "us", "row"), strict=True):
+            what = (row["purgatory"], row["operation"], us, "older than the watermark", _detail(us, row))
+            aside.append(("late", *what))
 
     def _hand_over(
-        self, core: KeyCore, watermark_ms: int, fired: int | None, aside: list[tuple[Any, ...]]
+        self, core: KeyCore, watermark_ms: int, fired: int | None, aside: list[Aside]
     ) -> Iterator[pd.DataFrame]:
         opened, hits = core.advance(watermark_ms * 1000)
-        self._save(core, watermark_ms, fired)
-        # By an operation's name, or, where it has none, by what there is: all in one bucket would be too much.
-        named = [(row[1] or row[4], *row) for row in aside]
-        values = list(hand(opened, hits, named, self._buckets))
+        self._keep(core, watermark_ms, fired)
+        # By what there is to say of them: all in one bucket would be too much.
+        values = list(hand(opened, hits, [(row[5], *row) for row in aside], self._buckets))
         if values:
             frame = pd.DataFrame(values, columns=["bucket", "rows"])
             frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))
@@ -174,23 +233,21 @@ class KeyStage(_Bucket):
 
 
 _EVENT: Final = ("us", "watched", "level")
-_WATCH: Final = ("us", "operation", "number", "count", "watched", "level", "until_us")
+_WATCH: Final = ("us", "operation", "number", "count", "watched", "level", "until_us", "mark", "seq")
 
 
 def _columns(rows: pa.Table, *names: str) -> list[list[Any]]:
     return [rows.column(name).to_pylist() for name in names]
 
 
-def _detail(operation: str | None, us: int, row: dict[str, Any]) -> str:
+def _detail(us: int, row: dict[str, Any]) -> str:
     """A row in full, as JSON."""
     instant = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
-    return json.dumps({**row, "operation": operation, "ts": instant.isoformat().replace("+00:00", "Z")})
+    return json.dumps({**row, "ts": instant.isoformat().replace("+00:00", "Z")})
 
 
 class OperationStage(_Bucket):
     """Stage 2: what stage 1 handed over in, operations that are done out; what was set aside passes through."""
-
-    core = OperationCore
 
     def handleInputRows(  # noqa: D102
         self,
@@ -198,19 +255,9 @@ class OperationStage(_Bucket):
         rows: Iterator[pd.DataFrame],
         timerValues: TimerValues,
     ) -> Iterator[pd.DataFrame]:
-        touched: set[str] = set()
-        aside: list[tuple[Any, ...]] = []
         with _uncollected():
-            core: OperationCore = self._load()
-            for part in rows:
-                for value in part["rows"]:
-                    opened, hits, named = handed(value)
-                    core.opened(opened)
-                    core.hit(hits)
-                    touched.update(row[0] for row in opened)
-                    touched.update(row[0] for row in hits)
-                    aside += [row[1:] for row in named]
-            yield from self._answer(core, max(0, timerValues.getCurrentWatermarkInMs()), None, touched, aside)
+            values = [handed(value) for part in rows for value in part["rows"]]
+            yield from self._answer(values, max(0, timerValues.getCurrentWatermarkInMs()), None)
 
     def handleExpiredTimer(  # noqa: D102
         self,
@@ -220,24 +267,30 @@ class OperationStage(_Bucket):
     ) -> Iterator[pd.DataFrame]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
         with _uncollected():
-            yield from self._answer(self._load(), max(0, timerValues.getCurrentWatermarkInMs()), fired, set(), [])
+            yield from self._answer([], max(0, timerValues.getCurrentWatermarkInMs()), fired)
 
-    def _answer(
-        self,
-        core: OperationCore,
-        watermark_ms: int,
-        fired: int | None,
-        touched: set[str],
-        aside: list[tuple[Any, ...]],
-    ) -> Iterator[pd.DataFrame]:
-        done = core.settle(watermark_ms * 1000, touched)
-        self._save(core, watermark_ms, fired)
+    def _answer(self, values: list[Handed], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
+        opened, hits, named = (
+            (list(chain.from_iterable(part)) for part in zip(*values, strict=True)) if values else ([],) * 3
+        )
+        core = OperationCore(self._kept(), self._leaves)
+        before = core.parked
+        done, refused = core.settle(opened, hits, watermark_ms * 1000)
+        self._keep(core, watermark_ms, fired)
         if done:
             # Column by column: a frame of tuples costs several times as much.
             operation, outcome, created, finished = (list(column) for column in zip(*done, strict=True))
+            purgatory, operation = (list(column) for column in zip(*map(parted, operation), strict=True))
             nothing = [None] * len(done)
-            columns = (["done"] * len(done), operation, outcome, created, finished, nothing, nothing)
+            columns = (["done"] * len(done), purgatory, operation, outcome, created, finished, nothing, nothing)
             yield pd.DataFrame(dict(zip(ANSWER.fieldNames(), columns, strict=True)))
-        if aside:
-            rows = [(part, operation, None, us, us, reason, detail) for part, operation, us, reason, detail in aside]
+        aside = [row[1:] for row in named]
+        for name, at, seq in refused:
+            purgatory_, operation_ = parted(name)
+            row = {"seq": seq, "kind": OPERATION, "purgatory": purgatory_, "operation": operation_}
+            aside.append(("malformed", purgatory_, operation_, at, IN_USE, _detail(at, row)))
+        rows = [(part, *who, None, us, us, reason, detail) for part, *who, us, reason, detail in aside]
+        if core.parked != before:
+            rows.append((PARKED, None, None, None, core.parked - before, 0, None, None))
+        if rows:
             yield pd.DataFrame(rows, columns=ANSWER.fieldNames())

@@ -19,28 +19,41 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import FLUSH, OPERATION
-from purgatory.pipeline.load import LONGEST_MS, trace_problem
+from purgatory.journal.records import OPERATION
+from purgatory.pipeline.load import LONGEST_MS
+from purgatory.pipeline.names import Told, told_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def needs(trace: DataFrame) -> DataFrame:
-    """Each operation, and the instant at which all its needs were there (null: never)."""
-    good = trace.where((F.col("kind") != FLUSH) & trace_problem().isNull())
+def told(trace: DataFrame) -> Told:
+    """A trace's rows told apart from those that can't be true (`names`); looks at the trace at once."""
+    return told_apart(trace, answered)
+
+
+def needs(good: DataFrame) -> DataFrame:
+    """Each operation, and the instant at which all its needs were there (null: never).
+
+    Args:
+        good: rows that can be true (`told`).
+    """
     parked = F.col("kind") == OPERATION
     # Both kinds from one scan, as one narrow row for each key: an event is what counts no keys.
     rows = good.select(
         F.when(parked, F.size("keys")).otherwise(0).alias("count"),
         F.unix_micros("ts").alias("at"),
+        "purgatory",
         F.when(parked, F.col("operation")).alias("operation"),
         F.when(parked, F.col("delay_ms")).alias("delay_ms"),
+        F.when(parked, F.coalesce("type", F.lit(""))).alias("type"),
         F.explode(F.arrays_zip("keys", "levels")).alias("pair"),
     ).select(
-        F.col("pair.keys").alias("key"), F.col("pair.levels").alias("level"), "count", "at", "operation", "delay_ms"
+        F.col("pair.keys").alias("key"),
+        F.col("pair.levels").alias("level"),
+        *("purgatory", "count", "at", "operation", "delay_ms", "type"),
     )
-    downward = Window.partitionBy("key").orderBy(F.desc("level"), "count")
+    downward = Window.partitionBy("purgatory", "key").orderBy(F.desc("level"), "count")
     event_at = F.when(F.col("count") == 0, F.col("at"))
     reached = rows.withColumn(
         "first", F.min(event_at).over(downward.rowsBetween(Window.unboundedPreceding, Window.currentRow))
@@ -51,20 +64,17 @@ def needs(trace: DataFrame) -> DataFrame:
         # An operation's keys are rarely in one partition, so summing up before the shuffle would gain nothing, and cost
         # a hash table of all there are: a fifth of the time.
         .repartition("operation")
-        # A row delivered twice is one operation: its doubles are alike.
-        .groupBy("operation")
+        # A row delivered twice is one operation: its doubles are alike. A name used again, later, is another.
+        .groupBy("purgatory", "operation", F.col("at").alias("arrival"))
         .agg(
-            F.min("at").alias("arrival"),
             F.min("delay_ms").alias("delay_ms"),
+            F.min("type").alias("type"),
             F.max("count").alias("keys"),
             F.max("first").alias("latest"),
             missing.alias("missing"),
         )
         .select(
-            "operation",
-            "arrival",
-            "delay_ms",
-            "keys",
+            *("purgatory", "operation", "type", "arrival", "delay_ms", "keys"),
             F.when(F.col("missing") == 0, F.greatest("latest", "arrival")).alias("ready"),
         )
     )
@@ -72,17 +82,21 @@ def needs(trace: DataFrame) -> DataFrame:
 
 def replay(trace: DataFrame) -> DataFrame:
     """Each operation's outcome and when it was finished."""
+    return answered(told(trace).rows)
+
+
+def answered(good: DataFrame) -> DataFrame:
+    """The same from rows that can be true (`told`)."""
     delay_ms = F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(LONGEST_MS))
     deadline = F.col("arrival") + delay_ms * 1000
     ready = F.col("ready")
     outcome = F.when(ready <= F.col("arrival"), "immediate").when(ready < deadline, "satisfied").otherwise("expired")
     return (
-        needs(trace)
+        needs(good)
         .withColumn("outcome", outcome)
         .withColumn("finished_us", F.when(F.col("outcome") == "expired", deadline).otherwise(ready))
         .select(
-            "operation",
-            "outcome",
+            *("purgatory", "operation", "outcome"),
             F.timestamp_micros("arrival").alias("created"),
             F.timestamp_micros("finished_us").alias("finished"),
             (F.col("finished_us") - F.col("arrival")).alias("waited_us"),

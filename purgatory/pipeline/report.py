@@ -1,37 +1,43 @@
-"""`purgatory pipeline report`: from a journal to Parquet tables and a page, telling what it is doing.
+"""`purgatory pipeline report`: from journals to Parquet tables and a page, telling what it is doing.
 
-What Spark does is go over the rows: a first look, a walk that sums up, one that looks closer where that
-says so, and the keys, of which there may be any number. What comes out is small, and is made into tables
-here: for some thousand rows the planning and compiling of a Spark query takes a hundred times as long as
-the work. Each table is written as Parquet and its rows go to the page, so that the page says what the tables say, and
-the tables are there for the next question.
+What an engine does is go over the rows (`walk`): a first look, a walk that sums up, one that looks closer where that
+says so. What comes out is small, and is made into tables here, in Arrow, whichever engine it was: for some thousand
+rows the planning and compiling of a Spark query takes a hundred times as long as the work. Each table is written as
+Parquet and its rows go to the page, so that the page says what the tables say, and the tables are there for the next
+question.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from purgatory.journal.records import JOURNAL
-from purgatory.pipeline import advice, exact, occupancy, tables
+from purgatory.pipeline import advice, exact, further, occupancy, tables
 from purgatory.pipeline.findings import Tables
 from purgatory.pipeline.grouped import dated
-from purgatory.pipeline.load import journal_problem, load
 from purgatory.pipeline.page import page
 from purgatory.pipeline.walk import Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
-    from pyspark.sql import SparkSession
+    from purgatory.pipeline.findings import Row
+    from purgatory.pipeline.walk import Engine, Span, Summaries
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
+_WINDOWS: Final = 90
+_ABOUT: Final = "about.json"
+_COMPARED: Final = ("outcomes", "waiting", "peaks")
 
 
 class EmptyJournal(ValueError):
@@ -64,85 +70,169 @@ class Progress:
             sys.stderr.flush()
 
 
-def report(
-    spark: SparkSession,
-    journal: str,
-    out: str,
-    *,
-    window_s: int | None = None,
-    title: str = "",
-    expiry_normal: Collection[str] = (),
-    quiet: bool = False,
-) -> Path:
-    """Write the tables and the page; gives the page's path.
+class NoReport(ValueError):
+    """There is no earlier report where one was looked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{folder} holds no report to compare with: give the folder that an earlier one was written to"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Wishes:
+    """How a report is to be made.
 
     Args:
-        spark: the session.
-        journal: the journal's folder, or a URL that Spark can read.
-        out: the folder to write to.
         window_s: the length of a window; by default what fits the journal's span.
         title: the page's heading.
         expiry_normal: types whose operations end by their deadline as a rule, which is then no failure.
+        against: the folder of an earlier report, to compare with.
+        allow_gaps: report on what is there where rows are missing, and say so on the page.
         quiet: no progress.
+        made: when the report was made, for the page; by default now.
+    """
+
+    window_s: int | None = None
+    title: str = ""
+    expiry_normal: Collection[str] = ()
+    against: str | Path | None = None
+    allow_gaps: bool = False
+    quiet: bool = False
+    made: datetime | None = None
+
+
+def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Path:
+    """Write the tables and the page; gives the page's path.
 
     Raises:
-        JournalMissing: there is no journal in the folder.
-        EmptyJournal: it holds no record, or none that can be true.
+        EmptyJournal: the journals hold no record, or none that can be true.
+        IncompleteJournal: rows are missing, and gaps aren't allowed.
+        NoReport: there is no earlier report to compare with.
     """
+    wishes = wishes or Wishes()
     folder = Path(out)
+    earlier = None if wishes.against is None else _earlier(Path(wishes.against))
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress(6, quiet=quiet)
-    walk = Walk(spark, journal)
-    with progress.step("a first look at the journal"):
+    progress = Progress(4, quiet=wishes.quiet)
+    walk = Walk(engine, allow_gaps=wishes.allow_gaps)
+    with progress.step("a first look"):
         span = walk.span()
     if not span.operations:
-        raise EmptyJournal(journal)
+        raise EmptyJournal(", ".join(engine.journals))
     span_us = span.last_us - span.first_us
-    if window_s is None:
-        window_s = next((w for w in _WIDTHS_S if span_us / (w * 1e6) <= 90), _WIDTHS_S[-1])
-    window_us = window_s * 1_000_000
+    window_us = _window_s(span, wishes) * 1_000_000
     slot_us = next((w for w in _SLOTS_US if span_us / w <= 1500), _SLOTS_US[-1])
     fine_us = exact.fine_slot(slot_us, span_us, span.operations, span.waited_us)
     with progress.step(f"walking {span.operations:,} operations"):
         sums = walk.summaries(window_us, slot_us, fine_us)
     with progress.step("looking closer where percentiles and peaks lie"):
-        highest = exact.Peaks(sums.moves, fine_us)
-        inside, moves = walk.again(window_us, exact.wanted_bins(sums.bins), highest.wanted)
+        highest = exact.Peaks(sums["moves"], fine_us)
+        inside, moves = walk.again(window_us, exact.wanted_bins(sums["bins"]), highest.wanted)
         highest.narrow(moves)
         while highest.wanted.slots:
             highest.narrow(walk.cut(highest.wanted))
-    with progress.step("hot keys"):
-        hot = tables.hot_keys(sums.keys, expiry_normal=expiry_normal).toArrow()
-    with progress.step("where and when operations expired"):
-        expired = tables.expiries(sums.keys).toArrow()
-    walk.close()
-    if span.malformed:
-        raw = load(spark, journal, JOURNAL).withColumn("reason", journal_problem())
-        raw.where("reason is not null").write.mode("overwrite").parquet(str(folder / "tables" / "quarantine"))
     with progress.step("the tables and the page"):
-        curve = advice.survival(sums.waits)
-        rows = {
-            name: tables.written(folder / "tables" / name, table)
-            for name, table in (
-                ("outcomes", tables.outcomes(sums.outcomes)),
-                ("latency", dated(pa.Table.from_pylist(exact.latency(sums.bins, inside), tables.LATENCY), "window")),
-                ("survival", curve),
-                ("advice", advice.advice(curve)),
-                ("hot_keys", hot),
-                ("expiries", expired),
-                ("occupancy", occupancy.occupancy(sums.slots, slot_us)),
-                ("peaks", dated(pa.Table.from_pylist(highest.found(), tables.PEAKS), "at")),
-            )
-        }
-        found = Tables(
-            **rows,
-            window_us=window_us,
-            first_us=span.first_us,
-            last_us=span.last_us,
-            quarantined=span.malformed,
-            expiry_normal=frozenset(expiry_normal),
-        )
+        made = _made(sums, inside, highest, slot_us, wishes.expiry_normal)
+        walk.close()
+        rows = {name: tables.written(folder / "tables" / name, table) for name, table in made.items()}
+        found = _found(rows, walk, engine, span, wishes)
+        found = attrs.evolve(found, earlier=earlier)
         path = folder / "index.html"
-        heading = title or f"{span.operations:,} delayed operations"
-        path.write_text(page(found, heading, f"the journal in {Path(journal).name}"), encoding="utf-8")
+        path.write_text(page(found, wishes.title or f"{span.operations:,} delayed operations"), encoding="utf-8")
+        _describe(folder, found)
     return path
+
+
+def _made(
+    sums: Summaries, inside: pa.Table, highest: exact.Peaks, slot_us: int, expiry_normal: Collection[str]
+) -> dict[str, pa.Table]:
+    """Every table, from the walks' sums."""
+    outcomes = tables.outcomes(sums["outcomes"])
+    operations: dict[str, int] = {}
+    for name, count in zip(*(outcomes[column].to_pylist() for column in ("purgatory", "operations")), strict=True):
+        operations[name] = operations.get(name, 0) + count
+    curve = advice.survival(sums["waits"])
+    found = {
+        "outcomes": outcomes,
+        "latency": dated(pa.Table.from_pylist(exact.latency(sums["bins"], inside), tables.LATENCY), "window"),
+        "waiting": pa.Table.from_pylist(exact.overall(sums["bins"], inside), tables.WAITING),
+        "bands": further.bands(sums["bins"]),
+        "survival": curve,
+        "advice": advice.advice(curve),
+        "hot_keys": tables.hot_keys(sums.keys, operations, expiry_normal=expiry_normal),
+        "expiries": tables.expiries(sums.keys),
+        "occupancy": occupancy.occupancy(sums["slots"], slot_us),
+        "peaks": dated(pa.Table.from_pylist(highest.found(), tables.PEAKS), "at"),
+        "lateness": further.lateness(sums["lateness"]),
+        "slowest": further.slowest(sums["slowest"]),
+        "raised": further.raised(sums["raised"]),
+        "instances": further.instances(sums["instances"]),
+    }
+    if len(sums["malformed"]):
+        found["quarantine"] = sums["malformed"]
+    return found
+
+
+def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span, wishes: Wishes) -> Tables:
+    given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
+    return Tables(
+        **given,
+        window_us=_window_s(span, wishes) * 1_000_000,
+        first_us=span.first_us,
+        last_us=span.last_us,
+        quarantined=span.malformed,
+        expiry_normal=frozenset(wishes.expiry_normal),
+        rows=walk.rows,
+        journals=tuple(_names(engine)),
+        ranges=tuple((run.first, run.last) for run in engine.expected),
+        gaps=(*walk.damaged, *map(str, walk.gaps)),
+        made=wishes.made or datetime.now(UTC),
+    )
+
+
+def _window_s(span: Span, wishes: Wishes) -> int:
+    span_s = (span.last_us - span.first_us) / 1e6
+    return wishes.window_s or next((width for width in _WIDTHS_S if span_s / width <= _WINDOWS), _WIDTHS_S[-1])
+
+
+def _names(engine: Engine) -> list[str]:
+    """The journals as they are called on the page: by their folders' last parts, as many as tell them apart."""
+    parts = [name.rstrip("/").split("/") for name in engine.journals]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return list(engine.journals)
+
+
+def _describe(folder: Path, found: Tables) -> None:
+    """What a later report needs to compare with this one, beside its tables."""
+    about = {
+        "made": found.made.isoformat(),
+        "first_us": found.first_us,
+        "last_us": found.last_us,
+        "window_us": found.window_us,
+        "rows": found.rows,
+        "expiry_normal": sorted(found.expiry_normal),
+        "gaps": list(found.gaps),
+    }
+    (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _earlier(folder: Path) -> Tables:
+    """Of an earlier report what a later one is compared with."""
+    try:
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        rows = {name: pq.read_table(folder / "tables" / name).to_pylist() for name in _COMPARED}
+        return Tables(
+            **rows,
+            window_us=about["window_us"],
+            first_us=about["first_us"],
+            last_us=about["last_us"],
+            rows=about["rows"],
+            expiry_normal=frozenset(about["expiry_normal"]),
+            made=datetime.fromisoformat(about["made"]),
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise NoReport(folder) from error

@@ -6,7 +6,8 @@
 
 Options: `path` (what `load` is given) or `url`; `kind` = `journal` (default) or `trace`; `partitionRows`,
 how many rows a partition is given (default one million); `maxRowsPerBatch`, how many a streaming batch
-takes at most.
+takes at most; `allowGaps`: go on where rows are missing (a segment is lost, or was deleted before it was read), which
+otherwise is an error.
 
 The offset is the sequence number, so a restarted query goes on exactly where its checkpoint says, and it
 doesn't matter that a segment which was open when the batch was planned is sealed by the time it is read:
@@ -41,6 +42,8 @@ from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
 from purgatory.journal.records.parquet import read_range, to_arrow
+from purgatory.pipeline import coverage
+from purgatory.pipeline.coverage import IncompleteJournal, Run
 from purgatory.pipeline.load import spark_schema
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ class _Place:
     schema: Schema
     folder: str | None
     url: str | None
+    allow_gaps: bool
 
     def tip(self) -> tuple[int, int]:
         """The first and the last sequence number now."""
@@ -76,8 +80,18 @@ class _Place:
 
     def read(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows above `after` up to `upto`."""
+        runs: list[Run] = []
+        yield from coverage.noted(self._rows(after, upto), 0, runs)
+        if self.allow_gaps:
+            return
+        where = self.folder or f"{self.url}"
+        if after < upto and (gaps := coverage.gaps([Run(0, after + 1, upto)], runs, [where])):
+            raise IncompleteJournal(gaps)
+
+    def _rows(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         if self.folder is not None:
-            yield from read_range(Path(self.folder), self.schema, after, upto)
+            if after < upto:
+                yield from read_range(Path(self.folder), self.schema, after, upto)
             return
         while after < upto:
             limit = min(_FETCH, upto - after)
@@ -133,7 +147,11 @@ class PurgatoryDataSource(DataSource):
         if url is not None and not re.match(r"https?://", url):
             message = f"url is {url!r}: it begins with http:// or https://"
             raise WrongOption(message)
-        return _Place(SCHEMAS[kind], folder, None if url is None else url.rstrip("/"))
+        allow_gaps = options.get("allowgaps", "false").lower()
+        if allow_gaps not in {"true", "false"}:
+            message = f"allowGaps is {allow_gaps!r}: it is true or false"
+            raise WrongOption(message)
+        return _Place(SCHEMAS[kind], folder, None if url is None else url.rstrip("/"), allow_gaps == "true")
 
     def _number(self, name: str, default: int) -> int:
         text = {key.lower(): value for key, value in self.options.items()}.get(name.lower(), str(default))

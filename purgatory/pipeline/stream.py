@@ -11,46 +11,131 @@ log: a file that a killed run left behind is no part of the output, though it li
 The watermark column is left out of what the stages get, on purpose: Spark would drop late rows in front of
 them without a trace, and we want to say which they were.
 
-State costs what is parked; a batch costs a fixed part of a second. So this is for more operations than one
+A batch costs a fixed part of a second and what arrives. So this is for more operations than one
 machine holds, not for answers within milliseconds: those belong in the embedded purgatory.
+
+The seam for other sources and sinks (Kafka, Delta, Iceberg) is `answers_of`: it makes of any streaming DataFrame with a
+trace's columns one of answers. `settled` holds while such a query is started::
+
+    with settled(spark, settings):
+        query = answers_of(rows, settings).writeStream.outputMode("append")....start()
+
+What must not change while a checkpoint lives (`Kept`) is written into it by `start`, and checked when it is gone on
+with; who starts a query otherwise calls `keep` first.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import TRACE
+from purgatory.pipeline import places
+from purgatory.pipeline.cores import SEMANTICS
 from purgatory.pipeline.load import spark_schema, trace_problem
 from purgatory.pipeline.packed import PACKED, packing
-from purgatory.pipeline.processors import ANSWER, BETWEEN, KeyStage, OperationStage
+from purgatory.pipeline.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
+from purgatory.pipeline.session import ROCKSDB, STREAMING, importable
+from purgatory.pipeline.standing import standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 DEFAULT_BUCKETS: Final = 16
+DEFAULT_PARTITIONS: Final = 4
+METRICS: Final = "purgatory"
+"""Under which name a query's progress (`observedMetrics`) has the batch's `answered`, `late`, `malformed`, and by how
+many more or fewer are `parked`."""
+
+_KEPT: Final = "purgatory.json"
+
+
+def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 1:
+        message = f"{attribute.name} is {value}: it must be at least 1"
+        raise ValueError(message)
 
 
 @attrs.frozen(kw_only=True)
 class StreamSettings:
-    """How to run the query. Buckets and partitions are fixed by the checkpoint once it exists."""
+    """How to run the query. Buckets, partitions and `keep_ms` are fixed by the checkpoint once it exists."""
 
     delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
     buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_([2**n for n in range(17)]))
-    partitions: int | None = None  # tasks of each stage; None for as many as there are cores
-    files_per_batch: int = 1_000
+    partitions: int = attrs.field(default=DEFAULT_PARTITIONS, validator=_at_least_one)  # tasks of each stage
+    keep_ms: int | None = None  # how long a key's level counts after the key's latest event; None for ever
+    files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
+    files_out: int = attrs.field(default=1, validator=_at_least_one)  # that a batch writes at most, of each part
+    trigger_s: float = 0.0  # a batch begins no sooner than so long after the last one began
     once: bool = False
+
+    @property
+    def keep_us(self) -> int | None:
+        """`keep_ms` in microseconds."""
+        return None if self.keep_ms is None else self.keep_ms * 1000
+
+
+@attrs.frozen
+class Kept:
+    """What a checkpoint was begun with and must be gone on with: other buckets would look for state elsewhere."""
+
+    semantics: int
+    buckets: int
+    partitions: int
+    keep_ms: int | None
+
+    @classmethod
+    def of(cls, settings: StreamSettings) -> Kept:
+        """What it is by these settings."""
+        return cls(SEMANTICS, settings.buckets, settings.partitions, settings.keep_ms)
+
+
+class CheckpointDiffers(ValueError):
+    """A checkpoint that can't be gone on with by these settings or this version."""
+
+
+def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None:
+    """Write down what a new checkpoint begins with, or check it against what an old one was begun with.
+
+    Raises:
+        CheckpointDiffers: it was begun with something else.
+        PlaceUnusable: it can't be written.
+    """
+    places.writable(spark, checkpoint)
+    place = f"{checkpoint}/{_KEPT}"
+    wanted = attrs.asdict(Kept.of(settings))
+    text = places.read(spark, place)
+    if text is None:
+        if places.exists(spark, f"{checkpoint}/offsets"):
+            message = f"{checkpoint} doesn't say what it was begun with ({_KEPT}): begin a new checkpoint"
+            raise CheckpointDiffers(message)
+        places.write(spark, place, json.dumps(wanted))
+        return
+    found = json.loads(text)
+    if differ := [name for name in wanted if found.get(name) != wanted[name]]:
+        said = ", ".join(f"{name} {found.get(name)}, not {wanted[name]}" for name in differ)
+        message = f"{checkpoint} was begun with {said}: go on with that, or begin a new checkpoint"
+        raise CheckpointDiffers(message)
+
+
+_COUNTED: Final = {"done": "answered", "late": "late", "malformed": "malformed"}
 
 
 def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
-    """The query, from a streaming DataFrame of trace rows to answers."""
+    """The query, from a streaming DataFrame of trace rows to answers.
+
+    Args:
+        rows: from whatever source, with a trace's columns (`spark_schema(TRACE)`); `seq` may be null: it is only shown.
+        settings: of which buckets, partitions and `keep_ms` must not change while the query's checkpoint lives.
+    """
     problem = trace_problem()
     timed = (
         rows.withColumn("reason", problem)
@@ -67,7 +152,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         F.when(F.col("reason").isNotNull(), detail).alias("detail"),
     ).mapInArrow(packing(settings.buckets), PACKED)
     between = packed.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=KeyStage(settings.buckets),
+        statefulProcessor=KeyStage(settings.buckets, settings.keep_us),
         outputStructType=BETWEEN,
         outputMode="Append",
         timeMode="EventTime",
@@ -79,33 +164,63 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         outputMode="Append",
         timeMode="EventTime",
     )
-    return answered.select(
-        "part",
-        "operation",
-        "outcome",
-        F.timestamp_micros("created_us").alias("created"),
-        F.timestamp_micros("finished_us").alias("finished"),
-        (F.col("finished_us") - F.col("created_us")).alias("waited_us"),
-        "reason",
-        "detail",
+    counts = [F.count_if(F.col("part") == part).alias(name) for part, name in _COUNTED.items()]
+    parked = F.sum(F.when(F.col("part") == PARKED, F.col("created_us")).otherwise(0)).alias("parked")
+    return (
+        answered.observe(METRICS, *counts, parked)
+        .where(F.col("part") != PARKED)
+        .select(
+            "part",
+            "purgatory",
+            "operation",
+            "outcome",
+            F.timestamp_micros("created_us").alias("created"),
+            F.timestamp_micros("finished_us").alias("finished"),
+            (F.col("finished_us") - F.col("created_us")).alias("waited_us"),
+            "reason",
+            "detail",
+        )
     )
 
 
 @contextmanager
-def _partitioned(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
-    """For a query that is started within: each batch costs a task and a store for each partition of each stage."""
-    name = "spark.sql.shuffle.partitions"
-    before = str(spark.conf.get(name))
-    cores = min(settings.buckets, spark.sparkContext.defaultParallelism)
-    spark.conf.set(name, settings.partitions or max(1, cores))
+def settled(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
+    """What a session must be set to while a query is started, which keeps it; afterwards it is as it was.
+
+    Raises:
+        NoConnect: the session is one of Spark Connect.
+    """
+    places.classic(spark, "stream")
+    importable(spark)
+    wanted = {"spark.sql.shuffle.partitions": str(min(settings.partitions, settings.buckets))}
+    if spark.conf.get("spark.sql.streaming.stateStore.providerClass") != ROCKSDB:
+        wanted |= STREAMING
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(name, before)
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings: StreamSettings) -> StreamingQuery:
-    """Start the query over a folder of sealed trace files."""
+    """Start the query over a folder of sealed trace files.
+
+    Raises:
+        CheckpointDiffers: the checkpoint was begun with other settings.
+        NoConnect: the session is one of Spark Connect.
+        PlaceMissing: there is no such source.
+        PlaceUnusable: output or checkpoint can't be written.
+    """
+    places.classic(spark, "stream")
+    places.readable(spark, source)
+    places.writable(spark, out)
+    keep(spark, checkpoint, settings)
     rows = (
         spark.readStream.schema(spark_schema(TRACE))
         .option("maxFilesPerTrigger", settings.files_per_batch)
@@ -113,7 +228,9 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .parquet(source)
     )
     writer = (
+        # As many files as are wanted, not one for each task of the last stage.
         answers_of(rows, settings)
+        .repartition(settings.files_out)
         .writeStream.queryName("purgatory")
         .outputMode("append")
         .format("parquet")
@@ -121,8 +238,9 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .option("path", out)
         .option("checkpointLocation", checkpoint)
     )
-    writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime="0 seconds")
-    with _partitioned(spark, settings):
+    every = f"{round(settings.trigger_s * 1000)} milliseconds"
+    writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=every)
+    with settled(spark, settings):
         return writer.start()
 
 
@@ -131,10 +249,72 @@ def answers(spark: SparkSession, out: str) -> DataFrame:
     return spark.read.parquet(out)
 
 
-def run(spark: SparkSession, source: str, out: str, checkpoint: str, settings: StreamSettings) -> dict[str, float]:
-    """Run until stopped, or, `once`, until the input is used up; gives counts."""
+@attrs.frozen
+class Progress:
+    """How far a query has come with a batch."""
+
+    batch: int
+    rows: int  # of this batch, as all up to `malformed`
+    answered: int
+    late: int
+    malformed: int
+    parked: int  # operations, after this batch
+    state_bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, progress: Any, parked: int) -> Progress:
+        """What Spark says of a batch, before which so many were parked."""
+        row = progress["observedMetrics"].get(METRICS)
+        counts = {name: 0 if row is None else row[name] or 0 for name in (*_COUNTED.values(), "parked")}
+        parked += counts.pop("parked")
+        state = sum(part["customMetrics"].get("rocksdbSstFileSize", 0) for part in progress["stateOperators"])
+        took = progress["durationMs"].get("triggerExecution", 0) / 1000
+        return cls(
+            progress["batchId"], progress["numInputRows"], **counts, parked=parked, state_bytes=state, seconds=took
+        )
+
+    def __str__(self) -> str:
+        aside = f"{self.late:,} late, {self.malformed:,} malformed"
+        rest = f"{self.parked:,} parked, {self.state_bytes / 1e6:.1f} MB of state files"
+        return (
+            f"batch {self.batch}: {self.rows:,} rows, {self.answered:,} answered, {aside}; {rest}; {self.seconds:.1f} s"
+        )
+
+
+def run(
+    spark: SparkSession,
+    source: str,
+    out: str,
+    checkpoint: str,
+    settings: StreamSettings,
+    *,
+    tell: Callable[[Progress], object] | None = None,
+) -> dict[str, float]:
+    """Run until stopped, or, `once`, until the input is used up; gives counts.
+
+    Args:
+        spark: a session.
+        source: a folder of sealed trace files.
+        out: where the answers go.
+        checkpoint: where it goes on from.
+        settings: how.
+        tell: is told of each batch.
+    """
     started = time.monotonic()
+    places.classic(spark, "stream")
+    before = standing(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/{_KEPT}") else 0
     query = start(spark, source, out, checkpoint, settings)
-    query.awaitTermination()
-    rows = sum(progress["numInputRows"] for progress in query.recentProgress)
-    return {"rows": rows, "batches": len(query.recentProgress), "seconds": time.monotonic() - started}
+    rows, batches, parked, last = 0, 0, before, -1
+    going = True
+    while going:
+        going = not query.awaitTermination(1)
+        for progress in query.recentProgress:
+            if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
+                continue  # it was told, or it says that there is nothing to do
+            last = progress["batchId"]
+            found = Progress.of(progress, parked)
+            rows, batches, parked = rows + found.rows, batches + 1, found.parked
+            if tell is not None:
+                tell(found)
+    return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}

@@ -29,18 +29,26 @@ button{font:inherit;font-size:13px;color:var(--soft);background:var(--card)}
 button{border:1px solid var(--rule);border-radius:8px;padding:5px 11px;cursor:pointer}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:0 0 16px}
 .tile,section{background:var(--card);border:1px solid var(--rule);border-radius:12px}
-.tile{padding:13px 16px;display:flex;flex-direction:column}
+@media(max-width:560px){.findings{grid-template-columns:1fr}main{padding:20px 10px}section{padding:14px 12px}}
+.tile{padding:11px 16px;display:flex;flex-direction:column}
 .tile b{font-size:25px;line-height:1.2;font-weight:650;font-variant-numeric:tabular-nums}
 .tile span{font-weight:500}
 .tile small{color:var(--soft)}
 section{padding:20px 22px 16px;margin-bottom:16px;overflow-x:auto}
-.findings{list-style:none;margin:12px 0 4px;padding:0;display:grid;gap:8px}
+.findings{list-style:none;margin:10px 0 4px;padding:0;display:grid;gap:8px}
+.findings{grid-template-columns:repeat(auto-fit,minmax(430px,1fr))}
+.findings h3{font-size:13px;font-weight:500;color:var(--soft);margin:0 0 1px}
+summary{cursor:pointer;color:var(--soft);font-size:13px;margin-top:4px}
 .findings li{border-left:4px solid var(--note);background:var(--track);border-radius:0 8px 8px 0;padding:8px 14px}
 .findings li.plain{border-color:var(--bar)}
 .findings li.bad{border-color:var(--bad)}
 .findings li.good{border-color:var(--good)}
 .findings b{font-weight:600}
-.findings p{margin:0;max-width:90ch}
+.findings p{margin:0 0 3px;max-width:90ch;font-size:14px;line-height:1.42}
+.missing{color:var(--bad);margin:10px 0 0}
+output{display:block;min-height:20px;font-size:13px;color:var(--soft)}
+output{font-variant-numeric:tabular-nums;white-space:pre-wrap}
+svg:focus-visible{outline:2px solid var(--a);outline-offset:2px;border-radius:6px}
 figure{margin:0 0 14px}
 figcaption{display:flex;flex-wrap:wrap;gap:4px 16px;align-items:baseline;margin-bottom:4px}
 figcaption b{font-weight:600;margin-right:auto}
@@ -55,11 +63,14 @@ svg .note{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin
 .line{fill:none;stroke-width:2;stroke-linejoin:round}
 .dot{stroke:var(--card);stroke-width:2}
 .hover{fill:transparent}
-.hover:hover{fill:var(--ink);fill-opacity:.07}
+.hover:hover,.hover.on{fill:var(--ink);fill-opacity:.09}
+.on:not(.hover){stroke:var(--ink);stroke-width:2}
 .track{fill:var(--track)}
 table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}
-th,td{text-align:right;padding:6px 9px;border-bottom:1px solid var(--rule);white-space:nowrap}
-th:first-child,td:first-child{text-align:left}
+th,td{text-align:right;padding:6px 7px;border-bottom:1px solid var(--rule);white-space:nowrap}
+.text,th:first-child,td:first-child{text-align:left}
+td.text{white-space:normal;max-width:40ch;overflow-wrap:break-word}
+td:first-child{white-space:nowrap}
 thead th{color:var(--soft);font-weight:500}
 tbody th{font-weight:500}
 .unknown{color:var(--soft);font-style:italic}
@@ -72,6 +83,29 @@ document.querySelector("button").onclick = () => {
   const now = root.dataset.theme || (dark ? "dark" : "light");
   root.dataset.theme = now === "dark" ? "light" : "dark";
 };
+for (const svg of document.querySelectorAll("figure svg")) {
+  const told = svg.parentNode.querySelector("output");
+  const marks = [...svg.querySelectorAll("title")].map((title) => title.parentNode);
+  if (!marks.length) continue;
+  let at = -1;
+  const go = (to) => {
+    marks[at]?.classList.remove("on");
+    at = to;
+    marks[at]?.classList.add("on");
+    told.textContent = at < 0 ? "" : marks[at].querySelector("title").textContent.split("\\n").join("   ");
+  };
+  svg.tabIndex = 0;
+  svg.onkeydown = (event) => {
+    const last = marks.length - 1, ten = Math.ceil(marks.length / 10);
+    const to = {ArrowRight: at + 1, ArrowLeft: at - 1, PageDown: at + ten, PageUp: at - ten, Home: 0, End: last};
+    if (event.key === "Escape") go(-1);
+    else if (event.key in to) go(Math.max(0, Math.min(last, to[event.key])));
+    else return;
+    event.preventDefault();
+  };
+  svg.onpointerdown = (event) => go(marks.indexOf(event.target.closest("rect,circle,line")));
+  svg.onblur = () => go(-1);
+}
 """
 _STYLE: Final = (
     f":root{{color-scheme:light dark;{_LIGHT}}}"
@@ -90,6 +124,6 @@ def shell(title: str, when: str, tiles: str, body: str, source: str) -> str:
 <button type="button">light / dark</button></header>
 <div class="tiles">{tiles}</div>
 {body}
-<footer>Made from {escape(source)}. Hover over a plot for its figures.</footer>
+<footer>Made from {escape(source)}. A plot's figures: point at it, touch it, or use the arrow keys.</footer>
 </main><script>{_SCRIPT}</script></body></html>
 """

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+_COMPARED: Final = ("purgatory", "operation", "outcome", "finished")
 _AFTER_ALL_MS: Final = 10 * 365 * 86_400_000
 
 
@@ -76,7 +77,7 @@ def verify(
         twin.count(),
         parts.get("late", 0),
         parts.get("malformed", 0),
-        differences(streamed, twin),
+        differences(streamed, twin.select(*streamed.columns)),
         differences(library, twin),
     )
 
@@ -118,8 +119,9 @@ def rehearsed(spark: SparkSession, trace: Path, journal: Path) -> DataFrame:
 def differences(one: DataFrame, other: DataFrame) -> int:
     """How many operations are not the same, once each, in both."""
     more, fewer = one.exceptAll(other), other.exceptAll(one)
-    return more.select("operation").unionByName(fewer.select("operation")).distinct().count()
+    name = [column for column in ("purgatory", "operation") if column in one.columns]
+    return more.select(*name).unionByName(fewer.select(*name)).distinct().count()
 
 
 def _comparable(answers: DataFrame) -> DataFrame:
-    return answers.select("operation", "outcome", "finished")
+    return answers.select(*(name for name in _COMPARED if name in answers.columns))

@@ -1,30 +1,24 @@
-"""The walks over a journal that a report is made of: Spark hands out the rows, `kernels` sums them up.
+"""The walks over journals that a report is made of: an engine hands out the rows, `kernels` sums them up.
 
-A task is a range of sequence numbers, read as Arrow columns straight from the segments, which the workers
-must see; sealed or open, a row is read once wherever it is by then. Each walk sees the same rows: what was
-there when the first began. A journal in a store that only Spark can reach is read by Spark (sealed
-segments alone) and handed to the same kernels.
+An *engine* is all that is different between a loop in this process (`local`) and a cluster (`cluster`): it knows
+where the journals are, takes every row to the kernels once, and brings back their sums and which rows there were. What
+is asked and what is made of it is here and in `report`, once; so both give the same tables.
+
+Each walk sees the same rows: what was there when the first began. Rows that should be there and aren't are an error
+(`coverage`), unless gaps are allowed.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory.journal.records import JOURNAL
-from purgatory.journal.records.folder import list_segments, tip
-from purgatory.journal.records.parquet import read_range
-from purgatory.pipeline import kernels
-from purgatory.pipeline.load import check_kind, load
+from purgatory.pipeline import cases, coverage, kernels
+from purgatory.pipeline.coverage import Gap, IncompleteJournal, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     import pyarrow as pa
@@ -32,16 +26,52 @@ if TYPE_CHECKING:
     from purgatory.pipeline.exact import Wanted
     from purgatory.pipeline.kernels import Numbers
 
-    Summary: TypeAlias = Callable[[kernels.Columns, int], pa.Table]
-    Parts: TypeAlias = dict[str, Summary]
+    Summary: TypeAlias = Callable[[kernels.Columns, pa.RecordBatch], pa.Table]
+    Parts: TypeAlias = Mapping[str, Summary]
 
-_TASK_ROWS: Final = 1_000_000
-_LEAST_ROWS: Final = 50_000
+
+class Keys(Protocol):
+    """The sums by key. There may be any number of keys, so they come in portions; all of a key is in one of them."""
+
+    def portions(self, make: Callable[[pa.Table], pa.Table]) -> list[pa.Table]:
+        """What is made of each portion."""
+
+
+@attrs.frozen(eq=False)
+class Found:
+    """What one walk brings back: sums, each group once; keys; which rows were seen; what could not be read."""
+
+    sums: Mapping[str, pa.Table]
+    keys: Keys | None
+    runs: Sequence[Run]
+    damaged: Sequence[str] = ()
+
+
+class Engine(Protocol):
+    """Takes the rows of journals to the kernels."""
+
+    @property
+    def name(self) -> str:
+        """What it is called on the command line."""
+
+    @property
+    def journals(self) -> Sequence[str]:
+        """Where each journal is."""
+
+    @property
+    def expected(self) -> Sequence[Run]:
+        """The rows that there were when the work began."""
+
+    def walk(self, parts: Parts, columns: Sequence[str], *, allow_gaps: bool) -> Found:
+        """Every row once."""
+
+    def close(self) -> None:
+        """Let go of what is kept between walks."""
 
 
 @attrs.frozen
 class Span:
-    """What a journal is about, at a glance."""
+    """What journals are about, at a glance."""
 
     first_us: int
     last_us: int
@@ -50,43 +80,35 @@ class Span:
     waited_us: int
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Summaries:
-    """What the tables are made from. Keys may come in several rows, to be added up; the others are on the driver."""
+    """What the tables are made from."""
 
-    keys: DataFrame
-    outcomes: pa.Table
-    waits: pa.Table
-    bins: pa.Table
-    slots: pa.Table
-    moves: pa.Table
+    keys: Keys
+    sums: Mapping[str, pa.Table]
+
+    def __getitem__(self, part: str) -> pa.Table:
+        return self.sums[part]
 
 
 class Walk:
-    """Goes over a journal, as often as needed.
+    """Goes over journals, as often as needed.
 
-    Raises:
-        JournalMissing: there is no segment in the folder.
-        JournalFormat: the folder holds a trace.
+    Args:
+        engine: takes the rows to the kernels.
+        allow_gaps: go on where rows are missing; `gaps` and `damaged` then say which.
     """
 
-    def __init__(self, spark: SparkSession, journal: str) -> None:
-        self._spark = spark
-        self._journal = journal
-        self._ranges: list[tuple[int, int]] = []
-        self._found: DataFrame | None = None
-        if "://" not in journal:
-            ends = tip(Path(journal))
-            check_kind(list_segments(Path(journal)), JOURNAL, journal)
-            rows = ends["last"] - ends["first"] + 1
-            cores = spark.sparkContext.defaultParallelism
-            tasks = max(1, min(cores, rows // _LEAST_ROWS), -(-rows // _TASK_ROWS))
-            bounds = [ends["first"] - 1 + rows * n // tasks for n in range(tasks + 1)]
-            self._ranges = list(pairwise(bounds))
+    def __init__(self, engine: Engine, *, allow_gaps: bool = False) -> None:
+        self._engine = engine
+        self._allow_gaps = allow_gaps
+        self.gaps: list[Gap] = []
+        self.damaged: list[str] = []
+        self.rows = 0
 
     def span(self) -> Span:
         """From when to when, how many operations, how many rows can't be true."""
-        rows = self._gather({"span": kernels.span})["span"].to_pylist()
+        rows = self._sums({"span": kernels.span})["span"].to_pylist()
         return Span(
             min((row["first_us"] for row in rows if row["operations"]), default=0),
             max((row["last_us"] for row in rows if row["operations"]), default=0),
@@ -102,67 +124,50 @@ class Walk:
             "slots": lambda rows, _: kernels.slots(rows, slot_us),
             "moves": lambda rows, _: kernels.moves(rows, fine_us),
             "keys": lambda rows, _: kernels.keys(rows, window_us),
+            "lateness": lambda rows, _: cases.lateness(rows, window_us),
+            "raised": lambda rows, _: cases.raised(rows),
+            "instances": lambda rows, _: cases.instances(rows),
+            "slowest": lambda rows, _: cases.slowest(rows),
+            "malformed": lambda _, bad: cases.malformed(bad),
         }
-        self._found = self._go(parts, kernels.ALL_COLUMNS).cache()
-        keys = self._found.where(F.col("part") == "keys").select(*(name for name, _ in kernels.KEYS))
-        return Summaries(keys, **_gathered(self._found, [part for part in parts if part != "keys"]))
+        found = self._walk(parts, kernels.ALL_COLUMNS)
+        assert found.keys is not None
+        return Summaries(found.keys, found.sums)
 
     def again(
         self, window_us: int, bins: Mapping[tuple[str, str], Numbers], wanted: Wanted
     ) -> tuple[pa.Table, pa.Table]:
         """How often each exact wait occurs in these windows and bins; arrivals and departures in the wanted slots."""
         parts: Parts = {"inside": lambda rows, _: kernels.inside(rows, window_us, bins), "moves": _cut(wanted)}
-        found = self._gather(parts)
+        found = self._sums(parts)
         return found["inside"], found["moves"]
 
     def cut(self, wanted: Wanted) -> pa.Table:
         """Arrivals and departures in the wanted slots, by shorter ones."""
-        return self._gather({"moves": _cut(wanted)})["moves"]
+        return self._sums({"moves": _cut(wanted)})["moves"]
 
     def waits(self) -> pa.Table:
         """Operations by purgatory, type, outcome and wait."""
-        return self._gather({"waits": lambda rows, _: kernels.waits(rows)})["waits"]
+        return self._sums({"waits": lambda rows, _: kernels.waits(rows)})["waits"]
 
     def close(self) -> None:
         """Let go of what is kept between the tables."""
-        if self._found is not None:
-            self._found.unpersist()
+        self._engine.close()
 
-    def _gather(self, parts: Parts) -> dict[str, pa.Table]:
-        return _gathered(self._go(parts), parts)
+    def _sums(self, parts: Parts) -> Mapping[str, pa.Table]:
+        return self._walk(parts, kernels.COLUMNS).sums
 
-    def _go(self, parts: Parts, columns: tuple[str, ...] = kernels.COLUMNS) -> DataFrame:
-        """Every row is looked at once, however many summaries are wanted."""
-        layout = from_arrow_schema(kernels.LAYOUT)
-        if not self._ranges:
-            frame = load(self._spark, self._journal, JOURNAL).select(*columns)
-            return frame.mapInArrow(lambda batches: _rows(kernels.walk(batches, parts)), layout)
-        ranges, folder = self._ranges, Path(self._journal)
-
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from _rows(kernels.walk(_read(folder, columns, *ranges[number]), parts))
-
-        return self._spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(task, layout)
+    def _walk(self, parts: Parts, columns: Sequence[str]) -> Found:
+        engine = self._engine
+        found = engine.walk(parts, columns, allow_gaps=self._allow_gaps)
+        gaps = coverage.gaps(engine.expected, found.runs, engine.journals)
+        if (gaps or found.damaged) and not self._allow_gaps:
+            raise IncompleteJournal(gaps, found.damaged)
+        self.rows = sum(map(len, found.runs))
+        self.gaps += [gap for gap in gaps if gap not in self.gaps]
+        self.damaged += [text for text in found.damaged if text not in self.damaged]
+        return found
 
 
 def _cut(wanted: Wanted) -> Summary:
     return lambda rows, _: kernels.moves_inside(rows, wanted.width_us, wanted.into_us, wanted.slots)
-
-
-def _rows(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        yield from table.to_batches()
-
-
-def _read(folder: Path, columns: tuple[str, ...], after: int, upto: int) -> Iterator[pa.RecordBatch]:
-    return read_range(folder, JOURNAL, after, upto, columns=columns, words=kernels.REPEATED)
-
-
-def _gathered(found: DataFrame, parts: Iterable[str]) -> dict[str, pa.Table]:
-    """Summaries on the driver, each group once."""
-    blobs: dict[str, list[bytes]] = {part: [] for part in parts}
-    for part, blob in found.where(F.col("blob").isNotNull()).select("part", "blob").collect():
-        blobs[part].append(bytes(blob))
-    return {part: kernels.unpacked(part, held) for part, held in blobs.items()}

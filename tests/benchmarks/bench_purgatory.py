@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import itertools
 import queue
 import resource
 import subprocess
@@ -278,7 +279,7 @@ def threads(number: int) -> Iterator[Run]:
 def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15, scale: float = 1.0) -> Table:
     """The cycle by keys an operation; one of them gets the event."""
     cases = [Case(f"{number} key{'s' * (number > 1)}", functools.partial(cycle, number), 5_000) for number in keys]
-    note = "An event on the first key completes; the entries under the other keys are purged as it goes."
+    note = "An event on the first key completes; whoever completes it takes it out of the others."
     return compare(
         "purgatory: park -> satisfy by keys an operation",
         cases,
@@ -286,6 +287,42 @@ def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15,
         scale=scale,
         note=note,
         slug="cycle-keys",
+    )
+
+
+@contextlib.contextmanager
+def rotation(number: int) -> Iterator[Run]:
+    """The cycle under one key after the other, of so many: each falls idle before it is wanted again."""
+    keys = [[("topic", place)] for place in range(number)]
+    with DelayedOperationPurgatory("bench") as purgatory:
+        turn = itertools.cycle(keys)
+
+        def run(n: int) -> None:
+            park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
+            for _ in range(n):
+                key = next(turn)
+                operation = Ready(DELAY_MS)
+                park(operation, key)
+                operation.ready = True
+                check(key[0])
+
+        run(number)
+        yield run
+        assert purgatory.parked == 0
+
+
+def cycle_by_rotation(
+    *, numbers: tuple[int, ...] = (1_000, 1_100, 100_000), rounds: int = 15, scale: float = 1.0
+) -> Table:
+    """The cycle by how many keys take turns; beyond ``purge_interval`` each is forgotten, and made anew."""
+    cases = [Case(f"{number:,} keys", functools.partial(rotation, number), 5_000) for number in numbers]
+    return compare(
+        "purgatory: park -> satisfy by keys in rotation",
+        cases,
+        rounds=rounds,
+        scale=scale,
+        note="One operation at a time, under the next key; 1,000 idle keys are remembered.",
+        slug="cycle-rotation",
     )
 
 
@@ -358,6 +395,7 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     say("purgatory: park -> satisfy")
     yield cycle_beside_peers(rounds=rounds, scale=scale)
     yield cycle_by_keys(rounds=rounds, scale=scale)
+    yield cycle_by_rotation(rounds=rounds, scale=scale)
     yield cycle_by_threads(rounds=rounds, scale=scale)
     say("purgatory: memory")
     yield memory(parked=20_000 if quick else 200_000)

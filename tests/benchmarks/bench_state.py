@@ -1,5 +1,7 @@
-"""What the stream's state costs outside Spark: a bucket read, looked at and written, as in each batch that touches it.
+"""What the stream's state costs outside Spark: beside how many parked, what does an arrival cost?
 
+A bucket of each stage is filled with operations of two keys each. Then batches of a few arrivals come, as they do, each
+batch with the bucket loaded from its agenda and saved again: the leaves that it touches are read and written.
 The garbage collector goes over what is made of it, and over all modules that a Python worker of Spark's has imported.
 So these are imported here, too, and the cost is measured with the collector at work and while it pauses, as the stages
 let it.
@@ -8,6 +10,7 @@ let it.
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 from typing import TYPE_CHECKING
 
@@ -15,74 +18,100 @@ import pandas as pd  # noqa: F401  # what a worker holds
 import pyspark.sql  # noqa: F401
 
 from purgatory.pipeline.cores import KeyCore, OperationCore
+from purgatory.pipeline.shelf import Memory
 from tests.benchmarks.harness import Table, clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["buckets", "main"]
+    from purgatory.pipeline.cores import Hit, Open, Watch
+
+__all__ = ["arrivals", "main"]
 
 LATER = 10**15
 NOW = 10**9
-SMALLEST_S = 0.2
+ARRIVALS = 20
 
 
-def _filled(operations: int) -> tuple[KeyCore, OperationCore]:
-    """A bucket of each stage in which so many operations of two keys each wait."""
-    names = [f"op-{number:09d}" for number in range(operations)]
-    keys = KeyCore()
-    keys.watches(
-        (at, name, n, 2, f"orders-{at % 300:05d}", NOW, LATER) for at, name in enumerate(names) for n in (0, 1)
-    )
-    keys.advance(NOW)
-    done = OperationCore()
-    done.opened((name, 2, at, LATER) for at, name in enumerate(names))
-    return keys, done
+class _Bucket:
+    """A bucket of each stage, kept as it is in Spark: as bytes."""
+
+    def __init__(self, operations: int) -> None:
+        self._rng = random.Random(1)
+        self._keys = operations
+        self._at = NOW
+        self._stores = Memory(), Memory(), Memory()
+        self._agendas: tuple[bytes | None, bytes | None] = (None, None)
+        found: tuple[list[Open], list[Hit]] = ([], [])
+        for _ in range(2):  # first into the inbox, then out of it
+            found = self.keys(self.watches(operations))
+        self.operations(*found)
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """What each stage keeps."""
+        agendas = [len(agenda or b"") for agenda in self._agendas]
+        leaves = [sum(map(len, store.values())) for store in self._stores]
+        return agendas[0] + leaves[0] + leaves[1], agendas[1] + leaves[2]
+
+    def watches(self, operations: int) -> list[Watch]:
+        """Rows of operations on two keys each, which wait."""
+        self._at += 1
+        found: list[Watch] = []
+        for _ in range(operations):
+            name = f"op-{self._rng.randrange(10**9):09d}"
+            keys = (f"orders-{self._rng.randrange(self._keys):07d}" for _ in range(2))
+            found += [(self._at, name, n, 2, key, NOW, LATER, 7, 0) for n, key in enumerate(keys)]
+        return found
+
+    def keys(self, watches: list[Watch]) -> tuple[list[Open], list[Hit]]:
+        """A batch of stage 1: takes rows, decides on those of the batch before."""
+        core = KeyCore(self._agendas[0], *self._stores[:2])
+        core.watches(watches)
+        found = core.advance(self._at - 1)
+        _ = core.next_us
+        self._agendas = (core.agenda, self._agendas[1])
+        return found
+
+    def operations(self, opened: list[Open], hits: list[Hit]) -> None:
+        """A batch of stage 2."""
+        core = OperationCore(self._agendas[1], self._stores[2])
+        core.settle(opened, hits, NOW)
+        _ = core.next_us
+        self._agendas = (self._agendas[0], core.agenda)
 
 
-def _batch(kind: type[KeyCore | OperationCore], data: bytes) -> None:
-    core = kind.load(data)
-    if isinstance(core, KeyCore):
-        core.advance(NOW)
-    else:
-        core.settle(NOW, ())
-    _ = core.next_us
-    core.dump()
-
-
-def _cost(kind: type[KeyCore | OperationCore], data: bytes, *, collected: bool) -> float:
-    """Seconds of a batch, over as many as take long enough for full collections to come in their due share."""
+def _cost(bucket: _Bucket, *, collected: bool) -> tuple[float, float]:
+    """Seconds of a batch of each stage."""
     (gc.enable if collected else gc.disable)()
     try:
-        started, count = clock(), 0
-        while clock() - started < SMALLEST_S:
-            _batch(kind, data)
-            count += 1
-        return (clock() - started) / count
+        watches = bucket.watches(ARRIVALS)
+        started = clock()
+        found = bucket.keys(watches)
+        between = clock()
+        bucket.operations(*found)
+        return between - started, clock() - between
     finally:
         gc.enable()
 
 
-def buckets(operations: int = 10_000, *, rounds: int = 7) -> Table:
-    """A bucket of each stage: its bytes, and the time of a batch, an operation."""
-    rows = []
-    for core in _filled(operations):
-        data = core.dump()
-        times: dict[bool, list[float]] = {True: [], False: []}
-        for _ in range(rounds):
-            for collected, found in times.items():
-                found.append(_cost(type(core), data, collected=collected))
-        working, paused = (statistics.median(times[collected]) / operations * 1e6 for collected in (True, False))
-        name = "stage 1, the keys" if isinstance(core, KeyCore) else "stage 2, the operations"
-        rows.append(
-            (name, round(len(data) / operations, 1), round(paused, 2), round(working, 2), round(working / paused, 2))
-        )
-    columns = ("a bucket of", "bytes", "us", "us, collector at work", "ratio")
-    return Table(
-        f"the stream's state, {operations:,} operations a bucket", columns, tuple(rows), "An operation.", "state"
-    )
+def arrivals(operations: int, *, rounds: int = 30) -> Iterator[tuple[object, ...]]:
+    """Of each stage: an operation's bytes, and an arrival's time."""
+    bucket = _Bucket(operations)
+    kept = bucket.bytes
+    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for _ in range(rounds):
+        for collected, found in times.items():
+            found.append(_cost(bucket, collected=collected))
+    for stage, name in enumerate(("stage 1, the keys", "stage 2, the operations")):
+        working, paused = (statistics.median(one[stage] for one in times[on]) / ARRIVALS * 1e6 for on in (True, False))
+        yield f"{name}, {operations:,} parked", round(kept[stage] / operations, 1), round(paused), round(working)
 
 
 def main(*, quick: bool) -> Iterator[Table]:
-    """The table of a bucket's cost."""
-    yield buckets(rounds=2 if quick else 7)
+    """The table of an arrival's cost."""
+    sizes, rounds = ((1_000, 10_000), 5) if quick else ((1_000, 10_000, 100_000), 30)
+    rows = tuple(row for size in sizes for row in arrivals(size, rounds=rounds))
+    columns = ("a bucket of", "bytes an operation", "us an arrival", "us, collector at work")
+    note = f"Two keys each, {ARRIVALS} arrivals a batch."
+    yield Table("the stream's state", columns, rows, note, "state")

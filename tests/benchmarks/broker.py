@@ -26,9 +26,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from examples.broker.messages import FetchPartition, FetchRequest, FetchTopic, RequestHeader
-from examples.broker.wire import encode
+from examples.broker.protocol.messages.header import RequestHeader
+from examples.broker.protocol.messages.records import FetchPartition, FetchRequest, FetchTopic
+from examples.broker.protocol.wire import encode
 
 TICKS = os.sysconf("SC_CLK_TCK")
 ROWS = []
@@ -76,6 +78,9 @@ def cluster(replicas, *, eager=False):
                     )
                 )
                 assert b"listens" in nodes[-1].stdout.readline()
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[0]}"})
+            while len(client.list_topics(timeout=10).brokers) < replicas:
+                time.sleep(0.1)
             yield f"127.0.0.1:{ports[0]}", nodes[0].pid
         finally:
             for node in nodes:
@@ -290,6 +295,26 @@ def many_consumers(bootstrap, count=60, rounds=5):
     row(f"{count} real consumers parked on one partition: all woken within", statistics.median(spans) / 1e6, "ms", 17)
 
 
+def many_partitions(count, prototype, rounds=200):
+    """An acks=all write to one of many partitions, and what the nodes do while nothing happens."""
+    with cluster(3) as (bootstrap, pid):
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        for start in range(0, count, 500):
+            name = f"many-{start}"
+            admin.create_topics([NewTopic(name, min(500, count - start), 3)])[name].result(60)
+        client = producer(bootstrap)
+        times = []
+        for _ in range(rounds):
+            start = time.perf_counter_ns()
+            client.produce("many-0", b"x" * 100, partition=0)
+            client.flush(30)
+            times.append(time.perf_counter_ns() - start)
+        row(f"acks=all, one at a time, {count} partitions: median", statistics.median(times) / 1e6, "ms", prototype)
+        used = cpu_seconds(pid)
+        time.sleep(5)
+        row(f"{count} idle partitions: CPU of a node", (cpu_seconds(pid) - used) / 5 * 100, "%")
+
+
 def serve_eagerly(arguments):
     """Run a node whose action queue runs each check on the spot: what the queue is measured against."""
     from examples.broker.__main__ import main  # noqa: PLC0415
@@ -312,6 +337,8 @@ def main():
             one_at_a_time(bootstrap, pid, options.seconds, replicas)
             pipelined(bootstrap, pid, options.seconds, replicas)
             batched(bootstrap, pid, options.seconds, replicas)
+    for count, prototype in ((100, 1.6), (500, None), (1_500, 27)):
+        many_partitions(count, prototype)
     with cluster(1) as (bootstrap, _):
         long_poll(bootstrap, options.seconds)
         many_consumers(bootstrap)

@@ -5,6 +5,7 @@ read a small table, and includes writing the result. Beside the seconds stand th
 workers together: they say what it costs when the machine is busy, and two cores can't be quicker than half of them. The
 load before a run says how much its seconds are worth: much above 0, they are mostly waiting for others.
 
+- local: a report by the loop in one process, as a command.
 - report, replay, stream, whatif: rows a second. The stream is compared with the batch twin, operation by operation.
 - state: a stream that only parks. What a batch writes and takes as the parked grow.
 - latency: a stream fed in real time. How long after its instant an answer can be read.
@@ -32,15 +33,18 @@ import structlog
 
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import gen, stream
+from purgatory.pipeline.cluster import Cluster
+from purgatory.pipeline.idle import purges
 from purgatory.pipeline.load import load
-from purgatory.pipeline.replay import replay
+from purgatory.pipeline.replay import replay, told
 from purgatory.pipeline.report import report
 from purgatory.pipeline.session import session
 from purgatory.pipeline.verify import differences, flush_after, place_trace
-from purgatory.pipeline.whatif import Grid, purges, timeouts, waits_of_trace
+from purgatory.pipeline.whatif import Grid, timeouts, uses_of_trace, waits_of_trace
 from purgatory.pipeline.wheels import wheels
 from tests.benchmarks.harness import Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
+from tests.benchmarks.processor import processor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,14 +54,15 @@ if TYPE_CHECKING:
 HOME = Path("var/bench-spark")
 CHUNK = 5_000_000
 SIZES = {
+    "local": [1_000_000, 10_000_000],
     "report": [10_000_000],
     "replay": [10_000_000],
     "stream": [1_000_000],
     "whatif": [200_000_000],
-    "state": [800_000],
+    "state": [4_000_000],
     "latency": [60_000],
 }
-RATES = ("report", "replay", "stream", "whatif")
+RATES = ("local", "report", "replay", "stream", "whatif")
 COLUMNS = ("what", "s", "per s", "processor s", "load before")
 
 
@@ -104,8 +109,14 @@ def _renamed(trace: pa.Table, prefix: str) -> pa.Table:
 
 
 def _report(spark: SparkSession, rows: int) -> tuple[float, str]:
-    source = _journal(rows)
-    return _timed(lambda: report(spark, str(source), str(HOME / "out" / f"report-{rows}"))), "rows"
+    source, out = _journal(rows), HOME / "out" / f"report-{rows}"
+    return _timed(lambda: report(Cluster(spark, [str(source)]), out)), "rows"
+
+
+def _local(_: SparkSession, rows: int) -> tuple[float, str]:
+    source, out = _journal(rows), HOME / "out" / f"local-{rows}"
+    command = [sys.executable, "-m", "purgatory", "pipeline", "report", "--engine", "local", "--out", str(out)]
+    return _timed(lambda: subprocess.run([*command, "--journal", str(source)], check=True)), "rows, start included"  # noqa: S603
 
 
 def _replay(spark: SparkSession, rows: int) -> tuple[float, str]:
@@ -131,11 +142,12 @@ def _stream(spark: SparkSession, rows: int) -> tuple[float, str]:
 def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     grid = Grid(ticks_ms=(1, 2, 5, 10, 20), wheel_sizes=(10, 20, 64, 128))
     source = _trace(pairs // 20, 8)
-    waits = waits_of_trace(load(spark, str(source), TRACE)).cache()
+    good = told(load(spark, str(source), TRACE)).rows
+    waits = waits_of_trace(good).cache()
     waits.count()
     for name, question in (
         ("timeouts", lambda: timeouts(waits, grid)),
-        ("purge intervals", lambda: purges(spark, waits, grid, HOME / "out")),
+        ("purge intervals", lambda: purges(uses_of_trace(good, waits), grid.purge_intervals)),
     ):
         started = time.perf_counter()
         question().collect()
@@ -151,31 +163,11 @@ _spent = 0.0
 def _timed(work: Callable[[], object]) -> float:
     """The seconds that it takes; the processor's go to `_spent`."""
     global _spent  # noqa: PLW0603  (one measurement at a time)
-    before, started = _processor(), time.perf_counter()
+    before, started = processor(), time.perf_counter()
     work()
     seconds = time.perf_counter() - started
-    _spent = _processor() - before
+    _spent = processor() - before
     return seconds
-
-
-def _processor() -> float:
-    """Processor seconds of this process and all that it has started, where /proc says so."""
-    tick, spent, parents = os.sysconf("SC_CLK_TCK"), {}, {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        number = int(path.parent.name)
-        parents[number] = int(fields[1])
-        spent[number] = sum(map(int, fields[11:15])) / tick
-    total = 0.0
-    for number, seconds in spent.items():
-        above = number
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        total += seconds if above == os.getpid() else 0.0
-    return total
 
 
 def _with_earlier(path: Path, table: Table) -> list[Table]:

@@ -52,7 +52,7 @@ def _state(axes: Axes, tables: dict[str, Table]) -> None:
     parked = [float(row[0] or 0) for row in table.rows]
     written = list(table.column("MB written").values())
     axes.plot(parked, written, marker="o", color=OURS)
-    axes.set(xlabel="operations parked", ylabel="MB", title="Checkpoint written by a batch that touches all buckets")
+    axes.set(xlabel="operations parked", ylabel="MB", title="Checkpoint written by a batch of a thousand arrivals")
     axes.set_ylim(bottom=0)
 
 

@@ -1,8 +1,9 @@
 """What a stream's state and checkpoint cost as the parked grow, and how long answers take.
 
-*State*: operations on two keys each, with deadlines days away and levels that never come, parked batch by batch. After
-each batch: the bytes that the batch left in the checkpoint, the bytes of the state itself (the newest changelog or
-snapshot of each partition has all buckets that the batch touched, which is all of them), and what the batch took.
+*State*: operations on two keys each, with deadlines days away and levels that never come, parked a quarter of a million
+a batch; and beside them, at the start, in the middle and at the end, batches of a thousand. After each batch: what it
+took, the processor seconds of driver, JVM and workers, and the bytes that it left in the checkpoint. Rows are decided
+on in the batch after the one that they come with, so of several small batches only the inner ones count.
 
 *Latency*: a file of fresh rows put in place each half second. An answer's latency runs from its own instant to the end
 of the batch after which it can be read; the watermark's delay is part of it.
@@ -24,49 +25,65 @@ import pyarrow.parquet as pq
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import gen, stream
 from tests.benchmarks.harness import Table, percentile, say
+from tests.benchmarks.processor import processor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-STEPS = 8
+STEP = 250_000
+FEW = 1_000
 DELAY_MS = 1_000
 EVERY_S = 0.5
 WARM_BATCHES = 6
 
 
 def state(spark: SparkSession, home: Path, operations: int) -> Table:
-    """Park so many, an eighth a batch."""
+    """Park so many, and some at a time beside them."""
     trace, out, checkpoint = (home / f"state-{name}" for name in ("trace", "out", "checkpoint"))
     for folder in (trace, out, checkpoint):
         shutil.rmtree(folder, ignore_errors=True)
-    shape = gen.Workload(operations=operations, events=1, seconds=600, keys=20_000, delays_ms=(86_400_000,))
-    shape = attrs.evolve(shape, unreachable=2 * shape.keys_per_operation, keys_per_operation=2)
-    gen.write(trace, gen.trace(shape), TRACE, files=STEPS)
+    steps = _parked(trace, operations)
     settings = stream.StreamSettings(delay_ms=100, buckets=64, files_per_batch=1, once=True)
     query = stream.start(spark, str(trace), str(out), str(checkpoint), settings)
-    written, batch = [], 0
+    after, batch = [(processor(), 0)], 0
     while query.isActive:
         if (checkpoint / "commits" / str(batch)).exists():
-            written.append(_bytes(checkpoint / "state"))
+            after.append((processor(), _bytes(checkpoint / "state")))
             batch += 1
         time.sleep(0.02)
     query.awaitTermination()
-    written += [_bytes(checkpoint / "state")] * (len(query.recentProgress) - len(written))
-    rows, parked, before = [], 0, 0
-    for progress, total in zip(query.recentProgress, written, strict=True):
-        if not progress["numInputRows"]:
-            continue
-        parked += progress["numInputRows"]
-        took = progress["durationMs"]
-        commit = sum(part["commitTimeMs"] for part in progress["stateOperators"])
-        rows.append((parked, round((total - before) / 1e6, 2), took["triggerExecution"], took["addBatch"], commit))
-        before = total
+    rows, parked = [], 0
+    for index, (progress, count) in enumerate(zip(query.recentProgress, steps, strict=False)):
+        parked += count
+        inner = 0 < index < len(steps) - 1 and steps[index - 1] == count == steps[index + 1]
+        if inner and index + 1 < len(after):
+            (spent, written), (spent_then, written_then) = after[index], after[index + 1]
+            took = progress["durationMs"]["triggerExecution"] / 1000
+            written_mb = round((written_then - written) / 1e6, 2)
+            rows.append((parked, count, round(took, 2), round(spent_then - spent, 2), written_mb))
     say(f"state: {parked:,} operations parked, {_bytes(out):,} bytes of answers")
-    columns = ("parked", "MB written", "ms", "ms of it in the stages", "ms commit, all tasks")
-    note = "Two keys each, 64 buckets, all touched in every batch. The first batch also starts up."
-    return Table("state and checkpoint, batch by batch", columns, tuple(rows), note, "pipeline-state")
+    columns = ("parked", "arriving", "s", "processor s", "MB written")
+    return Table("a batch, by what is parked", columns, tuple(rows), "Two keys each, 64 buckets.", "pipeline-state")
+
+
+def _parked(folder: Path, operations: int) -> list[int]:
+    """A file a batch; gives the number of operations of each."""
+    large, small = [STEP] * max(3, operations // STEP), [FEW] * 5
+    steps = [*small, *large[: len(large) // 2], *small, *large[len(large) // 2 :], *small]
+    following = 0
+    for number, count in enumerate(steps):
+        shape = gen.Workload(operations=count, events=1, seconds=60, keys=operations // 4, delays_ms=(864_000_000,))
+        shape = attrs.evolve(shape, unreachable=2 * shape.keys_per_operation, keys_per_operation=2)
+        table = gen.trace(shape, number + 1)
+        names = pa.array([f"op-{number}-{n}" for n in range(len(table))])
+        table = table.set_column(table.schema.get_field_index("operation"), "operation", names)
+        instants = table.column("ts").cast(pa.int64()).to_numpy() + number * 61_000_000
+        following = gen.write(folder, _dated(table, instants), TRACE, files=1, first=following)
+        newest = max(folder.glob("trace-*"), key=lambda path: path.name)
+        os.utime(newest, (number, number))  # to be read in this order
+    return steps
 
 
 def _bytes(folder: Path) -> int:

@@ -1,3 +1,4 @@
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -37,15 +38,24 @@ def spark():
 def brute():
     """Answer a trace's rows one by one, in the plainest way that one can write down."""
 
-    def brute(rows):
+    def brute(rows, keep_us=2**60):
+        """`keep_us`: how long a level counts after its key's latest event."""
         events = [(r["ts"], r["keys"][0], r["levels"][0]) for r in rows if r["kind"] == "event"]
+
+        def counts(instant, key, at):
+            """Whether nowhere between an event and a watch there was so long no event that its level was forgotten."""
+            if instant > at:
+                return True
+            between = sorted({t for t, k, _ in events if k == key and instant <= t <= at} | {at})
+            return all(later - earlier <= keep_us for earlier, later in itertools.pairwise(between))
+
         answers = {}
         for row in rows:
             if row["kind"] != "operation" or row["operation"] in answers:
                 continue
             at, deadline = row["ts"], row["ts"] + max(0, row["delay_ms"]) * 1000
             firsts = [
-                min((t for t, k, v in events if k == key and v >= level), default=None)
+                min((t for t, k, v in events if k == key and v >= level and counts(t, key, at)), default=None)
                 for key, level in zip(row["keys"], row["levels"], strict=True)
             ]
             ready = None if None in firsts else max([at, *firsts])

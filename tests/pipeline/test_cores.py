@@ -5,52 +5,61 @@ import random
 import pytest
 
 from purgatory.pipeline.cores import KeyCore, OperationCore
+from purgatory.pipeline.shelf import Memory
+
+
+class Bucket:
+    """A core with its stores, which can be started again from what it saved."""
+
+    def __init__(self, kind, **settings):
+        self._kind, self._settings = kind, settings
+        self.stores = [Memory() for _ in range(2 if kind is KeyCore else 1)]
+        self.core = kind(None, *self.stores, **settings)
+
+    def restart(self):
+        self.core = self._kind(self.core.agenda, *self.stores, **self._settings)
 
 
 @pytest.fixture
 def answer():
-    """Drive both cores over rows in batches, as the stream does; gives the answers and the cores."""
+    """Drive both cores over rows in batches, as the stream does; gives the answers and the buckets."""
 
-    def answer(rows, *, buckets=3, batch=7, slack=0, restart=False, rng=None):
-        keys = [KeyCore() for _ in range(buckets)]
-        operations = [OperationCore() for _ in range(buckets)]
+    def answer(rows, *, buckets=3, batch=7, slack=0, restart=False, rng=None, keep_us=None):
+        keys = [Bucket(KeyCore, keep_us=keep_us) for _ in range(buckets)]
+        operations = [Bucket(OperationCore) for _ in range(buckets)]
         order = sorted(rows, key=lambda row: row["ts"] + (rng.randrange(slack + 1) if rng else 0))
         done, latest, watermark = {}, 0, 0
         batches = [order[i : i + batch] for i in range(0, len(order), batch)]
         for part in [*batches, [], None]:
-            for row in part or ():
+            for seq, row in enumerate(part or ()):
                 latest = max(latest, row["ts"])
                 if row["ts"] <= watermark:
                     raise AssertionError("a late row")
                 until = row["ts"] + max(0, row["delay_ms"]) * 1000
                 pairs = list(zip(row["keys"], row["levels"], strict=True))
                 for number, (key, level) in enumerate(pairs):
-                    core = keys[hash(key) % buckets]
+                    core = keys[hash(key) % buckets].core
                     if row["kind"] == "event":
                         core.events([(row["ts"], key, level)])
                     else:
-                        core.watches([(row["ts"], row["operation"], number, len(pairs), key, level, until)])
-            for core in keys:
-                opened, hits = core.advance(watermark)
-                touched = set()
-                for name, *rest in opened:
-                    operations[hash(name) % buckets].opened([(name, *rest)])
-                    touched.add(name)
-                for name, *rest in hits:
-                    operations[hash(name) % buckets].hit([(name, *rest)])
-                    touched.add(name)
-                for stage in operations:
-                    for name, outcome, _, finished in stage.settle(-1, touched):
-                        assert name not in done
-                        done[name] = (outcome, finished)
-            for stage in operations:
-                for name, outcome, _, finished in stage.settle(watermark):
+                        mark = hash((until, *pairs)) % 2**32
+                        watch = (row["ts"], row["operation"], number, len(pairs), key, level, until, mark, seq)
+                        core.watches([watch])
+            handed = [([], []) for _ in range(buckets)]
+            for bucket in keys:
+                for place, some in enumerate(bucket.core.advance(watermark)):
+                    for row in some:
+                        handed[hash(row[0]) % buckets][place].append(row)
+            for bucket, (opened, hits) in zip(operations, handed, strict=True):
+                settled, refused = bucket.core.settle(opened, hits, watermark)
+                assert [] == refused
+                for name, outcome, _, finished in settled:
                     assert name not in done
                     done[name] = (outcome, finished)
             watermark = 2**60 if part == [] else max(watermark, latest - slack - 1)
             if restart:
-                keys = [KeyCore.load(core.dump()) for core in keys]
-                operations = [OperationCore.load(core.dump()) for core in operations]
+                for bucket in (*keys, *operations):
+                    bucket.restart()
         return done, keys, operations
 
     return answer
@@ -83,11 +92,75 @@ def test_a_row_delivered_twice_is_one_row(answer, brute, trace_rows):
 
 
 def test_nothing_is_kept_of_what_is_done(answer, trace_rows):
-    """Once every operation is answered, no operation is open, and watches never reached don't pile up."""
+    """Once every operation is answered nothing is left of any, nor of watches never reached: only the keys' levels."""
     rows = trace_rows("kafka", operations=2_000, events=100, unreachable=1.0)
+    known = {row["keys"][0] for row in rows if row["kind"] == "event"}
     _, keys, operations = answer(rows, batch=100)
-    assert [0, 0, 0] == [core.parked for core in operations]
-    assert sum(core.waiting for core in keys) <= 3 * 256 * 2
+    assert [{}, {}, {}] == [bucket.stores[0] for bucket in operations]
+    assert [{}, {}, {}] == [bucket.stores[1] for bucket in keys]
+    assert len(known) == sum(bucket.core.kept for bucket in keys)
+
+
+def test_at_most_half_of_what_is_kept_is_dead(one_by_one):
+    """Watches that nobody reaches are swept as their deadlines pass, without a row that concerns them."""
+    core = one_by_one([(n, f"op-{n}", 0, 1, f"k{n}", 1, 1_000 + n, 7, n) for n in range(1, 1_001)])
+    assert 1_000 == core.kept
+    for watermark in range(1_001, 2_002, 50):
+        while core.next_us is not None and core.next_us <= watermark:
+            core.advance(watermark)
+        assert core.kept <= 2 * max(0, 2_000 - watermark) + 33
+    assert (0, None) == (core.kept, core.next_us)
+
+
+@pytest.fixture
+def one_by_one():
+    """A core that was given watches, each decided by itself."""
+
+    def one_by_one(watches, **settings):
+        core = KeyCore(**settings)
+        for watch in watches:
+            core.watches([watch])
+            core.advance(watch[0])
+        return core
+
+    return one_by_one
+
+
+def test_a_key_is_forgotten_once_its_level_counts_no_longer():
+    """A level counts for a time after the key's latest event, by the rows' instants; then it is dropped."""
+    core = KeyCore(keep_us=100)
+    core.events([(10, "k", 5), (50, "k", 3)])
+    core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1)])
+    assert [("in time", 0, 150, 7)] == core.advance(149)[1] + core.advance(150)[1]
+    assert (0, None) == (core.kept, core.next_us)
+    core.watches([(151, "too late", 0, 1, "k", 5, 900, 7, 1)])
+    assert [] == core.advance(200)[1]
+    core.events([(300, "k", 4), (350, "k", 5)])
+    assert [("too late", 0, 350, 7)] == core.advance(400)[1]
+
+
+@pytest.mark.parametrize("batch", [1, 9, 400])
+def test_when_a_key_is_forgotten_changes_no_answer(batch, answer, brute, trace_rows):
+    """Whether a level counts is a matter of instants, whatever the batches."""
+    rows = trace_rows("kafka", operations=200, events=400, seconds=100, ahead=0)
+    keep = 500_000
+    expected = brute(rows, keep)
+    assert expected != brute(rows)
+    assert expected == answer(rows, batch=batch, keep_us=keep, restart=True)[0]
+
+
+def test_an_event_opens_what_it_reaches_however_many_wait_on_the_key():
+    """Of a key with very many watches, those are looked at whose level is reached, and the key itself."""
+    bucket = Bucket(KeyCore)
+    bucket.core.watches((1, f"op-{n}", 0, 1, "hot", n, 9_000, 7, n) for n in range(1, 10_001))
+    bucket.core.advance(1)
+    bucket.restart()
+    opened = []
+    bucket.stores[0].read = lambda number: opened.append(number) or bucket.stores[0][number]
+    bucket.core.events([(2, "hot", 10)])
+    bucket.core.watches([(3, "op", 0, 1, "hot", 5_000, 9_000, 7, 1)])
+    assert [(f"op-{n}", 0, 2, 7) for n in range(1, 11)] == bucket.core.advance(5)[1]
+    assert 2 == len(opened) < len(bucket.stores[0])
 
 
 @pytest.fixture
@@ -97,11 +170,8 @@ def one():
     def one(*events):
         core, operations = KeyCore(), OperationCore()
         core.events((at, "k", level) for at, level in events)
-        core.watches([(10, "op", 0, 1, "k", 5, 20)])
-        opened, hits = core.advance(100)
-        operations.opened(opened)
-        operations.hit(hits)
-        ((_, outcome, _, finished),) = operations.settle(100, {"op"})
+        core.watches([(10, "op", 0, 1, "k", 5, 20, 7, 1)])
+        ((_, outcome, _, finished),), _ = operations.settle(*core.advance(100), 100)
         return outcome, finished
 
     return one
@@ -125,11 +195,29 @@ def test_ties_and_thresholds(events, expected, one):
     assert expected == one(*events)
 
 
-def test_hits_may_come_before_the_operation_is_opened():
-    """Of two buckets of one batch, either may hand over first."""
+def test_hits_count_for_operations_opened_with_them_and_before():
+    """An operation on three keys is hit as it is opened, and later; what is done already is owed nothing."""
     core = OperationCore()
-    core.hit([("op", 1, 12)])
-    assert [] == core.settle(-1, {"op"})
-    core.opened([("op", 2, 10, 20)])
-    core.hit([("op", 0, 15)])
-    assert [("op", "satisfied", 10, 15)] == core.settle(100, {"op"})
+    assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1)], [("op", 1, 10, 7)], 10)
+    assert ([], []) == core.settle([], [("op", 0, 15, 7)], 20)
+    assert ([("op", "satisfied", 10, 15)], []) == core.settle([], [("op", 2, 12, 7)], 20)
+    assert ([], []) == core.settle([], [("op", 2, 12, 7)], 95)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_name_is_refused_while_an_operation_has_it(apart):
+    """From an operation's arrival to its answer its name is taken, from the answer on free; in any batches."""
+    rows = [("op", 1, at, at + 50, mark, seq) for seq, (at, mark) in enumerate([(10, 1), (10, 2), (39, 3), (40, 4)])]
+    hits = [("op", 0, 20, 2), ("op", 0, 39, 3), ("op", 0, 40, 1), ("op", 0, 45, 4)]
+    core = OperationCore()
+    if apart:
+        found = [
+            core.settle(rows[:2], [], 15),
+            core.settle(rows[2:3], hits[:2], 39),
+            core.settle(rows[3:], hits[2:], 45),
+        ]
+    else:
+        found = [core.settle(rows[::-1], hits, 45)]
+    assert [("op", "satisfied", 10, 40), ("op", "satisfied", 40, 45)] == [one for done, _ in found for one in done]
+    assert [("op", 10, 1), ("op", 39, 2)] == [one for _, refused in found for one in refused]
+    assert 0 == core.parked

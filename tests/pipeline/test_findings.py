@@ -7,10 +7,11 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from purgatory.pipeline import plots
-from purgatory.pipeline.findings import Tables, find
+from purgatory.pipeline.findings import Tables, cards, find
 from purgatory.pipeline.page import page
 from purgatory.pipeline.plan import plan
 from purgatory.pipeline.plots import Series, count_text, duration_text, ticks
+from purgatory.pipeline.whatif import Choice
 
 MINUTE = 60_000_000
 START = 1_767_261_600_000_000
@@ -32,7 +33,7 @@ def outcome(window, expired=0, operations=1_000, **more):
         "errors": 0,
         "waited_us": 40_000 * operations,
         "delay_ms": 500,
-        "purge_debt": 0,
+        "shortest_ms": 500,
         **more,
     }
 
@@ -44,6 +45,7 @@ def tables():
     def tables(**changes):
         kind = {"purgatory": "produce", "type": "DelayedProduce"}
         incident = {10: 400, 11: 500, 12: 300}
+        of_key = {"of_key": 1_200, "operations": 5_000}
         base = {
             "window_us": MINUTE,
             "first_us": START,
@@ -62,7 +64,7 @@ def tables():
             ],
             "hot_keys": [],
             "expiries": [
-                {**kind, "key": "orders-3", "window_us": START + n * MINUTE, "expired": count}
+                {**kind, "key": "orders-3", "window_us": START + n * MINUTE, "expired": count, **of_key}
                 for n, count in incident.items()
             ],
             "occupancy": [
@@ -100,7 +102,7 @@ def test_without_expiries_it_says_so(tables):
     """Nothing expired is a finding too, and the heat map is left out."""
     calm = tables(outcomes=[outcome(n) for n in range(30)], expiries=[])
     assert any("None of 30k operations expired." == f.text for f in find(calm))
-    assert "Where and when operations expire" not in page(calm, "Calm", "x")
+    assert "Where and when operations expire" not in page(calm, "Calm")
 
 
 def test_where_nearly_all_expire_it_asks_whether_that_is_meant(tables):
@@ -114,7 +116,7 @@ def test_a_type_that_is_meant_to_expire_is_no_failure(tables):
     """Declared so, its expiries are no alarm anywhere: findings, tile, colours, heat map, advice."""
     meant = tables(outcomes=[outcome(n, 990) for n in range(30)], expiry_normal=frozenset({"DelayedProduce"}))
     assert not [f for f in find(meant) if f.tone == "bad" or "timeout" in f.text]
-    text = page(meant, "Report", "x")
+    text = page(meant, "Report")
     assert "0 expired" in text
     assert "deadline (normal)" in text
     assert "Where and when operations expire" not in text
@@ -123,7 +125,7 @@ def test_a_type_that_is_meant_to_expire_is_no_failure(tables):
 
 def test_a_page_needs_nothing_from_outside(tables):
     """The page is one file: no link, no import, no image, and no address but the SVG name space."""
-    text = page(tables(), "Report <b>", "the journal")
+    text = page(tables(), "Report <b>")
     assert "Report &lt;b&gt;" in text
     assert {"http://www.w3.org/2000/svg"} == set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert not re.search(r"<(link|img|iframe)|@import|url\(", text)
@@ -131,16 +133,16 @@ def test_a_page_needs_nothing_from_outside(tables):
 
 def test_the_last_table_has_columns_for_what_happened(tables):
     """An outcome that no operation had takes no column; one that a single operation had does."""
-    heads = re.findall(r"<th>(\w+)</th>", page(tables(), "Report", "x"))
+    heads = re.findall(r"<th>(\w+)</th>", page(tables(), "Report"))
     assert {"satisfied", "expired"} <= set(heads)
     assert not {"forced", "cancelled"} & set(heads)
     forced = tables(outcomes=[outcome(0), outcome(1, forced=1)])
-    assert "forced" in re.findall(r"<th>(\w+)</th>", page(forced, "Report", "x"))
+    assert "forced" in re.findall(r"<th>(\w+)</th>", page(forced, "Report"))
 
 
 def test_every_plot_is_well_formed(tables):
     """Each SVG of the page parses, and no coordinate is NaN."""
-    plots_found = re.findall(r"<svg.*?</svg>", page(tables(), "Report", "x"), re.DOTALL)
+    plots_found = re.findall(r"<svg.*?</svg>", page(tables(), "Report"), re.DOTALL)
     assert 5 <= len(plots_found)
     for svg in plots_found:
         ET.fromstring(svg)
@@ -150,12 +152,18 @@ def test_every_plot_is_well_formed(tables):
 def test_a_plan_shows_what_was_chosen_and_admits_what_is_not_known():
     """The planner's page has the reasons, and 'not known' where a share is null."""
     found = {
-        "timeouts": [{"timeout_ms": 100, "expiry_share": 0.1}, {"timeout_ms": 1_000, "expiry_share": None}],
+        "timeouts": [
+            {"purgatory": "p", "type": "T", "timeout_ms": timeout, "expiry_share": share}
+            for timeout, share in ((100, 0.1), (1_000, None))
+        ],
         "wheels": [],
         "purges": [],
         "shards": [],
     }
-    text = plan(found, [("timeout_ms", 100, "it is the longest that is known")], exact=False)
+    text = plan(
+        found, [Choice("timeout_ms", "p · T", 100, "it is the longest that is known")], exact=False, missing=["row 7"]
+    )
+    assert "Rows are missing" in text
     assert "it is the longest that is known" in text
     assert "not known" in text
 
@@ -206,3 +214,54 @@ def test_a_line_has_gaps_where_nothing_is_known():
     """NaN breaks a line instead of drawing through zero."""
     svg = plots.lines("x", [0, 1, 2, 3, 4], [Series("a", "red", [1, 2, math.nan, 3, 4])], str)
     assert 2 == svg.count("<polyline")
+
+
+@pytest.mark.parametrize("span_s", [0.01, 0.3, 2, 8, 45, 1_000, 20_000, 400_000])
+def test_no_two_ticks_of_a_time_axis_read_alike(span_s):
+    """However short or long a plot's span is, each label of its axis is another one."""
+    svg = plots.lines("x", [START + 12_345, START + 12_345 + span_s * 1e6], [Series("a", "red", [1, 2])], str)
+    labels = re.findall(r'text-anchor="(?:middle|end)">([\d: .A-Za-z]*\d:\d\d[\d:.]*)<', svg)
+    assert 2 <= len(labels)
+    assert len(labels) == len(set(labels))
+
+
+def test_windows_shorter_than_a_minute_are_told_apart():
+    """What a plot tells of its windows says the seconds where windows begin between minutes."""
+    at = [START + n * 15_000_000 for n in range(80)]
+    svg = plots.stacked("x", at, 15_000_000, [Series("a", "red", [1] * 80)])
+    told = re.findall(r"<title>(.*?)\n", svg)
+    assert 80 == len(told) == len(set(told))
+
+
+def test_findings_of_one_cause_are_one_card(tables):
+    """Two types that expire are two lines of one card, whose tone is that of the worse."""
+    rows = [*tables().outcomes, *({**outcome(n, 3), "type": "DelayedFetch"} for n in range(30))]
+    (card,) = [each for each in cards(find(tables(outcomes=rows))) if each.cause == "Operations expire"]
+    assert ["DelayedProduce", "DelayedFetch"] == [each.head for each in card.findings]
+    assert "bad" == card.tone
+
+
+def test_a_key_that_all_are_under_is_no_cause(tables):
+    """Where each key has half of the expiries because it has half of the operations, none is named."""
+    even = [{**row, "of_key": 1_200, "operations": 30_000} for row in tables().expiries]
+    assert not any("on key" in each.text for each in find(tables(expiries=even)))
+
+
+def test_a_mix_of_timeouts_is_called_one(tables):
+    """A type whose operations had different timeouts isn't said to have the longest of them."""
+    rows = [{**row, "delay_ms": 5_000} for row in tables().outcomes]
+    texts = [each.text for each in find(tables(outcomes=rows))]
+    assert any("timeouts, 500 ms to 5 s, are a mix" in text for text in texts)
+
+
+def test_two_checks_are_no_waste(tables):
+    """What parking and answering take is no finding; a check more for each operation is."""
+    assert "Checks in vain" not in [each.cause for each in find(tables(outcomes=[outcome(0, wasted_checks=0)]))]
+    assert "Checks in vain" in [each.cause for each in find(tables(outcomes=[outcome(0, wasted_checks=1_000)]))]
+
+
+def test_a_key_of_hardly_any_operations_is_no_finding(tables):
+    """Among ten thousand keys, one with a thousandth of the operations stands out by nothing."""
+    hot = {"purgatory": "produce", "rank": 1, "key": "k", "operations": 30, "expired": 0, "keys": 10_000, "skew": 10.0}
+    assert "Hot keys" not in [each.cause for each in find(tables(hot_keys=[{**hot, "share": 0.001}]))]
+    assert "Hot keys" in [each.cause for each in find(tables(hot_keys=[{**hot, "share": 0.2}]))]

@@ -8,7 +8,7 @@ import pytest
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline import exact, kernels
+from purgatory.pipeline import cases, exact, kernels
 
 BASE = 1_767_261_600_000_000
 WINDOW_US = 10_000_000
@@ -109,7 +109,9 @@ def test_rows_that_can_not_be_true_are_left_out_and_counted(batch):
         ]
     )
     kept, bad = kernels.columns(rows)
-    assert (1, 7) == (len(kept.wait), bad)
+    assert (1, 7) == (len(kept.wait), len(bad))
+    reasons = ["unknown outcome"] * 2 + ["no purgatory", "no instant", "finished before it was created"]
+    assert [*reasons, "an instant out of range", "a negative number of checks"] == cases.problems(bad)
 
 
 def test_operations_without_keys_count_under_none(batch):

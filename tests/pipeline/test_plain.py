@@ -1,12 +1,17 @@
 """What the pipeline does without Spark: workloads, grids, purge runs, the command line's refusals."""
 
+import os
+
 import attrs
 import numpy as np
 import pytest
 
 from purgatory.pipeline import gen
 from purgatory.pipeline.cli import main, seconds
-from purgatory.pipeline.whatif import Grid, WrongGrid, choose, purge_run
+from purgatory.pipeline.idle import NEVER, forgetting
+from purgatory.pipeline.session import WrongSetting, say
+from purgatory.pipeline.stream import StreamSettings
+from purgatory.pipeline.whatif import Grid, WrongGrid, choose
 
 
 @pytest.mark.parametrize("workload", gen.WORKLOADS)
@@ -34,25 +39,46 @@ def test_no_operation_names_a_key_twice(trace_rows):
             assert len(row["keys"]) == len(set(row["keys"]))
 
 
-def test_purge_run_agrees_with_counting_one_by_one():
-    """The search in a running sum purges where a counter would."""
-    rng = np.random.default_rng(3)
-    debt, held = rng.integers(0, 4, 500), rng.integers(0, 50, 500)
-    counter, purges, worst = 0, 0, 0
-    for left, parked in zip(debt, held, strict=True):
-        counter += int(left)
-        if counter > 37:
-            purges, worst, counter = purges + 1, max(worst, counter + int(parked)), 0
-    found = purge_run(debt, held, 37)
-    assert (purges, worst, counter) == (found["purges"], found["most_entries"], found["left_at_end"])
+@pytest.mark.parametrize("limit", [0, 1, 3, 8, 50])
+def test_forgetting_agrees_with_a_queue_of_idle_keys(limit):
+    """The search says a key is made anew just where a queue that forgets the longest idle has let go of it."""
+    rng = np.random.default_rng(limit)
+    spells, at = [], dict.fromkeys(range(20), 0)
+    for _ in range(400):
+        key = int(rng.integers(20))
+        idle = at[key] + int(rng.integers(1, 50))
+        at[key] = idle + int(rng.integers(1, 200))
+        spells.append([idle, at[key], key])
+    last = {key: max(spell for spell in spells if spell[2] == key) for key in {spell[2] for spell in spells}}
+    for spell in last.values():
+        spell[1] = NEVER
+    instants = sorted({spell[0] for spell in spells})
+    assume_distinct = {at: n for n, at in enumerate(instants)}
+    spells = [s for s in spells if assume_distinct.pop(s[0], None) is not None]  # one falls idle at a time
+    anew = 0
+    for idle, again, _ in spells:
+        anew += again != NEVER and sum(idle < other < again for other, _, _ in spells) >= limit
+    events = [(idle, 1) for idle, _, _ in spells] + [(again, -1) for _, again, _ in spells if again != NEVER]
+    level = most = 0
+    for _, change in sorted(events, key=lambda event: (event[0], -event[1])):
+        level += change
+        most = max(most, level)
+    idle, again = (np.array([spell[place] for spell in spells]) for place in (0, 1))
+    assert (anew, min(limit, most)) == forgetting(idle, again, limit)
 
 
 def test_choice_prefers_the_shortest_timeout_that_will_do():
-    """Of the timeouts that meet the target, the first is chosen; a null is never chosen."""
-    rows = [{"timeout_ms": t, "expiry_share": s} for t, s in ((100, 0.2), (500, 0.009), (900, 0.001), (2_000, None))]
+    """Of the timeouts of a type that meet the target, the first is chosen; a null is never chosen."""
+    rows = [
+        {"purgatory": "p", "type": kind, "timeout_ms": t, "expiry_share": s + extra}
+        for kind, extra in (("A", 0), ("B", 0.005))
+        for t, s in ((100, 0.2), (500, 0.009), (900, 0.001))
+    ]
+    rows.append({"purgatory": "p", "type": "A", "timeout_ms": 2_000, "expiry_share": None})
     found = {"timeouts": rows, "wheels": [], "purges": [], "shards": []}
-    assert [("timeout_ms", 500)] == [(name, value) for name, value, _ in choose(found, Grid())]
-    assert 900 == choose(found, Grid(target_expiry=0.0001))[0][1]
+    expected = [("timeout_ms", "p · A", 500), ("timeout_ms", "p · B", 900)]
+    assert expected == [(each.setting, each.of, each.value) for each in choose(found, Grid())]
+    assert 900 == choose(found, Grid(target_expiry=0.0001))[0].value
 
 
 @pytest.mark.parametrize(
@@ -106,3 +132,34 @@ def test_gen_refuses_an_unknown_workload(tmp_path, capsys):
     """An unknown workload is named together with those known."""
     assert 2 == main(["gen", "--out", str(tmp_path), "--workload", "nice"])
     assert "choose from kafka" in capsys.readouterr().err
+
+
+def test_settings_for_spark_are_handed_to_it(monkeypatch):
+    """A master and settings go before what the environment says of a session's start, quoted as they must be."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose pyspark-shell")
+    say("spark://host:7077", ["spark.driver.extraJavaOptions=-Da=b -Dc"])
+    expected = "--master spark://host:7077 --conf 'spark.driver.extraJavaOptions=-Da=b -Dc' --verbose pyspark-shell"
+    assert expected == os.environ["PYSPARK_SUBMIT_ARGS"]
+
+
+@pytest.mark.parametrize("setting", ["spark.x", "x=1", "=1", ""])
+def test_what_is_no_setting_is_refused(setting):
+    """A setting has a name of Spark's and a value."""
+    with pytest.raises(WrongSetting, match="write --conf spark.NAME=VALUE"):
+        say(None, [setting])
+
+
+def test_settings_come_too_late_under_spark_submit(monkeypatch):
+    """Where spark-submit has started the JVM, it is to be given them."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    say(None, [])
+    with pytest.raises(WrongSetting, match="started by spark-submit"):
+        say("local[2]", [])
+
+
+@pytest.mark.parametrize("change", [{"buckets": 3}, {"partitions": 0}, {"files_out": 0}, {"files_per_batch": 0}])
+def test_stream_settings_that_cant_be_are_refused(change):
+    """Buckets are a power of two; nothing is less than one."""
+    with pytest.raises(ValueError, match=next(iter(change))):
+        StreamSettings(**change)

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from purgatory.pipeline.cores import OperationCore
-from purgatory.pipeline.packed import hand, handed, home, packing, unpack
+from purgatory.pipeline.packed import hand, handed, home, packing, parted, unpack
 from purgatory.pipeline.processors import KeyStage, OperationStage
 
 RAW = pa.schema(
@@ -76,6 +76,12 @@ def said():
 
 
 @pytest.fixture
+def mark(packed):
+    """The print of a row."""
+    return lambda row: unpack(packed(row)["rows"][0]).column("mark")[0].as_py()
+
+
+@pytest.fixture
 def stage():
     """A tester on event time, and what it gives as tuples of some columns."""
 
@@ -91,12 +97,13 @@ def stage():
     return stage
 
 
-def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said):
+def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said, mark):
     """Rows wait for the watermark, then come out in the order of their own instants."""
     tester, _ = stage(KeyStage(1))
     watch = raw("operation", 5_000, ["k"], [3], operation="op", delay_ms=4)
     assert ([], [], []) == said(tester.testInPandas(0, packed(watch, raw("event", 6_000, ["k"], [3]))[["rows"]]))
-    assert ([("op", 1, 5_000, 9_000)], [("op", 0, 6_000)], []) == said(tester.setWatermark(6))
+    opened = ("p\0op", 1, 5_000, 9_000, mark(watch), 7)
+    assert ([opened], [("p\0op", 0, 6_000, mark(watch))], []) == said(tester.setWatermark(6))
 
 
 def test_a_late_row_is_set_aside_and_says_so(stage, raw, packed, said):
@@ -104,8 +111,8 @@ def test_a_late_row_is_set_aside_and_says_so(stage, raw, packed, said):
     tester, _ = stage(KeyStage(1))
     tester.setWatermark(10)
     late = raw("operation", 9_000, ["a", "b"], [3, 4], operation="op", delay_ms=90)
-    ((part, operation, us, reason, detail),) = said(tester.testInPandas(0, packed(late)[["rows"]]))[2]
-    assert ("late", "op", 9_000, "older than the watermark") == (part, operation, us, reason)
+    ((*what, detail),) = said(tester.testInPandas(0, packed(late)[["rows"]]))[2]
+    assert ["late", "p", "op", 9_000, "older than the watermark"] == what
     expected = {**late, "ts": "1970-01-01T00:00:00.009000Z"}
     assert {name: expected[name] for name in expected if name not in ("us", "reason", "detail")} == json.loads(detail)
 
@@ -115,15 +122,15 @@ def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, raw,
     tester, _ = stage(KeyStage(1))
     tester.setWatermark(10)
     bad = raw("wish", None, None, [None], reason="no keys", detail="{}")
-    assert [("malformed", None, 0, "no keys", "{}")] == said(tester.testInPandas(0, packed(bad)[["rows"]]))[2]
+    assert [("malformed", None, None, 0, "no keys", "{}")] == said(tester.testInPandas(0, packed(bad)[["rows"]]))[2]
 
 
 def test_an_operation_expires_when_the_watermark_passes_its_deadline(stage, given):
     """The deadline's timer fires with the watermark, not before, and once."""
     tester, rows = stage(OperationStage(), "operation", "outcome", "finished_us")
-    assert [] == rows(tester.testInPandas(0, given([("op", 1, 5_000, 9_000)])))
+    assert [(None, None, 0)] == rows(tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1)])))
     assert [] == rows(tester.setWatermark(8))
-    assert [("op", "expired", 9_000)] == rows(tester.setWatermark(9))
+    assert [("op", "expired", 9_000), (None, None, 0)] == rows(tester.setWatermark(9))
     assert [] == rows(tester.setWatermark(50))
 
 
@@ -132,7 +139,7 @@ def test_the_garbage_collector_pauses_while_a_bucket_is_at_work(stage, given, mo
     seen = []
     monkeypatch.setattr(OperationCore, "next_us", property(lambda _: seen.append(gc.isenabled())))
     tester, _ = stage(OperationStage(), "operation")
-    tester.testInPandas(0, given([("op", 1, 5_000, 9_000)]))
+    tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1)]))
     assert ([False], True) == (seen, gc.isenabled())
 
 
@@ -147,7 +154,7 @@ def test_the_garbage_collector_is_on_again_after_a_failure(stage):
 def test_rows_set_aside_pass_through_the_second_stage(stage, given):
     """Late and malformed rows reach the output unchanged."""
     tester, rows = stage(OperationStage(), "part", "operation", "reason", "detail")
-    aside = ("op", "late", "op", 5_000, "older", "{}")
+    aside = ("op", "late", "p", "op", 5_000, "older", "{}")
     assert [("late", "op", "older", "{}")] == rows(tester.testInPandas(0, given(aside=[aside])))
 
 
@@ -160,7 +167,10 @@ def test_packing_loses_and_mixes_nothing(raw, packed):
     for bucket, value in packed(*rows, buckets=4).itertuples(index=False):
         for row in unpack(value).to_pylist():
             assert bucket == home(row["watched"], 4)
-            found.setdefault(row["watched"], []).append((row["us"], row["level"], row["tag"], row["until_us"]))
+            assert row["watched"].startswith("p\0")
+            found.setdefault(row["watched"].partition("\0")[2], []).append(
+                (row["us"], row["level"], row["tag"], row["until_us"])
+            )
     watches = {"k1": (3, 8, "watch", 3), "k3": (3, 9, "watch", 3)}
     for key in (f"k{n}" for n in range(5)):
         assert [n for n in range(20) if f"k{n % 5}" == key] == [row[0] for row in found[key] if row[2] == "event"]
@@ -176,8 +186,38 @@ def test_rows_that_only_say_the_time_leave_nothing(raw, packed):
 def test_all_of_an_operation_is_handed_to_one_bucket():
     """What opens an operation and each of its hits meet, whatever bucket they come from."""
     names = [f"op-{n}" for n in range(50)]
-    opened = dict(hand([(name, 1, 0, 9) for name in names], [], [], 8))
-    hits = dict(hand([], [(name, 0, 5) for name in names], [], 8))
+    opened = dict(hand([(name, 1, 0, 9, 7, 1) for name in names], [], [], 8))
+    hits = dict(hand([], [(name, 0, 5, 7) for name in names], [], 8))
     assert 8 == len(opened)
     for bucket, value in opened.items():
         assert [row[0] for row in handed(value)[0]] == [row[0] for row in handed(hits[bucket])[1]]
+
+
+def test_names_of_several_purgatories_are_told_apart(raw, packed):
+    """Whatever the names hold, no two that differ become the same, and each can be taken apart again."""
+    said = [
+        ("p", "k"),
+        ("p\0k", ""),
+        ("p", "\0k"),
+        ("p\0", "k"),
+        ("", "p\0k"),
+        ("p\1", "k"),
+        ("p\1a", "k"),
+        ("p\1e", "k"),
+    ]
+    rows = [raw("operation", 1, [key], [1], purgatory=p, operation=key, delay_ms=1) for p, key in said]
+    found = [row for value in packed(*rows)["rows"] for row in unpack(value).to_pylist()]
+    assert len(said) == len({row["watched"] for row in found})
+    assert said == [parted(row["operation"]) for row in found]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"us": 6}, {"keys": ["a", "c"]}, {"keys": ["b", "a"]}, {"levels": [1, 3]}, {"levels": [2, 1]}, {"delay_ms": 8}],
+)
+def test_the_print_of_a_row_tells_it_from_another_and_from_no_double(raw, packed, change):
+    """A row that says the same has the same print, whatever its number; one that says else has another."""
+    row = raw("operation", 5, ["a", "b"], [1, 2], operation="op", delay_ms=9)
+    rows = [row, raw("event", 3, ["a"], [1]), {**row, "seq": 99}, {**row, **change}]
+    marks = [one["mark"] for value in packed(*rows)["rows"] for one in unpack(value).to_pylist() if one["number"] == 0]
+    assert marks[0] == marks[2] != marks[3]

@@ -1,20 +1,27 @@
-"""The report's tables against the same figures counted in plain Python."""
+"""The report's tables against the same figures counted in plain Python, whichever engine goes over the rows."""
 
 import math
+import re
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
-from pyspark.testing import assertDataFrameEqual
 
 from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.journal.records.errors import JournalFormat, JournalMissing
+from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
-from purgatory.pipeline import exact, gen, occupancy, tables
+from purgatory.pipeline import coverage, engines, exact, gen, occupancy, tables
+from purgatory.pipeline.cluster import Cluster
+from purgatory.pipeline.coverage import IncompleteJournal, Run
 from purgatory.pipeline.load import journal_problem, load
-from purgatory.pipeline.report import EmptyJournal, report
+from purgatory.pipeline.local import Local
+from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
 from purgatory.pipeline.walk import Walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -37,10 +44,11 @@ def journal(tmp_path_factory):
     return folder, rows
 
 
-@pytest.fixture(scope="module")
-def walk(spark, journal):
-    """The walk over the journal."""
-    return Walk(spark, str(journal[0]))
+@pytest.fixture(scope="module", params=["local", "spark"])
+def walk(request, journal):
+    """The walk over the journal, by each engine."""
+    folder = [str(journal[0])]
+    return Walk(Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder))
 
 
 @pytest.fixture(scope="module")
@@ -62,35 +70,36 @@ def test_outcomes_are_those_counted(summaries, journal):
     """Operations by purgatory and outcome add up to what the journal holds; so do checks and the wasted ones."""
     found = Counter()
     checks = wasted = 0
-    for row in tables.outcomes(summaries.outcomes).to_pylist():
+    for row in tables.outcomes(summaries["outcomes"]).to_pylist():
         for name in ("immediate", "satisfied", "expired", "cancelled", "forced"):
             found[row["purgatory"], name] += row[name]
         checks, wasted = checks + row["checks"], wasted + row["wasted_checks"]
     expected = Counter((row["purgatory"], row["outcome"]) for row in journal[1])
     assert +expected == +found
-    good = sum(row["outcome"] in ("immediate", "satisfied") for row in journal[1])
-    assert (sum(row["checks"] for row in journal[1]), checks - good) == (checks, wasted)
+    needed = [max(0, row["checks"] - (3 if row["outcome"] == "satisfied" else 2)) for row in journal[1]]
+    assert (sum(row["checks"] for row in journal[1]), sum(needed)) == (checks, wasted)
 
 
-def test_hot_keys_are_those_counted(spark, summaries, journal):
-    """The top keys of a purgatory are the most used ones, in order, with exact counts."""
-    counts = defaultdict(Counter)
+def test_hot_keys_are_those_counted(summaries, journal):
+    """The top keys of a purgatory are the most used ones, in order, with exact counts and shares of its operations."""
+    counts, operations = defaultdict(Counter), Counter()
     for row in journal[1]:
         counts[row["purgatory"]].update(row["keys"])
+        operations[row["purgatory"]] += 1
     expected = [
-        (name, key, n, rank)
-        for name, keys in counts.items()
+        (name, key, n, rank, n / operations[name], pytest.approx(n / (keys.total() / len(keys))))
+        for name, keys in sorted(counts.items())
         for rank, (key, n) in enumerate(sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:3], 1)
     ]
-    schema = "purgatory string, key string, operations long, rank int"
-    found = tables.hot_keys(summaries.keys, 3).select("purgatory", "key", "operations", "rank")
-    assertDataFrameEqual(found, spark.createDataFrame(expected, schema))
+    columns = ("purgatory", "key", "operations", "rank", "share", "skew")
+    found = tables.hot_keys(summaries.keys, operations, top=3).to_pylist()
+    assert expected == [tuple(row[name] for name in columns) for row in found]
 
 
 def test_expiries_that_are_normal_are_not_held_against_a_key(summaries):
     """A type declared to end by its deadline adds no expiries to the hot keys."""
-    found = tables.hot_keys(summaries.keys, expiry_normal=["DelayedProduce", "DelayedFetch", "DelayedJoin"])
-    assert {0} == {row["expired"] for row in found.collect()}
+    found = tables.hot_keys(summaries.keys, {}, expiry_normal=["DelayedProduce", "DelayedFetch", "DelayedJoin"])
+    assert {0} == set(found["expired"].to_pylist())
 
 
 def test_expiries_are_those_counted(summaries, journal):
@@ -102,9 +111,14 @@ def test_expiries_are_those_counted(summaries, journal):
             expected.update((row["type"], key, left - left % WINDOW_US) for key in row["keys"])
     found = {
         (row["type"], row["key"], row["window_us"]): row["expired"]
-        for row in tables.expiries(summaries.keys, 100).collect()
+        for row in tables.expiries(summaries.keys, top=100).to_pylist()
     }
     assert dict(expected) == found
+    under = Counter((row["type"], key) for row in journal[1] for key in row["keys"])
+    for row in tables.expiries(summaries.keys, top=2).to_pylist():
+        assert under[row["type"], row["key"]] == row["operations"]
+        assert sum(n for (*k, _), n in expected.items() if k == [row["type"], row["key"]]) == row["of_key"]
+        assert row["rank"] <= 2
 
 
 def test_percentiles_are_exact(walk, summaries, journal):
@@ -114,21 +128,25 @@ def test_percentiles_are_exact(walk, summaries, journal):
         if row["outcome"] in ("immediate", "satisfied"):
             left = row["created_us"] + row["wait_us"]
             waits[row["purgatory"], left - left % WINDOW_US].append(row["wait_us"] / 1000)
-    wanted = exact.Peaks(summaries.moves, SLOT_US).wanted
-    inside, _ = walk.again(WINDOW_US, exact.wanted_bins(summaries.bins), wanted)
-    rows = exact.latency(summaries.bins, inside)
+    wanted = exact.Peaks(summaries["moves"], SLOT_US).wanted
+    inside, _ = walk.again(WINDOW_US, exact.wanted_bins(summaries["bins"]), wanted)
+    rows = exact.latency(summaries["bins"], inside)
     found = {(r["purgatory"], r["window_us"]): r for r in rows}
     assert waits.keys() == found.keys()
     for group, values in waits.items():
         for name, share in exact.PERCENTILES.items():
             assert math.isclose(np.quantile(values, share), found[group][name], rel_tol=1e-9)
         assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
+    for row in exact.overall(summaries["bins"], inside):
+        values = [value for (name, _), each in waits.items() for value in each if name == row["purgatory"]]
+        for name, share in exact.PERCENTILES.items():
+            assert math.isclose(np.quantile(values, share), row[name], rel_tol=1e-9)
 
 
 def test_area_under_the_occupancy_is_the_sum_of_the_waits(summaries, journal):
     """The time-weighted levels, filled slots included, account for every microsecond waited."""
     found = defaultdict(int)
-    for row in occupancy.occupancy(summaries.slots, SLOT_US).to_pylist():
+    for row in occupancy.occupancy(summaries["slots"], SLOT_US).to_pylist():
         found[row["purgatory"]] += row["area_us"]
     expected = defaultdict(int)
     for row in journal[1]:
@@ -156,45 +174,157 @@ def swept(rows):
 @pytest.mark.parametrize("sortable", [1_000_000, 50], ids=["at once", "cut in between"])
 def test_peaks_are_exact(walk, summaries, journal, sortable):
     """The peak found among a few slots is the one that a sweep over all events finds."""
-    search = exact.Peaks(summaries.moves, SLOT_US, sortable=sortable)
+    search = exact.Peaks(summaries["moves"], SLOT_US, sortable=sortable)
     while search.wanted.slots:
         search.narrow(walk.cut(search.wanted))
     assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in search.found()}
 
 
-def test_a_store_that_only_spark_reaches_gives_the_same_summaries(spark, walk, summaries, journal):
-    """By way of a URL the rows come from Spark's reader, and add up alike."""
-    other = Walk(spark, f"file://{journal[0]}")
-    assert walk.span() == other.span()
-    found = other.summaries(WINDOW_US, SLOT_US, SLOT_US)
-    for part in ("outcomes", "waits", "bins", "slots", "moves"):
-        expected = getattr(summaries, part)
-        order = [(name, "ascending") for name in expected.column_names]
-        assert expected.sort_by(order).equals(getattr(found, part).sort_by(order))
-    assertDataFrameEqual(tables.hot_keys(summaries.keys), tables.hot_keys(found.keys))
-    other.close()
-
-
-def test_a_report_is_a_page_and_tables_and_sets_the_impossible_aside(spark, tmp_path):
-    """Records that can't be true are counted on the page and kept with their reasons; the rest is reported."""
-    table = gen.journal(500, seconds=60)
+def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
+    """In this process, on Spark from a folder, and on Spark from a place that only it reads: byte for byte one page."""
+    table = gen.journal(COUNT, seconds=120)
     bad = table.slice(0, 2)
     words = pa.array(["lost", "satisfied"])
     bad = bad.set_column(bad.schema.get_field_index("outcome"), "outcome", words)
     late = pa.array([None, bad.column("created")[1]], bad.schema.field("created").type)
     bad = bad.set_column(bad.schema.get_field_index("finished"), "finished", late)
-    gen.write(tmp_path / "journal", pa.concat_tables([table, bad.cast(table.schema)]), JOURNAL, files=1)
-    path = report(spark, str(tmp_path / "journal"), str(tmp_path / "out"), quiet=True)
+    journal = tmp_path / "journal"
+    gen.write(journal, pa.concat_tables([table, bad.cast(table.schema)]), JOURNAL, files=3)
+    made = datetime(2026, 1, 2, tzinfo=UTC)
+    engines = {
+        "local": Local([str(journal)]),
+        "spark": Cluster(spark, [str(journal)]),
+        "store": Cluster(spark, [f"file://{journal}"]),
+    }
+    pages, found = {}, {}
+    for name, engine in engines.items():
+        path = report(engine, tmp_path / name, Wishes(quiet=True, made=made))
+        pages[name] = path.read_text(encoding="utf-8")
+        found[name] = {each.name: pq.read_table(each) for each in (tmp_path / name / "tables").iterdir()}
+    assert 1 == len(set(pages.values()))
+    assert found["local"].keys() == found["spark"].keys()
+    assert all(each.equals(found["spark"][name]) for name, each in found["local"].items())
+    assert all(each.equals(found["store"][name]) for name, each in found["local"].items())
+    assert all(len(each) for each in found["local"].values())
+    assert ["unknown outcome"] == found["local"]["quarantine"]["reason"].to_pylist()
+    # Of the two at the end, one can be true.
+    assert COUNT + 1 == sum(found["local"]["outcomes"]["operations"].to_pylist())
+    assert "timestamp" == dict(spark.read.parquet(str(tmp_path / "spark" / "tables" / "outcomes")).dtypes)["window"]
+
+
+@pytest.fixture
+def engine(request, spark):
+    """Makes an engine of either kind."""
+    return {"local": Local, "spark": lambda journals: Cluster(spark, journals)}[request.param]
+
+
+both = pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)
+
+
+@both
+def test_rows_that_are_missing_are_named(engine, tmp_path):
+    """A segment that is gone from the middle is a failure that names its rows; allowed, it is said on the page."""
+    journal = tmp_path / "journal"
+    gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
+    sorted(journal.glob("*.parquet"))[1].unlink()
+    with pytest.raises(IncompleteJournal, match="300 rows missing, 300 to 599: no segment has them") as caught:
+        report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
+    assert [(300, 599)] == [(gap.first, gap.last) for gap in caught.value.gaps]
+    path = report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True, allow_gaps=True))
     text = path.read_text(encoding="utf-8")
-    assert "What stands out" in text
-    reasons = spark.read.parquet(str(tmp_path / "out" / "tables" / "quarantine")).select("reason").collect()
-    assert {"unknown outcome"} == {row["reason"] for row in reasons}
-    tables = {path.name: spark.read.parquet(str(path)) for path in (tmp_path / "out" / "tables").iterdir()}
-    names = {"outcomes", "latency", "hot_keys", "expiries", "occupancy", "peaks", "survival", "advice", "quarantine"}
-    assert names == set(tables)
-    assert tables["outcomes"].groupBy().sum("operations").first()[0] == 501  # of the two at the end, one can be true
-    assert all(frame.count() for frame in tables.values())
-    assert "timestamp" == dict(tables["outcomes"].dtypes)["window"]
+    assert "Records are missing" in text
+    assert "300 rows missing, 300 to 599" in text
+    assert "600 records were read" in text
+    assert "Nothing is missing" not in text
+
+
+@both
+@pytest.mark.parametrize("keep", [0, 40, -200])
+def test_a_damaged_segment_is_named(engine, tmp_path, keep):
+    """Empty, cut short: one line says which file it is; allowed, the rest is reported on."""
+    journal = tmp_path / "journal"
+    gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
+    segment = sorted(journal.glob("*.parquet"))[1]
+    segment.write_bytes(segment.read_bytes()[:keep])
+    with pytest.raises(JournalError, match=f"^{segment.name} is damaged or cut short") as caught:
+        report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
+    assert 1 == len(str(caught.value).splitlines())
+    path = report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True, allow_gaps=True))
+    text = path.read_text(encoding="utf-8")
+    assert f"{segment.name} is damaged or cut short" in text
+    assert "600 records were read" in text
+
+
+def test_a_worker_that_does_not_see_the_folder_says_so(spark, tmp_path):
+    """Where the folder is gone when the tasks come to it, as it is on a worker without it, that is an error."""
+    gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
+    cluster = Cluster(spark, [str(tmp_path / "journal")])
+    (tmp_path / "journal").rename(tmp_path / "elsewhere")
+    for allow_gaps in (False, True):
+        with pytest.raises(JournalError, match="a worker on .* doesn't see it: no journal in"):
+            report(cluster, tmp_path / "out", Wishes(quiet=True, allow_gaps=allow_gaps))
+
+
+def test_rows_read_twice_are_an_error():
+    """What two tasks both saw is as wrong as what none did."""
+    runs = [Run(0, 0, 99), Run(0, 50, 149)]
+    (gap,) = coverage.gaps([Run(0, 0, 149)], runs, ["s3a://journal"])
+    assert (50, 99, True) == (gap.first, gap.last, gap.doubled)
+
+
+@both
+def test_a_fleet_is_one_report(engine, tmp_path):
+    """Journals of several processes, each in its folder, are reported on together, and by instance."""
+    table = gen.journal(600, seconds=60)
+    place = table.schema.get_field_index("instance")
+    for number in range(2):
+        own = table.slice(number * 200, 400)
+        own = own.set_column(place, table.schema.field("instance"), pa.array([f"node-{number}"] * 400))
+        gen.write(tmp_path / "fleet" / f"node-{number}", own, JOURNAL, files=2)
+    (tmp_path / "fleet" / "logs").mkdir()
+    together = engine([str(tmp_path / "fleet")])
+    assert ["node-0", "node-1"] == [Path(name).name for name in together.journals]
+    path = report(together, tmp_path / "out", Wishes(quiet=True))
+    text = path.read_text(encoding="utf-8")
+    assert "800 delayed operations" in text
+    assert "By instance" in text
+    found = pq.read_table(tmp_path / "out" / "tables" / "instances").to_pylist()
+    assert {"node-0": 400, "node-1": 400} == {
+        name: sum(row["operations"] for row in found if row["instance"] == name) for name in ("node-0", "node-1")
+    }
+
+
+def test_a_report_is_compared_with_an_earlier_one(tmp_path):
+    """What expires more often than it did is a finding, and both reports' figures stand side by side."""
+    table = gen.journal(COUNT, seconds=120)
+    place = table.schema.get_field_index("outcome")
+    worse = pc.if_else(pa.array(np.arange(COUNT) % 3 == 0), "expired", table["outcome"])
+    gen.write(tmp_path / "before", table, JOURNAL, files=1)
+    gen.write(tmp_path / "after", table.set_column(place, "outcome", worse), JOURNAL, files=1)
+    report(Local([str(tmp_path / "before")]), tmp_path / "first", Wishes(quiet=True))
+    path = report(Local([str(tmp_path / "after")]), tmp_path / "second", Wishes(quiet=True, against=tmp_path / "first"))
+    text = path.read_text(encoding="utf-8")
+    assert "What has changed" in text
+    share = sum(row == "expired" for row in table["outcome"].to_pylist()) / COUNT
+    assert re.search(r"<h3>Changes</h3>.*?<b>DelayedProduce</b> [\d.]+% expire; it was", text)
+    assert 0 < share < 0.1
+    with pytest.raises(NoReport, match="nowhere"):
+        report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "nowhere"))
+
+
+def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
+    """Small journals are gone over in this process; a place that only Spark reads is refused there."""
+    gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
+    assert "local" == engines.engine_for([str(tmp_path)]).name
+    with pytest.raises(ValueError, match="only Spark reads s3a://bucket"):
+        engines.engine_for(["s3a://bucket/journal"], "local")
+
+
+def test_a_journal_larger_than_that_goes_to_spark(spark, tmp_path, monkeypatch):
+    """What is too much for this process is Spark's."""
+    gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
+    monkeypatch.setattr(engines, "MOST_LOCAL", 49)
+    assert "spark" == engines.engine_for([str(tmp_path)]).name
 
 
 def test_open_segments_are_read_too(spark, tmp_path):
@@ -212,26 +342,29 @@ def test_open_segments_are_read_too(spark, tmp_path):
     assert [(0, None), (1, None)] == sorted(tuple(row) for row in found)
 
 
-def test_a_folder_without_a_journal_is_refused(spark, tmp_path):
+@both
+def test_a_folder_without_a_journal_is_refused(engine, tmp_path):
     """No folder, no report: the error names the folder; a trace is refused as such."""
     with pytest.raises(JournalMissing, match="nowhere"):
-        report(spark, str(tmp_path / "nowhere"), str(tmp_path / "out"), quiet=True)
+        report(engine([str(tmp_path / "nowhere")]), tmp_path / "out", Wishes(quiet=True))
     gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
     with pytest.raises(JournalFormat, match="holds a trace"):
-        report(spark, str(tmp_path / "trace"), str(tmp_path / "out"), quiet=True)
+        report(engine([str(tmp_path / "trace")]), tmp_path / "out", Wishes(quiet=True))
 
 
-def test_a_journal_that_has_only_begun_is_refused(spark, tmp_path):
+@both
+def test_a_journal_that_has_only_begun_is_refused(engine, tmp_path):
     """An open segment without a whole frame holds nothing to report on."""
     (tmp_path / open_name(0)).write_bytes(b"PURJ")
     with pytest.raises(EmptyJournal):
-        report(spark, str(tmp_path), str(tmp_path / "out"), quiet=True)
+        report(engine([str(tmp_path)]), tmp_path / "out", Wishes(quiet=True))
 
 
-def test_a_journal_without_a_true_record_is_refused(spark, tmp_path):
+@both
+def test_a_journal_without_a_true_record_is_refused(engine, tmp_path):
     """Nothing to report on is an error with the folder's name, not an empty page."""
     table = gen.journal(5).slice(0, 1)
     table = table.set_column(table.schema.get_field_index("outcome"), "outcome", pa.array(["lost"]))
     gen.write(tmp_path / "false", table, JOURNAL, files=1)
     with pytest.raises(EmptyJournal, match="false"):
-        report(spark, str(tmp_path / "false"), str(tmp_path / "out"), quiet=True)
+        report(engine([str(tmp_path / "false")]), tmp_path / "out", Wishes(quiet=True))

@@ -123,7 +123,8 @@ def test_whatif_of_a_trace_is_exact(source, tmp_path, brute, trace_rows):
         changed = brute([{**row, "delay_ms": timeout} for row in rows])
         assert sum(outcome == "expired" for outcome, _ in changed.values()) == found[timeout]
     choice = json.loads((tmp_path / "out" / "choice.json").read_text())
-    assert {"timeout_ms", "tick_ms", "wheel_size", "purge_interval", "shards"} == set(choice)
+    settings = {"timeout_ms", "tick_ms", "wheel_size", "purge_interval", "shards"}
+    assert settings == {each["setting"] for each in choice}
     assert "What it would choose" in page.read_text()
 
 
@@ -135,9 +136,12 @@ def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(source, tm
     grid = Grid(timeouts_ms=(1, 10 * longest), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
     page = whatif(source, str(tmp_path / "out"), grid, journal=str(tmp_path / "journal"))
     tables = tmp_path / "out" / "tables"
-    by_timeout = {r["timeout_ms"]: r for r in source.read.parquet(str(tables / "timeouts")).collect()}
-    assert 0 < by_timeout[1]["expiry_share"] < 1
-    assert (500, None) == (by_timeout[10 * longest]["operations"], by_timeout[10 * longest]["expiry_share"])
+    by_timeout = {(r["type"], r["timeout_ms"]): r for r in source.read.parquet(str(tables / "timeouts")).collect()}
+    assert 0 < by_timeout["DelayedFetch", 1]["expiry_share"] < 1
+    unknown = [row for (_, timeout), row in by_timeout.items() if timeout == 10 * longest]
+    assert (500, {None}) == (sum(row["operations"] for row in unknown), {row["expiry_share"] for row in unknown})
+    choice = json.loads((tmp_path / "out" / "choice.json").read_text())
+    assert {"produce", "fetch", "rebalance"} == {each["of"] for each in choice if each["setting"] == "purge_interval"}
     assert [500] == [row["operations"] for row in source.read.parquet(str(tables / "wheels")).collect()]
     assert "What it would choose" in page.read_text()
 

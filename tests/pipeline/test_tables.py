@@ -30,7 +30,7 @@ def sums():
     """The sums of one outcome, by which the table of outcomes is made."""
 
     def sums(outcome, operations, **other):
-        blank = {"checks": 0, "errors": 0, "waited_us": 0, "delay_ms": 0, "watches": 0}
+        blank = {"checks": 0, "wasted_checks": 0, "errors": 0, "waited_us": 0, "delay_ms": 0, "shortest_ms": 0}
         group = {"window_us": 1_000_000, "purgatory": "p", "type": "t"}
         return {**group, "outcome": outcome, "operations": operations, **blank, **other}
 
@@ -128,21 +128,16 @@ def test_where_nobody_ever_waited_the_tables_are_empty_and_have_their_columns():
 
 def test_outcomes_stand_side_by_side(sums):
     """One row for a window, purgatory and type: a column for each outcome, the expired as a share."""
-    counts = [sums("satisfied", 6, checks=10, waited_us=30), sums("expired", 2, checks=4, waited_us=70, errors=1)]
+    counts = [
+        sums("satisfied", 6, checks=10, waited_us=30, delay_ms=500, shortest_ms=500),
+        sums("expired", 2, checks=4, wasted_checks=3, waited_us=70, errors=1, delay_ms=90, shortest_ms=20),
+    ]
     (found,) = tables.outcomes(pa.Table.from_pylist(counts)).to_pylist()
     assert (8, 6, 2, 0) == tuple(found[name] for name in ("operations", "satisfied", "expired", "forced"))
     assert (0.25, 100, 1) == (found["expiry_share"], found["waited_us"], found["errors"])
-    assert (14, 8) == (found["checks"], found["wasted_checks"])
+    assert (14, 3) == (found["checks"], found["wasted_checks"])
+    assert (500, 20) == (found["delay_ms"], found["shortest_ms"])
     assert 1 == found["window"].timestamp()
-
-
-@pytest.mark.parametrize(
-    ("outcome", "debt"), [("immediate", 0), ("cancelled", 0), ("satisfied", 6), ("expired", 9), ("forced", 9)]
-)
-def test_purge_debt_is_what_completed_operations_leave_under_keys(sums, outcome, debt):
-    """Three operations on three keys each: none watched, one key of each was checked, or none was."""
-    (found,) = tables.outcomes(pa.Table.from_pylist([sums(outcome, 3, watches=9)])).to_pylist()
-    assert debt == found["purge_debt"]
 
 
 def test_a_table_written_anew_replaces_what_was_there(tmp_path):

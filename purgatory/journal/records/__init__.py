@@ -1,4 +1,4 @@
-"""What a journal and a trace say: the record format, version 1.
+"""What a journal and a trace say: the record format, version 2.
 
 This module is the whole of what a reader has to know. It imports nothing that lives (no purgatory, no
 timer), so that the pipeline, and anybody else's tool, can depend on the format without depending on the
@@ -9,12 +9,23 @@ operation with what it waits for (a level on each of several keys), and an event
 level). A journal says what happened; from a trace one can compute what would have happened under another
 timeout, exactly.
 
+*Identity.* A key is a purgatory's name and a label; two keys that the library tells apart have two labels, and the
+same label in two purgatories is two keys. An operation is a purgatory's name and a name of its own, for as long as it
+is open. A trace's row that has the name of an operation which is open at that row's instant can't be true, unless it
+is that operation's own row once more (the same instant, keys, levels and delay), which says nothing new. Once
+answered, from the instant of the answer on, the name may be used for another one; not at the instant of its own
+arrival, though. Of two rows at one instant that with the lower sequence number came first.
+
 Instants are microseconds since the epoch. A record's two instants come from one monotonic clock shifted by
 one constant, so their difference is a true wait even when the wall clock is being corrected.
 
 Evolution: a reader ignores the columns that it doesn't know and gives a missing one its default, so a
 column may be added without a new version. A changed meaning needs a new version, and a reader refuses a
-version it doesn't know.
+version it doesn't know. Versions:
+
+1. Events name no purgatory, so a trace's keys are of all purgatories together. A reader takes the rows of a trace as
+   those of one purgatory without a name (`one_purgatory`). Labels of different keys may be alike.
+2. Events name their purgatory; labels are injective.
 """
 
 from __future__ import annotations
@@ -23,7 +34,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 Kind: TypeAlias = Literal["text", "texts", "int", "ints", "instant"]
 
@@ -82,10 +93,19 @@ TRACE: Final = Schema(
         Field("ts", "instant", 0),
         Field("delay_ms", "int", 0),
         Field("levels", "ints", ()),
+        Field("type", "text", ""),
     ),
 )
 
 SCHEMAS: Final = {schema.name: schema for schema in (JOURNAL, TRACE)}
+
+
+def one_purgatory(schema: Schema, version: int) -> bool:
+    """Whether rows of that version name no purgatory that means anything: a trace's before version 2."""
+    return schema is TRACE and version < _EVENTS_NAME_THEIRS
+
+
+_EVENTS_NAME_THEIRS: Final = 2
 
 OPERATION: Final = "operation"
 EVENT: Final = "event"
@@ -130,6 +150,8 @@ class TraceRow:
     ts: int
     delay_ms: int
     levels: tuple[int, ...]
+    type: str = ""
+    """The operation's class; an event has none."""
 
 
 ROWS: Final[dict[str, type[Record | TraceRow]]] = {"journal": Record, "trace": TraceRow}

@@ -35,6 +35,15 @@ class JournalFormat(JournalError, ValueError):
     """The folder or file holds something this reader doesn't understand."""
 
 
+class JournalDamaged(JournalFormat):
+    """A file can't be read, or doesn't hold what was written to it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} is damaged or cut short, and can't be read: {reason}")
+        self.name = name
+        self.reason = reason
+
+
 class JournalMissing(JournalError, FileNotFoundError):
     """There is no journal where one was looked for."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from purgatory.journal.records.errors import JournalMissing
+from purgatory.journal.records.errors import JournalFormat, JournalMissing
 from purgatory.journal.records.frames import Batch, decode, scan
 
 if TYPE_CHECKING:
@@ -77,6 +77,27 @@ def batches(path: Path, after: int = -1) -> Iterator[Batch]:
     for frame in scan(data):
         if frame.last > after:
             yield decode(data, frame)
+
+
+def check_kind(folder: Path, schema: Schema) -> None:
+    """Refuse a folder of the other kind.
+
+    Raises:
+        JournalMissing: there is no segment in it.
+        JournalFormat: it holds the other kind.
+    """
+    segments = list_segments(folder)
+    if not segments:
+        raise JournalMissing(folder)
+    for segment in segments:
+        if segment.is_open:
+            first = next(batches(segment.path), None)
+            found = schema.name if first is None else first.schema.name
+        else:
+            found = segment.path.name.lstrip("_").partition("-")[0]
+        if found != schema.name:
+            message = f"{folder} holds a {found}, not a {schema.name}"
+            raise JournalFormat(message)
 
 
 def tip(folder: Path) -> dict[str, int]:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow
+from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow, one_purgatory
 from purgatory.journal.records.errors import JournalFormat
 
 if TYPE_CHECKING:
@@ -184,15 +184,24 @@ def scan(data: bytes, start: int = 0) -> Iterator[Frame]:
         start = frame.end
 
 
+def check_version(version: int) -> None:
+    """Refuse what a newer program wrote.
+
+    Raises:
+        JournalFormat: the version is one that this reader doesn't know.
+    """
+    if version > VERSION:
+        message = f"record format version {version}, this reader knows up to {VERSION}: upgrade the reader"
+        raise JournalFormat(message)
+
+
 def decode(data: bytes, frame: Frame) -> Batch:
     """The rows of a frame.
 
     Raises:
         JournalFormat: its version or its schema is one that this reader doesn't know.
     """
-    if frame.version > VERSION:
-        message = f"record format version {frame.version}, this reader knows up to {VERSION}: upgrade the reader"
-        raise JournalFormat(message)
+    check_version(frame.version)
     at = frame.start + HEAD_BYTES
     (length,) = _LENGTH.unpack_from(data, at)
     at += _LENGTH.size
@@ -212,7 +221,11 @@ def decode(data: bytes, frame: Frame) -> Batch:
         columns[name] = column
         at += size
     index = columns.pop("")
-    return Batch(schema, frame.first, header["epoch_ns"], _known(schema, header), index, columns)
+    groups = _known(schema, header)
+    if one_purgatory(schema, frame.version):
+        place = [field.name for field in schema.texts].index("purgatory")
+        groups = [[*group[:place], "", *group[place + 1 :]] for group in groups]
+    return Batch(schema, frame.first, header["epoch_ns"], groups, index, columns)
 
 
 def _known(schema: Schema, header: dict[str, Any]) -> list[list[Any]]:

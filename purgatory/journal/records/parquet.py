@@ -1,6 +1,7 @@
 """The sealed form: Parquet, where pyarrow is installed. The only module of the journal that knows Arrow.
 
-A sealed record takes some 13 bytes instead of some 50, every tool reads it, and Spark reads it in the JVM.
+A sealed record takes some 13 bytes instead of some 50, every tool reads it, and Spark reads it in the JVM. Each page
+has a checksum, which every reading verifies; the version is in the file's metadata.
 pyarrow is imported inside the functions: the core install doesn't have it.
 """
 
@@ -8,18 +9,22 @@ from __future__ import annotations
 
 import os
 from array import array
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory.journal.records import ROWS, VERSION, Record, Schema, TraceRow
+from purgatory.journal.records import ROWS, VERSION, Record, Schema, TraceRow, one_purgatory
+from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import Segment, batches, list_segments
+from purgatory.journal.records.frames import check_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from purgatory.journal.records.frames import Batch
 
@@ -88,13 +93,48 @@ def _buffer(values: array[int], kind: Any) -> Any:
 def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
     """Write frames to a Parquet file and make it durable."""
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
 
     table = pa.Table.from_batches((to_arrow(batch) for batch in frames), arrow_schema(schema))
     with path.open("wb") as file:
-        pq.write_table(table, file, compression="zstd", row_group_size=1 << 18, coerce_timestamps="us")
+        write_table(table, file)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_table(table: pa.Table, file: Any) -> None:
+    """A table of a schema's columns as a sealed segment: compressed, each page with its checksum."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    pq.write_table(
+        table, file, compression="zstd", row_group_size=1 << 18, coerce_timestamps="us", write_page_checksum=True
+    )
+
+
+@contextmanager
+def opened(path: Path, words: Sequence[str] = ()) -> Iterator[tuple[pq.ParquetFile, int]]:
+    """A sealed file and the version it was written in.
+
+    Raises:
+        JournalDamaged: it can't be read, or a page's checksum is wrong.
+        JournalFormat: it is of a version that this reader doesn't know.
+    """
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        with pq.ParquetFile(path, read_dictionary=list(words), page_checksum_verification=True) as file:
+            # Every writer of ours says its version; a file that says none was rewritten by somebody: taken as new.
+            version = int((file.schema_arrow.metadata or {}).get(b"purgatory.version", VERSION))
+            check_version(version)
+            yield file, version
+    except JournalDamaged:
+        raise
+    except JournalError as error:
+        message = f"{path.name}: {error}"
+        raise JournalFormat(message) from error
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
 
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
@@ -130,13 +170,14 @@ def read_arrow(
     `columns` are all by default; `words` are text columns that are to come dictionary-encoded.
     """
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
 
     whole = arrow_schema(schema)
     target = pa.schema([whole.field(name) for name in columns or whole.names], whole.metadata)
     defaults = {field.name: field.default for field in schema.fields}
-    with pq.ParquetFile(path, read_dictionary=list(words)) as file:
+    with opened(path, words) as (file, version):
         known = [name for name in target.names if name in file.schema_arrow.names]
+        if one_purgatory(schema, version) and "purgatory" in known:
+            known.remove("purgatory")  # what is missing is given its default, which is no name
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
         for batch in file.iter_batches(batch_size=1 << 17, row_groups=groups, columns=known) if groups else ():
             if batch.schema.equals(target):
@@ -169,11 +210,19 @@ def read_range(
     *,
     columns: Sequence[str] | None = None,
     words: Sequence[str] = (),
+    damaged: list[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now.
 
-    `columns` (the sequence number among them) and `words` are those of `read_arrow`.
+    `columns` (the sequence number among them) and `words` are those of `read_arrow`. Where a list is given for it, what
+    is damaged is noted there and stepped over.
+
+    Raises:
+        JournalMissing: there is no segment: on a cluster, this worker doesn't see the folder.
+        JournalFormat: a segment can't be read.
     """
+    if not list_segments(folder):
+        raise JournalMissing(folder)
     progress = True
     while progress:  # again after a segment vanished under us: it was sealed (its rows are in a new file) or deleted
         progress = False
@@ -187,6 +236,11 @@ def read_range(
             except FileNotFoundError:
                 progress = True
                 break
+            except JournalDamaged as error:
+                if damaged is None:
+                    raise
+                if str(error) not in damaged:
+                    damaged.append(str(error))
 
 
 def _segment_range(

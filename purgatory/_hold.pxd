@@ -1,5 +1,0 @@
-# C types for the compiled core.
-
-
-cdef class SharedHold:
-    cdef public object lock

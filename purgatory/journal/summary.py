@@ -1,0 +1,246 @@
+"""A quick look at a journal, on the base install: how operations ended, how long they waited, on which keys.
+
+    var/journal: 12,345 records of 20 minutes, 2026-11-21 10:00:00 to 10:20:00 UTC
+
+    purgatory  type   records  immediate  satisfied  expired  cancelled  forced  errors  checks  p50 ms  p95 ms ...
+    fetch      Fetch   10,000      0.0 %     98.1 %    1.9 %      0.0 %   0.0 %       0     2.3    12.0    80.5 ...
+
+    key       records
+    orders-0    5,000  40.5 %
+
+One pass over the rows, a million in some ten seconds. Waits are kept, eight bytes each, so that percentiles are exact:
+the smallest wait that so many of a hundred don't exceed, of the operations that waited (all but the immediate ones).
+Keys are counted exactly up to :data:`MOST_KEYS` different ones; when there are more, the rarer half is forgotten, and
+counts are then a lower bound, which is said.
+
+What can be read: a journal's folder; one of its files; the JSON lines that ``purgatory journal tail`` prints, from a
+file or, as ``-``, from the standard input. Sealed segments in Parquet need pyarrow; all the rest needs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from purgatory.journal._reader import read
+from purgatory.journal.records import JOURNAL, OUTCOMES, SCHEMAS, Record, TraceRow
+from purgatory.journal.records import parquet as _parquet
+from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
+from purgatory.journal.records.folder import batches
+
+__all__ = ["KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize"]
+
+#: How many different keys are counted before the rarer half of them is forgotten.
+MOST_KEYS: Final = 1_000_000
+PERCENTILES: Final = (50, 95, 99, 100)
+
+_NAMES: Final = frozenset(field.name for field in attrs.fields(Record))
+
+
+@attrs.frozen
+class KindSummary:
+    """The operations of one type in one purgatory.
+
+    Attributes:
+        outcomes: records by outcome; every outcome is there.
+        errors: records whose hooks raised something.
+        checks: calls of ``try_complete`` a record, on average.
+        wait_us: waits in microseconds by percentile, 100 being the longest; empty if none waited.
+    """
+
+    purgatory: str
+    type: str
+    records: int
+    outcomes: dict[str, int]
+    errors: int
+    checks: float
+    wait_us: dict[int, int]
+
+
+@attrs.frozen
+class Summary:
+    """What a journal says.
+
+    Attributes:
+        records: how many operations.
+        first_us: when the earliest of them was parked, in microseconds since the epoch; None if there are none.
+        last_us: when the latest of them left.
+        kinds: by purgatory and type, those with most records first.
+        keys: the keys with most records, and how many.
+        keys_exact: whether ``keys`` are exact, and not lower bounds.
+    """
+
+    records: int
+    first_us: int | None
+    last_us: int | None
+    kinds: tuple[KindSummary, ...]
+    keys: tuple[tuple[str, int], ...]
+    keys_exact: bool
+
+
+class _Kind:
+    """What is gathered of one type in one purgatory."""
+
+    __slots__ = ("checks", "errors", "outcomes", "waits")
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.errors = self.checks = 0
+        self.waits = array("q")
+
+
+def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST_KEYS) -> Summary:
+    """Summarise records; ``top`` is how many keys are named."""
+    kinds: dict[tuple[str, str], _Kind] = {}
+    keys: defaultdict[str, int] = defaultdict(int)  # Counter.update took half of the pass
+    exact = True
+    first: int | None = None
+    last: int | None = None
+    for record in records:
+        kind = kinds.get((record.purgatory, record.type))
+        if kind is None:
+            kind = kinds[record.purgatory, record.type] = _Kind()
+        kind.outcomes[record.outcome] += 1
+        kind.checks += record.checks
+        kind.errors += record.error is not None
+        if record.outcome != "immediate":
+            kind.waits.append(record.waited_us)
+        if first is None or record.created < first:
+            first = record.created
+        if last is None or record.finished > last:
+            last = record.finished
+        for key in record.keys:
+            keys[key] += 1
+        if len(keys) > most_keys:
+            keys = defaultdict(int, Counter(keys).most_common(most_keys // 2))
+            exact = False
+    found = [_settled(*name, kind) for name, kind in kinds.items()]
+    found.sort(key=lambda kind: (-kind.records, kind.purgatory, kind.type))
+    hottest = sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:top]
+    return Summary(sum(kind.records for kind in found), first, last, tuple(found), tuple(hottest), exact)
+
+
+def _settled(purgatory: str, name: str, kind: _Kind) -> KindSummary:
+    records = kind.outcomes.total()
+    waits = sorted(kind.waits)
+    return KindSummary(
+        purgatory=purgatory,
+        type=name,
+        records=records,
+        outcomes={outcome: kind.outcomes[outcome] for outcome in (*OUTCOMES, *kind.outcomes.keys() - set(OUTCOMES))},
+        errors=kind.errors,
+        checks=kind.checks / records,
+        wait_us={percent: waits[-(-len(waits) * percent // 100) - 1] for percent in PERCENTILES} if waits else {},
+    )
+
+
+def records_of(source: str | Path) -> Iterator[Record]:
+    """The records of a folder, of one of its files, of a file of JSON lines, or (``-``) of the standard input.
+
+    Raises:
+        JournalMissing: there is nothing there.
+        JournalFormat: it is no journal.
+        ModuleNotFoundError: it is in Parquet, and pyarrow isn't installed.
+    """
+    for row in _rows_of(source):
+        if isinstance(row, TraceRow):
+            message = f"{source} is a trace, which says what operations wait for and not how they ended: rehearse it"
+            raise JournalFormat(message)
+        yield row
+
+
+def _rows_of(source: str | Path) -> Iterator[Record | TraceRow]:
+    if str(source) == "-":
+        yield from _from_json(sys.stdin, "the standard input")
+        return
+    path = Path(source)
+    if path.is_dir():
+        yield from read(path)
+    elif not path.exists():
+        raise JournalMissing(path)
+    elif path.suffix == ".parquet":
+        try:
+            yield from _parquet.read(path, SCHEMAS.get(path.name.partition("-")[0], JOURNAL))
+        except (ValueError, KeyError) as error:
+            raise JournalFormat(f"{path} is no sealed segment of a journal: {error}") from error
+    elif path.suffix == ".frames":
+        for batch in batches(path):
+            yield from batch.rows()
+    else:
+        with path.open(encoding="utf-8") as lines:
+            yield from _from_json(lines, str(path))
+
+
+def _from_json(lines: Iterable[str], name: str) -> Iterator[Record]:
+    """Records as ``purgatory journal tail`` prints them; columns that this reader doesn't know are left out."""
+    number = 1
+    try:
+        for line in lines:
+            if line.strip():
+                values = {key: value for key, value in json.loads(line).items() if key in _NAMES}
+                yield Record(**{**values, "keys": tuple(values["keys"])})
+            number += 1
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        message = f"{name}, line {number}: no record as `purgatory journal tail` prints it ({error!r})"
+        raise JournalFormat(message) from error
+
+
+def as_text(summary: Summary, source: str) -> str:
+    """The summary for people."""
+    if summary.first_us is None or summary.last_us is None:
+        raise JournalError(f"{source} holds no record")
+    length = _length((summary.last_us - summary.first_us) / 1e6)
+    begin, end = (_instant(us) for us in (summary.first_us, summary.last_us))
+    lines = [f"{source}: {summary.records:,} records of {length}, {begin} to {end} UTC", ""]
+    head = ["purgatory", "type", "records", *OUTCOMES, "errors", "checks"]
+    head += [f"p{percent} ms" if percent < 100 else "longest ms" for percent in PERCENTILES]  # noqa: PLR2004
+    rows = [head]
+    for kind in summary.kinds:
+        outcomes = [_percent(kind.outcomes[outcome], kind.records) for outcome in OUTCOMES]
+        waits = [f"{kind.wait_us[p] / 1000:,.1f}" if kind.wait_us else "-" for p in PERCENTILES]
+        row = [kind.purgatory, kind.type, f"{kind.records:,}", *outcomes, f"{kind.errors:,}", f"{kind.checks:.1f}"]
+        rows.append(row + waits)
+    lines += [*_table(rows, left=2), ""]
+    rows = [["key", "records" if summary.keys_exact else "records, at least", ""]]
+    rows += [[key, f"{count:,}", _percent(count, summary.records)] for key, count in summary.keys]
+    return "\n".join([*lines, *_table(rows, left=1)]) + "\n"
+
+
+def as_json(summary: Summary) -> str:
+    """The summary for programs: one line of JSON."""
+    values: dict[str, Any] = attrs.asdict(summary)
+    return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %"
+
+
+def _instant(us: int) -> str:
+    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _length(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} seconds"

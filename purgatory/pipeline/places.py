@@ -1,0 +1,127 @@
+"""Folders wherever Spark reads and writes: a disk, HDFS, an object store. Asked of Hadoop, as Spark itself does.
+
+A place that can't be written is found out before the work, not after it: `writable` makes the folder, and a file in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class PlaceUnusable(ValueError):
+    """A place that this session can't read or write."""
+
+    def __init__(self, place: str, why: str) -> None:
+        self.place = place
+        super().__init__(f"{place} can't be used: {why}")
+
+
+class NoConnect(ValueError):
+    """What was asked for needs a session in this process's JVM."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} doesn't run through Spark Connect: it needs a classic session (--master, spark-submit), "
+            "since it asks the JVM for places and settings"
+        )
+
+
+def classic(spark: SparkSession, what: str) -> None:
+    """Refuse a session of Spark Connect.
+
+    Raises:
+        NoConnect: it is one.
+    """
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise NoConnect(what)
+
+
+class PlaceMissing(ValueError):
+    """A folder that isn't there."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        super().__init__(f"{place} doesn't exist")
+
+
+def readable(spark: SparkSession, place: str) -> None:
+    """See to it that there is something to read.
+
+    Raises:
+        PlaceMissing: there is nothing.
+        PlaceUnusable: this session can't look.
+    """
+    try:
+        if not exists(spark, place):
+            raise PlaceMissing(place)
+    except Py4JJavaError as error:
+        raise PlaceUnusable(place, _first_line(error)) from None
+
+
+def writable(spark: SparkSession, place: str) -> None:
+    """See to it that a folder exists and can be written.
+
+    Raises:
+        PlaceUnusable: it can't.
+    """
+    try:
+        system, folder = _at(spark, place)
+        if not system.mkdirs(folder):
+            raise PlaceUnusable(place, "the folder can't be made")
+        probe = _path(spark, f"{place}/.writable-{uuid4().hex}")
+        system.create(probe).close()
+        system.delete(probe, False)
+    except Py4JJavaError as error:
+        raise PlaceUnusable(place, _first_line(error)) from None
+
+
+def exists(spark: SparkSession, place: str) -> bool:
+    """Whether there is a file or folder."""
+    system, path = _at(spark, place)
+    return bool(system.exists(path))
+
+
+def read(spark: SparkSession, place: str) -> str | None:
+    """A small file's text; None if there is none."""
+    system, path = _at(spark, place)
+    if not system.exists(path):
+        return None
+    stream = system.open(path)
+    try:
+        return bytes(stream.readAllBytes()).decode()
+    finally:
+        stream.close()
+
+
+def write(spark: SparkSession, place: str, text: str) -> None:
+    """A small file, in place whole or not at all."""
+    system, path = _at(spark, place)
+    aside = _path(spark, f"{place}.{uuid4().hex}.tmp")
+    stream = system.create(aside)
+    try:
+        stream.write(bytearray(text.encode()))
+    finally:
+        stream.close()
+    if not system.rename(aside, path):
+        system.delete(aside, False)
+        raise PlaceUnusable(place, "there is one already")
+
+
+def _path(spark: SparkSession, place: str) -> Any:
+    jvm: Any = spark._jvm  # noqa: SLF001  # Hadoop's file systems are the JVM's alone
+    return jvm.org.apache.hadoop.fs.Path(place)
+
+
+def _at(spark: SparkSession, place: str) -> tuple[Any, Any]:
+    path = _path(spark, place)
+    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path  # noqa: SLF001
+
+
+def _first_line(error: Py4JJavaError) -> str:
+    return str(error.java_exception.toString()).splitlines()[0]

@@ -1,0 +1,230 @@
+"""A sorted collection that is kept in packed pieces, so that touching an entry costs a piece, not the collection.
+
+A bucket of the stream may hold a hundred thousand entries. As one value it would be read and written whole for each
+row that arrives; as a value for each entry it would be a round trip to the JVM each. So the entries lie in
+*leaves* of some hundred, each packed into one value, and a *directory* says which leaf holds what: a leaf holds
+everything from its bound up to the next one's. ::
+
+    directory    bound   ()   ("m",)  ("m", 40, "op-7")
+                 leaf     0      5       2
+                 size   140    250     250
+                 due      -     12:00   12:40
+
+    find ("k",)         -> leaf 0                   (the last bound at or below it)
+    span ("m",) .. 40   -> leaf 5                   (and 2, if 41 were asked for: a key may go over several leaves)
+
+What grows beyond twice its size is cut, what has become small is joined to a neighbour, what is empty is gone.
+So the number of leaves goes with what is kept, however few or many there once were, and neither a bucket nor
+a key that everybody waits on can make a value large. In the directory a leaf is some thirty bytes: that alone is
+read and written for the whole bucket in each batch, a hundredth of it.
+
+A leaf may ask to be looked at when a certain time has come (`due`), whoever touches it: to expire, or to sweep.
+
+Rejected: a fixed number of pieces, by hash. It is too many for a bucket that holds little and too few for one that
+holds much, it can't divide one key, and what arrives together (names that count up) would lie in all pieces
+instead of in the last few.
+
+A shelf belongs to one thread. Leaves that were found stay open until `save`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LEAF: Final = 64
+"""Entries that a leaf is cut to. Less, and a round trip costs more than what it brings; more, and most of what it
+brings is not what was asked for."""
+
+Bound: TypeAlias = tuple[Any, ...]
+
+
+class Store(Protocol):
+    """Where packed leaves are kept, by number."""
+
+    def read(self, number: int) -> bytes:
+        """A leaf that was written."""
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep a leaf, in place of what was there."""
+
+    def remove(self, number: int) -> None:
+        """Keep it no longer."""
+
+
+class Memory(dict[int, bytes]):
+    """A store in this process's memory, for whoever needs no other."""
+
+    read = dict.__getitem__
+    write = dict.__setitem__
+    remove = dict.__delitem__
+
+
+class Leaf(Protocol):
+    """A run of entries that are packed together."""
+
+    def __len__(self) -> int:
+        """How many entries there are."""
+
+    def pack(self) -> tuple[bytes, int | None]:
+        """Its bytes, and when it wants to be looked at."""
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """The leaf that was packed."""
+
+    def cut(self, size: int) -> list[tuple[Bound, Self]]:
+        """Into leaves of about so many entries, with their bounds; the first keeps its own, whatever is said."""
+
+    def join(self, other: Self) -> None:
+        """Take in all entries of the next leaf."""
+
+
+L = TypeVar("L", bound=Leaf)
+
+
+class Shelf(Generic[L]):
+    """The leaves of a collection, and their directory."""
+
+    __slots__ = ("_bounds", "_due", "_kind", "_next", "_numbers", "_open", "_size", "_sizes", "_store")
+
+    def __init__(self, kind: type[L], store: Store, size: int = LEAF, directory: tuple[Any, ...] | None = None) -> None:
+        self._kind = kind
+        self._store = store
+        self._size = size
+        self._open: dict[int, tuple[L, bytes | None]] = {}  # with the bytes that the store holds
+        # The directory: four lists side by side, sorted by bound, of which the first is (), so that each entry has
+        # a leaf. Only the sole leaf of an empty shelf is empty, and only that one isn't in the store.
+        self._bounds: list[Bound] = [()]
+        self._numbers, self._sizes = [0], [0]
+        self._due: list[int | None] = [None]
+        self._next = 1  # the number of the next leaf; none is used twice
+        if directory is not None:
+            self._bounds, self._numbers, self._sizes, self._due, self._next = directory
+
+    @property
+    def directory(self) -> tuple[Any, ...]:
+        """What must be kept beside the leaves, once saved."""
+        return self._bounds, self._numbers, self._sizes, self._due, self._next
+
+    @property
+    def next_due(self) -> int | None:
+        """When the first leaf wants to be looked at."""
+        return min((due for due in self._due if due is not None), default=None)
+
+    def __len__(self) -> int:
+        """How many entries there were when it was saved."""
+        return sum(self._sizes)
+
+    @property
+    def leaves(self) -> int:
+        """How many leaves there are."""
+        return len(self._numbers)
+
+    def find(self, place: Bound) -> L:
+        """The leaf that holds this place."""
+        return self._opened(bisect_right(self._bounds, place) - 1)
+
+    def whole(self, key: str) -> L | None:
+        """The leaf that holds all places that begin with a key, if it is a single one."""
+        after = bisect_right(self._bounds, (key,))
+        return self._opened(after - 1) if after == len(self._bounds) or self._bounds[after][0] != key else None
+
+    def span(self, start: Bound, end: Bound) -> Iterator[L]:
+        """The leaves with anything from one place up to (and without) another, in order."""
+        for index in range(bisect_right(self._bounds, start) - 1, bisect_left(self._bounds, end)):
+            yield self._opened(index)
+
+    def due(self, now: int) -> Iterator[L]:
+        """The leaves that want to be looked at by now."""
+        for index, due in enumerate(self._due):
+            if due is not None and due <= now:
+                yield self._opened(index)
+
+    def open_with(self, now: int) -> list[L]:
+        """Those leaves, and all that are open."""
+        for _ in self.due(now):
+            pass
+        return [leaf for leaf, _ in self._open.values()]
+
+    def shared(self, entries: list[Bound]) -> Iterator[tuple[L, list[Bound]]]:
+        """Entries, sorted, leaf by leaf as they belong."""
+        start = 0
+        while start < len(entries):
+            index = bisect_right(self._bounds, entries[start]) - 1
+            end = bisect_left(entries, self._bounds[index + 1]) if index + 1 < len(self._bounds) else len(entries)
+            yield self._opened(index), entries[start:end]
+            start = end
+
+    def _opened(self, index: int) -> L:
+        number = self._numbers[index]
+        found = self._open.get(number)
+        if found is None:
+            data = self._store.read(number) if self._sizes[index] else None
+            found = self._open[number] = (self._kind() if data is None else self._kind.unpack(data), data)
+        return found[0]
+
+    def save(self) -> None:
+        """Write what has changed; cut, join and remove leaves as they have grown and shrunk."""
+        # From the last to the first, so that what is cut or joined moves none that is still to come.
+        for index in reversed(range(len(self._numbers))):
+            number = self._numbers[index]
+            if number not in self._open:
+                continue
+            leaf, stored = self._open[number]
+            size = len(leaf)
+            if not size:
+                self._remove(index)
+            elif size > 2 * self._size:
+                self._cut(index, leaf, size)
+            elif size >= self._size // 4 or not self._joined(index, leaf, size):
+                self._write(index, leaf, size, stored)
+        self._open.clear()
+
+    def _cut(self, index: int, leaf: L, size: int) -> None:
+        parts = leaf.cut(-(-size // (size // self._size)))
+        first = self._numbers[index]
+        numbers = [first, *range(self._next, self._next + len(parts) - 1)]
+        self._next += len(parts) - 1
+        place = slice(index, index + 1)
+        self._bounds[place] = [self._bounds[index], *(bound for bound, _ in parts[1:])]
+        self._numbers[place] = numbers
+        self._sizes[place], self._due[place] = [0] * len(parts), [None] * len(parts)
+        for place_, (_, part) in enumerate(parts, index):
+            self._write(place_, part, len(part), None)
+
+    def _write(self, index: int, leaf: L, size: int, stored: bytes | None) -> None:
+        data, self._due[index] = leaf.pack()
+        self._sizes[index] = size
+        if data != stored:
+            self._store.write(self._numbers[index], data)
+
+    def _joined(self, index: int, leaf: L, size: int) -> bool:
+        """Whether a small leaf could be given a neighbour's entries, or its own to a neighbour."""
+        if index + 1 < len(self._numbers) and size + self._sizes[index + 1] <= self._size:
+            leaf.join(self._opened(index + 1))
+            self._remove(index + 1)
+        elif index and size + self._sizes[index - 1] <= self._size:
+            before = self._opened(index - 1)  # comes next, so it is saved as well
+            before.join(leaf)
+            self._remove(index)
+            return True
+        else:
+            return False
+        self._write(index, leaf, len(leaf), None)
+        return True
+
+    def _remove(self, index: int) -> None:
+        """Forget a leaf; what lies before it takes over its part. Of the last one, the place remains."""
+        stored = self._open.get(self._numbers[index], (None, b""))[1]
+        if stored is not None:
+            self._store.remove(self._numbers[index])
+        if len(self._numbers) == 1:
+            self._sizes[0], self._due[0] = 0, None
+            return
+        for column in (self._bounds, self._numbers, self._sizes, self._due):
+            del column[index]
+        self._bounds[0] = ()

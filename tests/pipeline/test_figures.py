@@ -1,0 +1,403 @@
+"""Every figure of the page, recomputed from the journal's rows in the plainest way that one can write down."""
+
+import random
+import re
+import statistics
+import xml.etree.ElementTree as ET
+from collections import Counter, defaultdict
+from datetime import UTC, datetime
+from html import unescape
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from purgatory.journal.records import JOURNAL, OUTCOMES
+from purgatory.journal.records.parquet import arrow_schema
+from purgatory.pipeline import gen
+from purgatory.pipeline.local import Local
+from purgatory.pipeline.plots import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.report import Wishes, report
+
+pytestmark = pytest.mark.timeout(120)
+
+BASE = 1_767_261_607_250_000  # in the middle of a window
+WINDOW_US = 10_000_000
+NORMAL = "DelayedPause"
+GOOD = ("immediate", "satisfied")
+KINDS = (
+    ("produce", "DelayedProduce", (500,)),
+    ("produce", NORMAL, (200,)),
+    ("fetch", "DelayedFetch", (300, 1_000, 5_000)),
+    ("rebalance", "DelayedJoin", (10_000,)),
+)
+
+
+def made(count=6_000, seed=7):
+    """Rows of four types: mixed timeouts, several keys, two instances, errors, cancelled and forced; by plain draws."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        purgatory, kind, delays = rng.choices(KINDS, [5, 2, 4, 1])[0]
+        delay_ms = rng.choice(delays)
+        created = BASE + rng.randrange(95_000_000)
+        outcome = rng.choices(OUTCOMES, [2, 12, 3, 1, 1])[0]
+        if kind == NORMAL:
+            outcome = rng.choices(["satisfied", "expired"], [1, 9])[0]
+        wait = rng.randrange(1, delay_ms * 1000)
+        if outcome == "expired":
+            wait = delay_ms * 1000 + rng.choice((0, 40, 900, 2_600, 31_000))
+        elif outcome == "immediate":
+            wait = rng.choice((0, 0, 3))
+        rows.append(
+            {
+                "seq": number,
+                "purgatory": purgatory,
+                "type": kind,
+                "operation": f"op-{number}",
+                "keys": rng.sample(["a", "b", "c", "d", "e", "f"], rng.choices([0, 1, 2], [1, 6, 3])[0]),
+                "instance": rng.choice(["one", "two"]),
+                "outcome": outcome,
+                "error": rng.choice(["ValueError: x", "ValueError: y", "OSError: z"]) if rng.random() < 0.01 else None,
+                "created": created,
+                "delay_ms": delay_ms,
+                "finished": created + wait,
+                "checks": 1 if outcome == "immediate" else rng.randrange(2, 9),
+            }
+        )
+    return rows
+
+
+class Page:
+    """The page's figures, by section."""
+
+    def __init__(self, text):
+        self.text = text
+        found = re.findall(r"<section><h2>(.*?)</h2>(.*?)</section>", text, re.DOTALL)
+        self.sections = {unescape(name): body for name, body in found}
+
+    def tiles(self):
+        """By name: what is written large, and what small."""
+        tile = r'<div class="tile"><b>(.*?)</b><span>(.*?)</span><small>(.*?)</small></div>'
+        return {name: (value, unescape(more)) for value, name, more in re.findall(tile, self.text)}
+
+    def figures(self, section):
+        """By caption, what each mark of a plot tells."""
+        found = {}
+        for figure in re.findall(r"<figure>(.*?)</figure>", self.sections[section], re.DOTALL):
+            caption = re.search(r"<figcaption><b>(.*?)</b>", figure)
+            svg = ET.fromstring(re.search(r"<svg.*</svg>", figure, re.DOTALL)[0])
+            titles = [title.text for title in svg.iter("{http://www.w3.org/2000/svg}title")]
+            found[unescape(caption[1]) if caption else ""] = titles
+        return found
+
+    def table(self, section):
+        """Rows of cells."""
+        rows = re.findall(r"<tr>(.*?)</tr>", self.sections[section], re.DOTALL)
+        return [
+            [unescape(re.sub(r"<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", row)] for row in rows
+        ]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return made()
+
+
+@pytest.fixture(scope="module")
+def page(rows, tmp_path_factory):
+    """The report on these rows and three that can't be true."""
+    folder = tmp_path_factory.mktemp("figures")
+    bad = [{**rows[0], "seq": len(rows) + n, "outcome": "lost", "checks": 10**6} for n in range(3)]
+    gen.write(folder / "journal", pa.Table.from_pylist([*rows, *bad], arrow_schema(JOURNAL)), JOURNAL, files=3)
+    wishes = Wishes(
+        window_s=WINDOW_US // 1_000_000, expiry_normal=[NORMAL], quiet=True, made=datetime(2026, 1, 2, tzinfo=UTC)
+    )
+    return Page(report(Local([str(folder / "journal")]), folder / "out", wishes).read_text(encoding="utf-8"))
+
+
+def span_of(rows):
+    return max(row["finished"] for row in rows) - min(row["created"] for row in rows)
+
+
+def kinds(rows):
+    """The rows of each purgatory and type, as they are called on the page."""
+    found = defaultdict(list)
+    for row in rows:
+        found[f"{row['purgatory']} · {row['type']}"].append(row)
+    return found
+
+
+def window(row):
+    return row["finished"] - row["finished"] % WINDOW_US
+
+
+def windows(rows):
+    first = min(row["created"] for row in rows)
+    return range(first - first % WINDOW_US, max(row["finished"] for row in rows), WINDOW_US)
+
+
+def clock(at, rows):
+    at_us = windows(rows)
+    return clock_text(at, at_us[-1] + WINDOW_US - at_us[0], WINDOW_US)
+
+
+def wait_ms(row):
+    return (row["finished"] - row["created"]) / 1000
+
+
+def test_the_tiles(page, rows):
+    """Operations, those answered in time, the typical wait, the most parked, the checks in vain."""
+    tiles = page.tiles()
+    in_time = [r for r in rows if r["outcome"] in GOOD or (r["type"] == NORMAL and r["outcome"] == "expired")]
+    expired = sum(r["outcome"] == "expired" and r["type"] != NORMAL for r in rows)
+    others = sum(r["outcome"] in ("cancelled", "forced") for r in rows)
+    busiest = max(kinds([r for r in rows if r["outcome"] in GOOD]).values(), key=len)
+    peak = 0
+    for name in {row["purgatory"] for row in rows}:
+        inside = [r for r in rows if r["purgatory"] == name and r["finished"] > r["created"]]
+        events = sorted([(r["created"], 1) for r in inside] + [(r["finished"], -1) for r in inside])
+        level = best = 0
+        for _, change in events:
+            level += change
+            best = max(best, level)
+        peak += best
+    least = {"satisfied": 3}
+    vain = sum(max(0, r["checks"] - least.get(r["outcome"], 2)) for r in rows)
+    checks = sum(r["checks"] for r in rows)
+    typical = statistics.median(map(wait_ms, busiest))
+    a_second = count_text(len(rows) / (span_of(rows) / 1e6))
+    assert {
+        "operations": (count_text(len(rows)), f"{a_second} a second"),
+        "answered in time": (
+            share_text(len(in_time) / len(rows)),
+            f"{expired:,} expired, {others:,} cancelled or forced",
+        ),
+        "typical wait": (duration_text(typical), f"median of {busiest[0]['type']}"),
+        "parked at most": (count_text(peak), "sum of the purgatories' peaks"),
+        "checks in vain": (share_text(vain / checks), f"of {count_text(checks)}"),
+    } == tiles
+
+
+def test_outcomes_over_time(page, rows):
+    """Each window's operations by outcome, and each type's share that expired."""
+    figures = page.figures("Outcomes over time")
+    assert len(KINDS) == len(figures)
+    for name, mine in kinds(rows).items():
+        expired = share_text(sum(r["outcome"] == "expired" for r in mine) / len(mine))
+        how = "ended by their deadline, as is normal" if NORMAL in name else "expired"
+        caption = f"{name}: {count_text(len(mine))} operations, {expired} {how}"
+        counts = Counter((window(r), r["outcome"]) for r in mine)
+        called = {"expired": "deadline (normal)"} if NORMAL in name else {}
+        expected = [
+            "\n".join(
+                [
+                    clock(at, rows),
+                    *(f"{called.get(o, o)}: {counts[at, o]:,}" for o in OUTCOMES if counts[at, o]),
+                ]
+            )
+            for at in windows(rows)
+        ]
+        assert expected == figures[caption]
+
+
+def test_waiting_over_time(page, rows):
+    """Each whole window's exact percentiles; the first and the last, which aren't covered whole, have none."""
+    figures = page.figures("Waiting")
+    names = {"half of them within": 0.5, "90%": 0.9, "99%": 0.99}
+    first, last = min(r["created"] for r in rows), max(r["finished"] for r in rows)
+    for name, mine in kinds([r for r in rows if r["outcome"] in GOOD]).items():
+        expected = []
+        for at in windows(rows):
+            waits = [wait_ms(r) for r in mine if window(r) == at]
+            told = [clock(at, rows)]
+            if waits and first <= at and at + WINDOW_US <= last:
+                told += [f"{text}: {duration_text(np.quantile(waits, share))}" for text, share in names.items()]
+            expected.append("\n".join(told))
+        assert expected == figures[name]
+
+
+def test_bands_of_waits(page, rows):
+    """Each cell of the heat map of waits: how many were answered after a wait of that band, in that window."""
+    figures = page.figures("Waiting, band by band")
+    answered = kinds([r for r in rows if r["outcome"] in GOOD])
+    assert 3 == len(figures)
+    for name, cells in figures.items():
+        found = sum(int(re.search(r": ([\d,]+) answered", cell)[1].replace(",", "")) for cell in cells)
+        assert len(answered[name]) == found
+        counts = Counter()
+        for row in answered[name]:
+            ends = [m * 10.0**p for p in range(-1, 8) for m in (1, 2, 5)]
+            band = duration_text(next(end for end in ends if wait_ms(row) <= end))
+            counts[f"up to {band}, {clock(window(row), rows)}"] += 1
+        assert {f"{cell}: {n:,} answered after such a wait" for cell, n in counts.items()} == set(cells)
+
+
+def test_occupancy(page, rows):
+    """The mean of every slot: the time that operations spent in it, over its length."""
+    figures = page.figures("Occupancy")
+    for name in ("produce", "fetch", "rebalance"):
+        mine = [r for r in rows if r["purgatory"] == name]
+        told = [line.split("\n") for line in figures[name]]
+        first = datetime.fromtimestamp(min(r["created"] for r in mine) / 1e6, UTC)
+        for when, what in told[:40] + told[-40:]:
+            at = datetime.combine(first.date(), datetime.strptime(when, "%H:%M:%S.%f").time(), UTC)  # noqa: DTZ007
+            begin = round(at.timestamp() * 1e6)
+            inside = sum(max(0, min(r["finished"], begin + 100_000) - max(r["created"], begin)) for r in mine)
+            assert f"{inside / 100_000:,.1f} parked on average" == what
+
+
+def test_expiries_by_key(page, rows):
+    """Each cell: how many operations of a type expired under a key in a window, a normal end not counted."""
+    (cells,) = page.figures("Where and when operations expire").values()
+    counts = Counter()
+    for row in rows:
+        if row["outcome"] == "expired" and row["type"] != NORMAL:
+            counts.update((row["type"], key, window(row)) for key in row["keys"])
+    lines = Counter()
+    for (kind, key, _), n in counts.items():
+        lines[kind, key] += n
+    shown = {line for line, _ in lines.most_common(14)}
+    expected = {
+        f"{key} ({kind}), {clock(at, rows)}: {n:,} expired"
+        for (kind, key, at), n in counts.items()
+        if (kind, key) in shown
+    }
+    told = {cell for cell in cells if re.match(r"(.*) \((.*)\), ", cell)}
+    assert 14 <= len(lines)
+    least = min(lines[line] for line in shown)
+    surely = {line for line in shown if lines[line] > least}
+    assert told >= {cell for cell in expected if any(cell.startswith(f"{key} ({kind}),") for kind, key in surely)}
+    assert all(int(cell.rpartition(": ")[2].split()[0]) in counts.values() for cell in told)
+
+
+def test_lateness(page, rows):
+    """How long after its deadline the latest and the middle one of each window left."""
+    figures = page.figures("Lateness of expiry")
+    expired = kinds([r for r in rows if r["outcome"] == "expired"])
+    for name, titles in figures.items():
+        for at, told in zip(windows(rows), titles, strict=True):
+            late = sorted(wait_ms(r) - r["delay_ms"] for r in expired[name] if window(r) == at)
+            if late:
+                middle = late[-(-len(late) // 2) - 1]
+                up = middle if middle <= 1 else float(-(-middle // 1))  # a bin's end: a millisecond's, beyond one
+                assert f"half of them within: {duration_text(up)}\nthe latest: {duration_text(late[-1])}" in told
+            else:
+                assert "latest" not in told
+
+
+def test_keys(page, rows):
+    """The operations under each key, as a share of the purgatory's operations, and those that expired."""
+    figures = page.figures("Hot keys")
+    for name in ("produce", "fetch", "rebalance"):
+        mine = [r for r in rows if r["purgatory"] == name]
+        counts = Counter(key for r in mine for key in r["keys"])
+        bad = Counter(k for r in mine if r["outcome"] == "expired" and r["type"] != NORMAL for k in r["keys"])
+        expected = {
+            f"{key}: {count_text(n)}  ({share_text(n / len(mine))}), {count_text(bad[key])} expired"
+            for key, n in counts.items()
+        }
+        assert expected == set(figures[f"{name}: {len(counts)} keys"])
+
+
+def test_the_advice(page, rows):
+    """The shortest wait at which so few still wait, counting those that left otherwise only up to when they did."""
+    head, *lines = page.table("Which timeout would do")
+    assert ["at most 10% expire", "at most 5% expire", "at most 1% expire", "at most 0.1% expire"] == head[1:]
+    for name, *cells in lines:
+        mine = kinds(rows)[name]
+        steps = sorted((-(-(r["finished"] - r["created"]) // 1000), r["outcome"] in GOOD) for r in mine)
+        expected = []
+        for target in (0.1, 0.05, 0.01, 0.001):
+            share, found = 1.0, None
+            for at in sorted({wait for wait, _ in steps}):
+                at_risk = sum(wait >= at for wait, _ in steps)
+                share *= 1 - sum(wait == at and good for wait, good in steps) / at_risk
+                if share <= target:
+                    found = at
+                    break
+            expected.append("not known" if found is None else duration_text(found))
+        assert expected == cells
+
+
+def test_the_slowest(page, rows):
+    """Up to three answered operations of each type, those that waited longest."""
+    _, *lines = page.table("The slowest")
+    expected = []
+    for name, mine in sorted(kinds([r for r in rows if r["outcome"] in GOOD]).items()):
+        for row in sorted(mine, key=lambda r: (-wait_ms(r), r["finished"]))[:3]:
+            keys = ", ".join(row["keys"]) or "-"
+            told = [name, keys, row["operation"], row["instance"], clock_text(row["created"], 1, 1000)]
+            expected.append([*told, duration_text(wait_ms(row)), str(row["checks"]), f"{row['seq']:,}"])
+    assert expected == lines
+
+
+def test_what_hooks_raised(page, rows):
+    """Errors by their class, how often, and from when to when."""
+    _, *lines = page.table("What hooks raised")
+    groups = defaultdict(list)
+    for row in rows:
+        if row["error"]:
+            groups[f"{row['purgatory']} · {row['type']}", row["error"].split(":")[0]].append(row)
+    expected = {
+        (
+            *group,
+            min(r["error"] for r in mine),
+            f"{len(mine):,}",
+            clock_text(min(r["finished"] for r in mine), 1, 1e6),
+            clock_text(max(r["finished"] for r in mine), 1, 1e6),
+        )
+        for group, mine in groups.items()
+    }
+    assert expected == set(map(tuple, lines))
+
+
+def test_by_instance(page, rows):
+    """Each instance's operations, by purgatory and type."""
+    _, *lines = page.table("By instance")
+    expected = []
+    for instance in ("one", "two"):
+        for name, mine in sorted(kinds([r for r in rows if r["instance"] == instance]).items()):
+            expired = share_text(sum(r["outcome"] == "expired" for r in mine) / len(mine))
+            errors = sum(r["error"] is not None for r in mine)
+            mean = duration_text(statistics.fmean(map(wait_ms, mine)))
+            expected.append([instance, name, f"{len(mine):,}", expired, mean, f"{errors:,}"])
+    assert expected == lines
+
+
+def test_in_numbers(page, rows):
+    """Every type's totals and percentiles."""
+    head, *lines = page.table("In numbers")
+    assert ["operations", *OUTCOMES] == head[1 : 2 + len(OUTCOMES)]
+    for line in lines:
+        mine = kinds(rows)[line[0]]
+        waits = [wait_ms(r) for r in mine if r["outcome"] in GOOD]
+        expected = [
+            f"{len(mine):,}",
+            *(f"{sum(r['outcome'] == o for r in mine):,}" for o in OUTCOMES),
+            share_text(sum(r["outcome"] == "expired" for r in mine) / len(mine)),
+            *(duration_text(np.quantile(waits, share)) for share in (0.5, 0.99)),
+            f"{statistics.fmean(r['checks'] for r in mine):.1f}",
+        ]
+        assert expected == line[1:]
+    assert len(rows) == sum(int(line[1].replace(",", "")) for line in lines)
+
+
+def test_what_it_is_about(page, rows):
+    """How many records were read, how many of them are in no figure, and that nothing is missing."""
+    told = re.search(r"<p class=how>(.*?)</p>", page.sections["What this is about"])[1]
+    assert unescape(told) == (
+        f"{len(rows) + 3:,} records were read, of which 3 can't be true: {len(rows):,} operations. "
+        "Nothing is missing. Made on 02 Jan 2026, 00:00:00 UTC."
+    )
+    assert ["journal", "0 to 6,002", "6,003"] == page.table("What this is about")[1]
+
+
+def test_no_figure_is_left_out(page):
+    """Each section of the page is one of those that are recomputed here, or says its findings in words."""
+    recomputed = {
+        *("Outcomes over time", "Waiting", "Waiting, band by band", "Which timeout would do", "Occupancy"),
+        *("Where and when operations expire", "Lateness of expiry", "Hot keys", "The slowest", "What hooks raised"),
+        *("By instance", "In numbers", "What this is about"),
+    }
+    assert {"What stands out", *recomputed} == set(page.sections)

@@ -1,0 +1,88 @@
+"""Keys, purgatories and operations that differ in the library differ in a trace. The library is the yardstick."""
+
+import attrs
+import pytest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory.journal import Journal, Trace
+from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.pipeline import gen
+from purgatory.pipeline.load import load
+from purgatory.pipeline.names import IN_USE
+from purgatory.pipeline.replay import answered, replay, told
+from purgatory.pipeline.verify import differences, rehearsed, verify
+from timer import MockTimer
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+# Pairs that were one in a trace whose labels join a tuple's parts by dashes, or cut at 200 characters.
+ALIKE = [("a", "b-c"), ("a-b", "c"), ("a", "b", "c"), "a-b-c", 1, "1", "x" * 250 + "1", "x" * 250 + "2"]
+
+
+class Threshold(DelayedOperation):
+    """Waits for levels on its keys."""
+
+    def __init__(self, delay_ms, needs, levels):
+        super().__init__(delay_ms)
+        self.needs, self.levels = needs, levels
+
+    def try_complete(self):
+        return all(self.levels.get(key, 0) >= need for key, need in self.needs.items()) and self.force_complete()
+
+    def on_complete(self):
+        """Nothing to tell."""
+
+
+def test_keys_and_purgatories_that_look_alike_are_told_apart(spark, tmp_path):
+    """Under keys whose names are alike, what the trace says would happen is what the journal says did."""
+    timer, epoch_ns = MockTimer(), gen.START_MS * 1_000_000
+    names = ("produce", "fetch")
+    with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
+        purgatories, levels = {}, {name: {} for name in names}
+        for name in names:
+            clock = {"now_ns": timer.clock, "epoch_ns": epoch_ns}
+            observers = (
+                journal.observer(name, identify=lambda operation: operation.name, **clock),
+                trace.observer(name, lambda op: op.needs, identify=lambda operation: operation.name, **clock),
+            )
+            purgatories[name] = DelayedOperationPurgatory(name, timer=timer, observers=observers)
+        for number, key in enumerate(ALIKE):
+            for name in names:
+                operation = Threshold(1_000, {key: 1}, levels[name])
+                operation.name = f"op-{number}"
+                purgatories[name].try_complete_else_watch(operation, [key])
+        for number, key in enumerate(ALIKE[::2]):
+            timer.advance_clock(10)
+            name = names[number % 2]
+            levels[name][key] = 1
+            at_ns = timer.clock() + epoch_ns - trace._epoch_ns  # the trace's clock is the system's
+            trace.event(name, key, 1, at_ns=at_ns)
+            assert 1 == purgatories[name].check_and_complete(key)
+        timer.advance_clock(960)  # to the deadlines, so that what expires is dated by them
+        for purgatory in purgatories.values():
+            purgatory.shutdown()
+    columns = ("purgatory", "operation", "outcome", "finished")
+    happened = load(spark, str(tmp_path / "journal"), JOURNAL).select(*columns)
+    assert 4 == happened.where("outcome = 'satisfied'").count()
+    assert 0 == differences(replay(load(spark, str(tmp_path / "trace"), TRACE)).select(*columns), happened)
+
+
+@pytest.mark.parametrize("workload", ["purgatories", "names"])
+def test_the_library_and_the_batch_twin_agree_on_names(spark, tmp_path, workload):
+    """The same names in several purgatories, and used again: the batch answers just what the library does."""
+    shape = attrs.evolve(gen.WORKLOADS[workload], operations=400, events=800)
+    gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
+    found = told(load(spark, str(tmp_path / "trace"), TRACE))
+    twin = answered(found.rows).select("purgatory", "operation", "outcome", "finished").cache()
+    assert 0 == differences(rehearsed(spark, tmp_path / "trace", tmp_path / "journal"), twin)
+    used_twice = twin.groupBy("purgatory", "operation").count().where("count > 1").count()
+    reasons = {row["reason"] for row in found.malformed.select("reason").distinct().collect()}
+    assert (workload == "names", {IN_USE} if workload == "names" else set()) == (used_twice > 0, reasons)
+
+
+@pytest.mark.parametrize("workload", ["purgatories", "names"])
+def test_library_stream_and_twin_agree_on_names(spark, tmp_path, workload):
+    """The same names in several purgatories, and used again: not one operation differs between the three."""
+    found = verify(spark, workload, tmp_path / "run", operations=200, files=3)
+    assert 0 == found.differences
+    assert 100 < found.operations

@@ -1,0 +1,140 @@
+"""What Spark's own reader reads is all that there is, or an error says what is missing."""
+
+import random
+
+import pyarrow.parquet as pq
+import pytest
+
+from purgatory.journal import Journal
+from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.journal.records.errors import JournalDamaged, JournalFormat
+from purgatory.journal.records.parquet import write_table
+from purgatory.pipeline import gen
+from purgatory.pipeline.cli import main
+from purgatory.pipeline.coverage import IncompleteJournal
+from purgatory.pipeline.load import load
+from purgatory.pipeline.source import PurgatoryDataSource
+from purgatory.pipeline.whole import check_streamable, load_whole
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A trace of 300 rows in three segments, and their paths."""
+    gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=100, events=200)), TRACE, files=3)
+    return tmp_path / "trace", sorted((tmp_path / "trace").glob("*.parquet"))
+
+
+class Operation:
+    keys, created_ns, delay_ms, checks = ("a",), 1, 5, 1
+
+
+def test_segments_of_every_form_in_any_order_are_loaded(spark, tmp_path):
+    """Parquet, then frames, then Parquet again, and an open one: rows between two Parquet segments are not lost."""
+
+    def add(**options):
+        with Journal(tmp_path, **options) as journal:
+            observer = journal.observer("fetch")
+            for _ in range(5):
+                observer.finished(Operation(), "satisfied", None)
+
+    add()
+    add(parquet=False)
+    add()
+    with Journal(tmp_path) as journal:
+        journal.observer("fetch").finished(Operation(), "satisfied", None)
+        assert journal.flush()
+        frame, missing = load_whole(spark, str(tmp_path), JOURNAL)
+        assert list(range(16)) == sorted(row["seq"] for row in frame.select("seq").collect())
+        assert [] == missing
+
+
+def test_a_segment_that_is_gone_is_named(spark, trace):
+    """The rows that are missing are an error, or, allowed, a line."""
+    folder, segments = trace
+    segments[1].unlink()
+    with pytest.raises(IncompleteJournal, match="100 rows missing, 100 to 199"):
+        load_whole(spark, str(folder), TRACE)
+    frame, (line,) = load_whole(spark, str(folder), TRACE, allow_gaps=True)
+    assert (200, "100 rows missing, 100 to 199: no segment has them") == (frame.count(), line)
+
+
+def test_a_store_s_missing_segment_is_named(spark, trace):
+    """Where only Spark reads, the names of the segments that it finds say what should be there."""
+    folder, segments = trace
+    segments[1].unlink()
+    with pytest.raises(IncompleteJournal, match=r"100 rows missing, 100 to 199: in file://"):
+        load_whole(spark, f"file://{folder}", TRACE)
+
+
+def test_a_damaged_segment_is_named_and_can_be_left_out(spark, trace):
+    """Cut short, it is an error that names it; allowed, its rows are missing, and both are said."""
+    folder, segments = trace
+    segments[1].write_bytes(segments[1].read_bytes()[:-100])
+    with pytest.raises(JournalDamaged, match=segments[1].name):
+        load_whole(spark, str(folder), TRACE)
+    frame, lines = load_whole(spark, str(folder), TRACE, allow_gaps=True)
+    assert 200 == frame.count()
+    assert [True, True] == [segments[1].name in line for line in lines]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_pages_stop_a_replay_with_one_line(spark, trace, capsys, seed):
+    """Where bytes of a page have changed, nothing is answered, and one line says what is wrong."""
+    folder, segments = trace
+    rng = random.Random(seed)
+    data = bytearray(segments[1].read_bytes())
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    start = rng.randrange(4, len(data) - footer - 200)
+    data[start : start + 200] = rng.randbytes(200)
+    segments[1].write_bytes(data)
+    assert 0 != main(["replay", "--trace", str(folder), "--out", str(folder.parent / "out")])
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("purgatory pipeline")]
+    assert 1 == len(lines)
+    assert segments[1].name in lines[0]
+    assert len(lines[0]) < 600
+
+
+def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys):
+    """On the command line: 2 and one line; with --allow-gaps the answers, and what was not read."""
+    folder, segments = trace
+    segments[1].unlink()
+    arguments = ["replay", "--trace", str(folder), "--out", str(folder.parent / "out")]
+    assert 2 == main(arguments)
+    assert "100 rows missing" in capsys.readouterr().err
+    assert 0 == main([*arguments, "--allow-gaps"])
+    assert "not read: 100 rows missing, 100 to 199" in capsys.readouterr().out
+
+
+def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trace):
+    """Rows of version 1 name no purgatory that means anything; file by file that can't be told, so it is refused."""
+    folder, segments = trace
+    check_streamable(folder)
+    table = pq.read_table(segments[1]).replace_schema_metadata({"purgatory.version": "1"})
+    with segments[1].open("wb") as file:
+        write_table(table, file)
+    rows = load(spark, str(folder), TRACE).groupBy("purgatory").count().collect()
+    assert {"": 100, "produce": 200} == {row["purgatory"]: row["count"] for row in rows}
+    with pytest.raises(JournalFormat, match=f"{segments[1].name} is of version 1"):
+        check_streamable(folder)
+
+
+def test_a_stream_does_not_start_over_a_gap(trace, capsys):
+    """A segment missing between two others is refused before Spark starts."""
+    folder, segments = trace
+    segments[1].unlink()
+    places = ["--in", str(folder), "--out", str(folder / "out"), "--checkpoint", str(folder / "checkpoint")]
+    assert 2 == main(["stream", *places, "--once"])
+    assert "100 rows missing, 100 to 199" in capsys.readouterr().err
+
+
+def test_the_data_source_misses_nothing_in_silence(spark, tmp_path):
+    """A gap stops a read of `format("purgatory")`, unless gaps are allowed."""
+    spark.dataSource.register(PurgatoryDataSource)
+    gen.write(tmp_path, gen.journal(300, seconds=60), JOURNAL, files=3)
+    sorted(tmp_path.glob("*.parquet"))[1].unlink()
+    reader = spark.read.format("purgatory")
+    with pytest.raises(Exception, match="100 rows missing, 100 to 199"):
+        reader.load(str(tmp_path)).count()
+    assert 200 == reader.option("allowGaps", "true").load(str(tmp_path)).count()
