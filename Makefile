@@ -3,11 +3,10 @@
 #   PYTHON=...   the interpreter to build .venv with (else the first Python >= 3.11 on the PATH)
 #   VENV=...     where the environment goes (.venv)
 #   ARGS=...     further arguments for the program or for pytest
-#   COMPILED=1   test the compiled core (docs/compiled.md)
+#   PURGATORY_PURE=1 in the environment: leave the native edition alone (docs/native.md)
 
 VENV  ?= .venv
 ARGS  ?=
-COMPILED ?=
 # All of them, so that every test can run.
 EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.*/\1/p' pyproject.toml | paste -s -d , -)
 
@@ -17,31 +16,33 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants programs clean broker bench-broker
+.PHONY: help run quickstart test native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants programs others clean broker bench-broker chaos
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: $(READY) ## Watch it work: a broker with three replicas, real clients, a follower that stops, a report (KEEP=1 stays up)
+run: $(READY) native ## Watch it work: a broker with three replicas, real clients, a leader that is killed, a report (KEEP=1 stays up)
 	@.ci/setup.sh java
 	$(PY) -m examples.tour $(if $(KEEP),--keep) $(ARGS)
 
 quickstart: $(READY) ## The same in small, in one process, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
 	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
 
-test: $(READY) programs ## Run every test (ARGS="-k wheel" for some of them; COMPILED=1 against the compiled core)
-ifeq ($(COMPILED),1)
-	$(PY) hatch_build.py build/compiled
-	cd build/compiled && PYTHONPATH=$(CURDIR)/build/compiled $(abspath $(PY)) -m pytest -ra $(ARGS)
-else
-	$(PY) -m pytest -ra $(ARGS)
-endif
+# What exists in two editions, and is tested in both: all of it on the native one, where there is a compiler, then this on Python.
+CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults tests/property tests/concurrency
 
-wheel: $(READY) ## Build the wheel with the compiled core into dist/ (needs a C compiler; an editable install stays pure Python)
-	PURGATORY_COMPILED=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+test: $(READY) programs native ## Run every test, and the core's once more on its Python edition (ARGS="-k wheel" for some)
+	$(PY) -m pytest -ra $(ARGS)
+	PURGATORY_PURE=1 $(PY) -m pytest -ra $(CORE_TESTS) $(ARGS)
+
+native: $(READY) ## Compile the native edition in place, if its sources are newer and there is a C compiler
+	@$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
+
+wheel: $(READY) ## Build a wheel with the native edition into dist/ (needs a C compiler)
+	PURGATORY_NATIVE=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
-check: $(READY) ## What to run before a commit: format, lint, types, fast tests
+check: $(READY) native ## What to run before a commit: format, lint, types, fast tests
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
@@ -57,14 +58,15 @@ cov: $(READY) ## Run the quicker tests under coverage and report the lines and b
 	$(VENV)/bin/coverage html --quiet --directory htmlcov
 	$(VENV)/bin/coverage report
 
-bench: $(READY) ## Measure timer and purgatory beside their peers, on an idle machine; JSON in var/ (ONLY="timer load" ARGS=--quick)
+bench: $(READY) native ## Measure timer and purgatory beside their peers, on an idle machine; JSON in var/ (ONLY="timer load" ARGS=--quick)
 	$(PY) -m tests.benchmarks $(ONLY) $(ARGS)
 
 broker: $(READY) ## Start the broker example on 127.0.0.1:9092 (ARGS="--replicas 3")
 	$(PY) -m examples.broker $(ARGS)
 
-bench-broker: $(READY) ## Measure the broker example with a real client, beside its prototype's figures
+bench-broker: $(READY) ## Measure the broker example with a real client, beside its prototype's figures, and how long it takes to fail over
 	$(PY) -m tests.benchmarks.broker $(ARGS)
+	$(PY) -m tests.benchmarks.broker_failover
 
 bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
 	$(PY) -m tests.benchmarks.plots $(ARGS)
@@ -94,6 +96,9 @@ RUNS ?= 20
 races: $(READY) ## Run the race tests RUNS=20 times and count failures; what a failing run printed is kept in var/races
 	$(PY) -m tests.concurrency --runs $(RUNS) $(ARGS)
 
+chaos: $(READY) ## Kill, stop and resume the nodes of a cluster under load for SECONDS=120, and check what was promised (ARGS="--seed 7")
+	$(PY) -m tests.chaos --seconds $(SECONDS) $(ARGS)
+
 BOUND  ?= 2
 BUDGET ?=
 explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 preemptions (BUDGET=60: seconds for each place)
@@ -102,8 +107,11 @@ explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 
 mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test fail: some minutes (ARGS="shutdown" for some)
 	$(PY) -m tests.mutants $(ARGS)
 
-programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat) where apt-get may
-	@.ci/setup.sh java prometheus chromium chromedriver kcat
+others: ## Run the core's tests on every further Python at hand (3.12, 3.13, free-threaded), each in a venv under var/others
+	@.ci/others.sh var/others
+
+programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat, zookeeper, redis-server, Node, pyright) where apt-get may
+	@.ci/setup.sh java prometheus chromium chromedriver kcat zookeeper redis-server node npm pyright
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist var docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -2,8 +2,11 @@
 
 from importlib.metadata import version as installed
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring
+
 project = "purgatory"
 author = "The purgatory maintainers"
+copyright = "the purgatory maintainers. Apache-2.0, without warranty"
 release = version = installed("delayed-operation-purgatory")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
@@ -22,6 +25,12 @@ autodoc_default_options = {
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # attributes of a value are listed once, in its class
+
+# Types are all annotations here: a colon in a sentence of a docstring sets off none.
+GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))
+GoogleDocstring._consume_returns_section = lambda self, _=False: [
+    ("", "", self._dedent(self._consume_to_next_section()))
+]
 
 html_theme = "furo"
 html_title = "purgatory"

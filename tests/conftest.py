@@ -4,16 +4,20 @@ import pytest
 import structlog
 
 import purgatory
+import timer
 from tests.support import eventually
 from timer import MockTimer
 
+#: The library's own fixtures for tests: ``purgatories``.
+pytest_plugins = ["purgatory.testing"]
+
 
 def pytest_collection_modifyitems(config, items):
-    """Against a compiled core, leave out what only an interpreted one lets one do."""
-    if purgatory.COMPILED:
-        left_out = [item for item in items if item.get_closest_marker("interpreted")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """Leave out what only the other edition lets one do."""
+    other = "interpreted" if purgatory.COMPILED or timer.COMPILED else "native"
+    left_out = [item for item in items if item.get_closest_marker(other)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
@@ -26,8 +30,11 @@ def mock_timer():
 @pytest.fixture
 def logs():
     """What the library logs, as a list of dicts."""
+    configured = structlog.is_configured()
     with structlog.testing.capture_logs() as captured:
         yield captured
+    if not configured:
+        structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -1,0 +1,23 @@
+"""A short run of the chaos test, with a fixed seed: the long ones are `make chaos`."""
+
+import pytest
+
+from tests.chaos.__main__ import run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_short_chaos(tmp_path):
+    """Under some fifteen seconds of kills and stops, nothing that was promised to clients is broken."""
+    complaints, figures = run(tmp_path, seconds=15, seed=3)
+
+    assert [] == complaints, figures
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_short_chaos_on_zookeeper(tmp_path, zookeeper):
+    """The same, with the cluster's state in a real ZooKeeper."""
+    complaints, figures = run(tmp_path, seconds=10, seed=5, coordination=f"zk://{zookeeper.address}/chaos")
+
+    assert [] == complaints, figures

@@ -1,0 +1,114 @@
+"""A real server as a process of its own, told to stop as an operator would."""
+
+import collections
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.support.threads import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Served:
+    """A server that answers.
+
+    Attributes:
+        process: it.
+        port: where it listens.
+        url: likewise.
+    """
+
+    def __init__(self, process, port, written):
+        self.process = process
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._written = written
+
+    @property
+    def output(self):
+        """What it has written so far."""
+        self._written.flush()
+        return Path(self._written.name).read_text(encoding="utf-8")
+
+    def get(self, path):
+        """The text of a page, whatever its status."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=PATIENCE_S) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+    def tell(self, number=signal.SIGTERM):
+        """Send a signal."""
+        self.process.send_signal(number)
+
+    def end(self):
+        """Wait until it has ended; its exit status."""
+        return self.process.wait(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def served(*command, cwd=ROOT, ready="/", **environment):
+    """Start ``python -m command``, ``{port}`` in it being a free port, and wait until it answers under ``ready``."""
+    port = free_port()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
+    # A file, for a pipe that nobody reads would stop the server once it is full.
+    with (
+        tempfile.NamedTemporaryFile() as written,
+        subprocess.Popen(
+            [sys.executable, "-m", *(part.format(port=port) for part in command)],
+            cwd=cwd,
+            env=environment,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        server = Served(process, port, written)
+        try:
+            give_up = time.monotonic() + PATIENCE_S
+            while ready is not None and not _answers(server, ready):
+                assert process.poll() is None, f"{command} ended:\n{server.output}"
+                assert time.monotonic() < give_up, f"{command} does not answer:\n{server.output}"
+                time.sleep(0.05)
+            yield server
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # with the workers that it has left behind
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _answers(server, path):
+    try:
+        server.get(path)
+    except OSError:
+        return False
+    return True
+
+
+def python_files(page):
+    """The files that a page of the docs shows: blocks of Python whose first line names one; name and text."""
+    return re.findall(
+        r"^```python\n(?=# ([\w.]+))(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+
+
+def tally(answers):
+    """How many of each."""
+    return dict(collections.Counter(answers))
