@@ -95,7 +95,6 @@ def package(tmp_path):
     return place
 
 
-@pytest.mark.xfail(strict=False, reason="failed once in the whole suite, and is not understood yet")
 def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
     tmp_path, outside, cluster, package, brute, trace_rows
 ):

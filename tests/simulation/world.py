@@ -233,7 +233,7 @@ class World:
                 sizes[key] = sizes.get(key, 0) + 1
         assert len(sizes) == snapshot.keys
         assert sorted(sizes.values(), reverse=True)[:3] == [size for _, size in snapshot.largest_keys]
-        assert 0 == snapshot.purge_debt
+        assert 0 == snapshot.idle_keys
         assert model.rejected == snapshot.rejected
         for hook, number in model.errors.items():
             assert number == snapshot.callback_errors.get(hook, 0), f"{hook} raised {snapshot.callback_errors}"
