@@ -19,13 +19,13 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory
 from tests.explore.edition import Edition
 
 NAMES = {
-    "timer/_timer.py": "timer",
+    "timer/_intake.py": "timer's intake",
     "timer/_dispatch.py": "dispatcher (figures)",
     "purgatory/_watchers.py": "shard",
-    "purgatory/_operation.py": "operation",
-    "purgatory/_purgatory.py": "room, shutdown",
-    "purgatory/_graveyard.py": "graveyard (figures)",
-    "purgatory/_keeper.py": "keeper",
+    "purgatory/_capacity.py": "capacity",
+    "purgatory/_purgatory.py": "shutdown",
+    "purgatory/_idle_keys.py": "idle keys",
+    "purgatory/_retrier.py": "retrier",
 }
 
 
