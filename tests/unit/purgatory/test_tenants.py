@@ -210,7 +210,6 @@ def test_tenants_that_hold_nothing_are_forgotten(shared):
     assert len(purgatory.snapshot(largest=5 * REMEMBERED).tenants) <= REMEMBERED + 2
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="doesn't end on CPython 3.13, which is not understood yet")
 def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
     """Where there is no room to count, the place is given back all the same, and counted by the next who comes."""
     purgatory = shared(50, share=0.02)
@@ -218,9 +217,11 @@ def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
         operation = Of("a")
         assert not purgatory.try_complete_else_watch(operation, ["k"])
 
-        def dive(operation=operation):
+        # Nothing is left to a default here: calls that are filled up from defaults are where CPython 3.13 doesn't look
+        # at its limit, and such a dive has no ground.
+        def dive(operation):
             try:
-                dive()
+                dive(operation)
             except RecursionError:
                 if operation.outcome is None:
                     operation.cancel()
@@ -230,7 +231,7 @@ def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
         sys.setrecursionlimit(len(inspect.stack(0)) + 60)  # a small stack is used up as well as a large one
         try:
             with pytest.raises(RecursionError):
-                dive()
+                dive(operation)
         finally:
             sys.setrecursionlimit(limit)
         assert Outcome.CANCELLED is operation.outcome
