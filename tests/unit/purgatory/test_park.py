@@ -233,6 +233,53 @@ def test_duplicate_key_counts_once(purgatory):
     assert 3 == operation.checks
 
 
+class Same:
+    """A key whose hash and comparison are code of its own."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def __repr__(self):
+        return f"Same({self.number})"
+
+
+@pytest.mark.parametrize("sort", [list, tuple])
+@pytest.mark.parametrize(
+    ("keys", "once"),
+    [
+        (["a", "b", "a"], ["a", "b"]),
+        ([1, True, 2, 1.0], [1, 2]),
+        ([-1, -2, -1], [-1, -2]),  # of one hash
+        ([("t", 1), ("t", 2), ("t", 1)], [("t", 1), ("t", 2)]),
+        ([Same(1), Same(2), Same(1)], [Same(1), Same(2)]),
+        ([f"key-{number % 40}" for number in range(60)], [f"key-{number}" for number in range(40)]),
+        ([b"a", "a", None, (None,)], [b"a", "a", None, (None,)]),
+    ],
+)
+def test_keys_count_once_in_order(purgatory, sort, keys, once):
+    """Whatever the keys are and however many, each counts once, where it was named first."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, sort(keys))
+
+    assert tuple(once) == operation.keys
+    assert len(once) == purgatory.watched
+
+
+def test_list_of_keys_that_changes_meanwhile(purgatory):
+    """The keys are those that were given, whatever becomes of the list while the operation is asked."""
+    keys = ["a", "b", "c"]
+    operation = Waiting(look=lambda _: keys.clear())
+    purgatory.try_complete_else_watch(operation, keys)
+
+    assert ("a", "b", "c") == operation.keys
+
+
 @pytest.mark.parametrize("key", ["text", 5, None, ("topic", 3), 2.5, frozenset({1}), Outcome.EXPIRED, object()])
 def test_any_hashable_is_a_key(purgatory, key):
     """Any hashable value serves as a key."""
