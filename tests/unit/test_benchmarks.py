@@ -7,8 +7,11 @@ from unittest import mock
 import attrs
 import pytest
 
+import purgatory
+
 from tests.benchmarks import __main__ as command
 from tests.benchmarks import (
+    bench_editions,
     bench_lateness,
     bench_load,
     bench_purgatory,
@@ -38,6 +41,17 @@ def test_the_cycle_stands_beside_its_peers_and_the_floor():
     table = bench_purgatory.cycle_beside_peers(**TINY)
     assert 1.0 == table.column("ratio")["purgatory"]
     assert {"the floor", "asyncio.wait_for on a future", "a thread a request"} < table.column("ratio").keys()
+
+
+def test_both_editions_stand_in_one_table():
+    """The Python edition is a copy beside whichever runs; every row is set beside the floor of the same round."""
+    table = bench_editions.cycles(**TINY)
+    assert 1.0 == table.column("ratio")["the floor"]
+    assert {"native, 1 key", "Python, 1 key", "native, 3 keys", "Python, 3 keys"} < table.column("ratio").keys()
+    assert bench_editions._editions()["Python"][0] is not purgatory
+    assert not bench_editions._editions()["Python"][0].COMPILED
+    assert 4 == len(bench_editions.timers(outstanding=50, **TINY).rows)
+    assert [2, 2] == [len(table.rows) for table in bench_editions.rotations(numbers=(5, 1_200), **TINY)]
 
 
 @pytest.mark.parametrize(

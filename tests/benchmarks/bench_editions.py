@@ -1,0 +1,219 @@
+"""
+Both editions beside the floor and their peers, in one run: what README and docs/performance.md quote.
+
+The Python edition is a private copy of the core, loaded from its sources beside the native one that everything else
+imports (:mod:`tests.explore.edition`), so that their rows are interleaved like any others and share the machine's mood.
+Where there is no native edition both rows are Python's, and say so by being alike.
+
+The tables' first case is what the others' ratios are to: the floor of :mod:`tests.benchmarks.bench_purgatory`, a
+thousand keys, a dict's own insert and pop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import purgatory
+import timer
+from tests.benchmarks.bench_purgatory import DELAY_MS, floor, wait_for
+from tests.benchmarks.bench_timer import CONSTANT_MS, OUTSTANDING, call_later
+from tests.benchmarks.harness import Case, Table, compare, say
+from tests.explore.edition import Edition
+
+if TYPE_CHECKING:
+    from tests.benchmarks.harness import Run
+
+__all__ = ["cycles", "main", "rotations", "timers"]
+
+
+@functools.cache
+def _editions() -> dict[str, tuple[ModuleType, ModuleType]]:
+    """By name, purgatory and timer of each edition."""
+    interpreted = Edition()
+    return {"native": (purgatory, timer), "Python": (interpreted.purgatory, interpreted.timer)}
+
+
+def _ready(core: Any) -> Any:
+    class Ready(core.DelayedOperation):
+        """Completes when it is told that it may."""
+
+        __slots__ = ("ready",)
+
+        def __init__(self, delay_ms: int) -> None:
+            super().__init__(delay_ms)
+            self.ready = False
+
+        def try_complete(self) -> bool:
+            return self.ready and self.force_complete()
+
+        def on_complete(self) -> None:
+            pass
+
+    return Ready
+
+
+@contextlib.contextmanager
+def _cycle(core: Any, keys: int) -> Iterator[Run]:
+    """Park under so many keys, then an event on the first."""
+    make = _ready(core)
+    names = [f"topic-{key}" for key in range(keys)]
+    with core.DelayedOperationPurgatory("bench") as purgatory:
+
+        def run(n: int) -> None:
+            park, check, first = purgatory.try_complete_else_watch, purgatory.check_and_complete, names[0]
+            for _ in range(n):
+                operation = make(DELAY_MS)
+                park(operation, names)
+                operation.ready = True
+                check(first)
+
+        yield run
+        assert purgatory.parked == 0
+
+
+@contextlib.contextmanager
+def _rotation(core: Any, number: int) -> Iterator[Run]:
+    """The cycle under one key after the other, of so many: each falls idle before it is wanted again."""
+    make = _ready(core)
+    keys = [[("topic", place)] for place in range(number)]
+    with core.DelayedOperationPurgatory("bench") as purgatory:
+        turn = itertools.cycle(keys)
+
+        def run(n: int) -> None:
+            park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
+            for key in itertools.islice(turn, n):
+                operation = make(DELAY_MS)
+                park(operation, key)
+                operation.ready = True
+                check(key[0])
+
+        run(number)
+        yield run
+        assert purgatory.parked == 0
+
+
+@contextlib.contextmanager
+def _added_and_cancelled(module: Any, outstanding: int) -> Iterator[Run]:
+    class Nothing(module.TimerTask):
+        __slots__ = ()
+
+        def run(self) -> None:
+            pass
+
+    wheel = module.SystemTimer("bench")
+    for _ in range(outstanding):
+        wheel.add(Nothing(CONSTANT_MS))
+
+    def run(n: int) -> None:
+        add = wheel.add
+        for _ in range(n):
+            task = Nothing(CONSTANT_MS)
+            add(task)
+            task.cancel()
+
+    yield run
+    assert wheel.size == outstanding
+    wheel.shutdown()
+
+
+@contextlib.contextmanager
+def _least(outstanding: int) -> Iterator[Run]:
+    """What adding and cancelling can't do without: the time, an object, an insert into a dict of C and a pop."""
+
+    class Nothing:
+        __slots__ = ("deadline_ns", "delay_ms")
+
+        def __init__(self, delay_ms: int) -> None:
+            self.delay_ms = delay_ms
+
+    bucket: dict[Nothing, None] = dict.fromkeys(Nothing(CONSTANT_MS) for _ in range(outstanding))
+
+    def run(n: int) -> None:
+        now, pop = time.monotonic_ns, bucket.pop
+        for _ in range(n):
+            task = Nothing(CONSTANT_MS)
+            task.deadline_ns = now() + task.delay_ms * 1_000_000
+            bucket[task] = None
+            pop(task)
+
+    yield run
+
+
+def _of_each(name: str, prepare: Any, n: int, *arguments: int, module: int = 0) -> list[Case]:
+    return [
+        Case(f"{edition}, {name}", functools.partial(prepare, modules[module], *arguments), n)
+        for edition, modules in _editions().items()
+    ]
+
+
+def cycles(*, rounds: int = 15, scale: float = 1.0) -> Table:
+    """Park and satisfy, with one key and with three."""
+    cases = [
+        Case("the floor", floor, 30_000),
+        *_of_each("1 key", _cycle, 10_000, 1),
+        *_of_each("3 keys", _cycle, 10_000, 3),
+        Case("asyncio.wait_for on a future", wait_for, 2_000),
+    ]
+    return compare(
+        "editions: park -> satisfy",
+        cases,
+        rounds=rounds,
+        scale=scale,
+        note="reach, native: 1.15x the floor, three keys 1.8x; Python: 4x, three keys 9x",
+        slug="editions-cycle",
+    )
+
+
+def rotations(
+    *, numbers: tuple[int, ...] = (1_000, 1_100, 100_000, 1_000_000), rounds: int = 15, scale: float = 1.0
+) -> list[Table]:
+    """Park and satisfy by how many keys take turns, of each edition."""
+    tables = []
+    for edition, (core, _) in _editions().items():
+        cases: list[Case] = []
+        for number in numbers:
+            prepare: Any = functools.partial(_rotation, core, number)
+            cases.append(Case(f"{edition}, {number:,} keys", prepare, 5_000))
+        tables.append(
+            compare(
+                f"editions: park -> satisfy by keys in rotation, {edition}",
+                cases,
+                rounds=rounds,
+                scale=scale,
+                note="reach: 1.3x the cost with a thousand",
+                slug=f"editions-rotation-{edition.lower()}",
+            )
+        )
+    return tables
+
+
+def timers(*, outstanding: int = OUTSTANDING, rounds: int = 15, scale: float = 1.0) -> Table:
+    """Add and cancel."""
+    cases = [
+        Case("the least: clock, object, dict", functools.partial(_least, outstanding), 30_000),
+        *_of_each("add + cancel", _added_and_cancelled, 20_000, outstanding, module=1),
+        Case("asyncio call_later + cancel", functools.partial(call_later, outstanding), 10_000),
+    ]
+    return compare(
+        f"editions: timer add + cancel, {outstanding:,} outstanding",
+        cases,
+        rounds=rounds,
+        scale=scale,
+        note="reach, native: 1.5x the least, an eighth of asyncio's; Python: a third of asyncio's",
+        slug="editions-timer",
+    )
+
+
+def main(*, quick: bool = False) -> Iterator[Table]:
+    """Everything in here."""
+    rounds, scale = (3, 0.1) if quick else (15, 1.0)
+    say("editions: native beside Python, the floor and peers")
+    yield cycles(rounds=rounds, scale=scale)
+    yield from rotations(rounds=rounds, scale=scale)
+    yield timers(rounds=rounds, scale=scale)
