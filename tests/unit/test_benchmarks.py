@@ -8,7 +8,6 @@ import attrs
 import pytest
 
 import purgatory
-
 from tests.benchmarks import __main__ as command
 from tests.benchmarks import (
     bench_editions,
@@ -182,7 +181,7 @@ def test_an_unknown_benchmark_is_named(capsys):
     """`python -m tests.benchmarks speed` says which there are."""
     with pytest.raises(SystemExit):
         command.main(["speed"])
-    assert "there are timer, purgatory" in capsys.readouterr().err
+    assert "there are editions, timer, purgatory" in capsys.readouterr().err
 
 
 def test_a_percentile_is_a_value_that_occurred():
