@@ -12,7 +12,14 @@
  *
  * What differs from the Python edition, because a step that takes several lines there is one step here: a move needs no
  * lock against cancellers that miss, `closed` is looked at in the step that inserts, and `_bucket` is None as soon as a
- * task is in none. */
+ * task is in none.
+ *
+ * Without a global lock, threads that add and cancel at the same time must not meet, or two are no faster than one: not
+ * in a lock, and no more in a counter, be it of references. So each thread goes by one of LANES ways, that it is given
+ * when it first comes: an entrance has a door for each, with the buckets that those who come by it found last; a bucket
+ * has a list for each. An entry stays in its lane as long as it waits. What a bucket gives as its tasks is one lane after
+ * the other, so among tasks of different threads the order of arrival is that of the clock, by which a batch is sorted. A
+ * clock that is set by hand can give many tasks one deadline: all tasks of such a timer are in one lane, and in order. */
 #include "_core.h"
 
 #include <stdlib.h>
@@ -27,23 +34,36 @@
 #define MOST_DEADLINE_NS 3000000000000000000LL
 #define MOST_MOVED_NS 5000000000000000000LL
 #define STRETCH 30                 /* as in _entrance.py */
-#define PLACES 256                 /* as in _wheel.py */
+#define PLACES 64                  /* fewer than in _wheel.py: here a bucket is looked for in the rings as quickly */
 #define MOST_LEVELS 14             /* 2**63 ns have no more, at two buckets a level and a tick of 1 ms it is not all */
 #define POWERS 64
+#ifdef Py_GIL_DISABLED
+#define LANES 8
+#define APART 128 /* bytes that two threads may write without waiting for each other: two lines of a cache */
+#else
+#define LANES 1
+#endif
+
+/* A part of a bucket. */
+typedef struct {
+    TimerEntry *first, *last; /* owned, each of the list */
+    Py_ssize_t count;
+    char holds; /* has a reference to its bucket */
+#ifdef Py_GIL_DISABLED
+    PyMutex mutex;
+    char apart[APART];
+#endif
+} Lane;
 
 struct TimerBucket {
     PyObject_HEAD
-    TimerEntry *first_entry, *last_entry; /* owned, each of the list */
-    Py_ssize_t count;
+    Lane lanes[LANES];
     Py_ssize_t level;
     PyObject *first, *end;   /* ticks, as large as they may be */
     PyObject *lock;          /* its timer's, which tells timers apart */
     int64_t first_tick, end_tick;
     int64_t after_ns, until_ns;
     char closed, due;
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
 };
 
 typedef struct {
@@ -51,11 +71,21 @@ typedef struct {
     PyObject *slots; /* the ring's list */
 } Level;
 
+/* One of the ways into a timer. */
+typedef struct {
+    TimerBucket *known[PLACES]; /* owned: the buckets that were found last, by when they are due. Some may be closed */
+    Py_ssize_t moves;           /* how many tasks were put off */
+#ifdef Py_GIL_DISABLED
+    PyMutex mutex; /* guards both; comes before that of an entry */
+    char apart[APART];
+#endif
+} Door;
+
 typedef struct {
     PyObject_HEAD
-    PyObject *clock, *known, *levels, *max_pending, *origin, *tick, *wheel;
+    PyObject *clock, *levels, *max_pending, *origin, *tick, *wheel;
     int64_t origin_ns, tick_ns; /* tick_ns 0: they don't fit */
-    Py_ssize_t moves;
+    Door doors[LANES];
     Level level[MOST_LEVELS];
     int level_count;
     char closed, is_system_clock;
@@ -98,28 +128,49 @@ static struct {
 #ifdef Py_GIL_DISABLED
 static inline void lock_entry(TimerEntry *entry) { PyMutex_Lock(&entry->mutex); }
 static inline void unlock_entry(TimerEntry *entry) { PyMutex_Unlock(&entry->mutex); }
-static inline void lock_bucket(TimerBucket *bucket) { PyMutex_Lock(&bucket->mutex); }
-static inline void unlock_bucket(TimerBucket *bucket) { PyMutex_Unlock(&bucket->mutex); }
+static inline void lock_lane(Lane *lane) { PyMutex_Lock(&lane->mutex); }
+static inline void unlock_lane(Lane *lane) { PyMutex_Unlock(&lane->mutex); }
+static inline void lock_door(Door *door) { PyMutex_Lock(&door->mutex); }
+static inline void unlock_door(Door *door) { PyMutex_Unlock(&door->mutex); }
 static inline void lock_levels(Entrance *entrance) { PyMutex_Lock(&entrance->mutex); }
 static inline void unlock_levels(Entrance *entrance) { PyMutex_Unlock(&entrance->mutex); }
+static inline int lane_number(TimerEntry *entry) { return entry->lane; }
+static inline void set_lane(TimerEntry *entry, int number) { entry->lane = (unsigned char)number; }
+
+/* The way of the thread that asks: given out in turn, so that the first LANES threads have one each. */
+static int my_way(void)
+{
+    static int next;
+    static _Thread_local int mine; /* 0: none was given yet */
+    if (mine == 0)
+        mine = 1 + (int)((unsigned)__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % LANES);
+    return mine - 1;
+}
 #else
 static inline void lock_entry(TimerEntry *entry) { (void)entry; }
 static inline void unlock_entry(TimerEntry *entry) { (void)entry; }
-static inline void lock_bucket(TimerBucket *bucket) { (void)bucket; }
-static inline void unlock_bucket(TimerBucket *bucket) { (void)bucket; }
+static inline void lock_lane(Lane *lane) { (void)lane; }
+static inline void unlock_lane(Lane *lane) { (void)lane; }
+static inline void lock_door(Door *door) { (void)door; }
+static inline void unlock_door(Door *door) { (void)door; }
 static inline void lock_levels(Entrance *entrance) { (void)entrance; }
 static inline void unlock_levels(Entrance *entrance) { (void)entrance; }
+static inline int lane_number(TimerEntry *entry) { (void)entry; return 0; }
+static inline void set_lane(TimerEntry *entry, int number) { (void)entry; (void)number; }
+static inline int my_way(void) { return 0; }
 #endif
 
-static void lock_two(TimerBucket *one, TimerBucket *other)
+static inline void lock_two(Lane *one, Lane *other)
 {
-    lock_bucket((uintptr_t)one < (uintptr_t)other ? one : other);
-    lock_bucket((uintptr_t)one < (uintptr_t)other ? other : one);
+    lock_lane((uintptr_t)one < (uintptr_t)other ? one : other);
+    lock_lane((uintptr_t)one < (uintptr_t)other ? other : one);
 }
 
 /* Numbers and pointers that are looked at without a mutex, by those who can do with an answer of a moment ago. */
 static inline int64_t peek(const int64_t *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
 static inline void poke(int64_t *number, int64_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
+static inline void poke_size(Py_ssize_t *number, Py_ssize_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
+static inline int is_set(const char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load_n(&entry->bucket, __ATOMIC_ACQUIRE); }
 
 /* An item of a list, as a reference of the caller's own; NULL without an error if there is none. */
@@ -197,34 +248,42 @@ static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
 
 /* ---------------------------------------------------------------- lists of entries */
 
-/* Under the mutexes of both, or of the bucket and with the only reference to the entry. Takes over the caller's
- * references to the bucket and to the entry. */
-static inline void link_entry(TimerBucket *bucket, TimerEntry *entry)
+/* Under the mutexes of the entry and of its lane in the bucket. Takes over a reference to the entry. */
+static inline void link_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry)
 {
-    entry->before = bucket->last_entry;
+    entry->before = lane->last;
     entry->after = NULL;
-    if (bucket->last_entry != NULL)
-        bucket->last_entry->after = entry;
+    if (lane->last != NULL)
+        lane->last->after = entry;
     else
-        bucket->first_entry = entry;
-    bucket->last_entry = entry;
-    bucket->count++;
+        lane->first = entry;
+    lane->last = entry;
+    lane->count++;
+    if (!lane->holds) {
+        lane->holds = 1;
+        Py_INCREF(bucket);
+    }
     __atomic_store_n(&entry->bucket, bucket, __ATOMIC_RELEASE);
 }
 
-/* Under the mutexes of both. Hands the references to the bucket and to the entry to the caller. */
-static inline void unlink_entry(TimerBucket *bucket, TimerEntry *entry)
+/* Under the same. Hands the reference to the entry to the caller, and the lane's to the bucket, too, if that is what it
+ * returns. */
+static inline int unlink_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry)
 {
     if (entry->before != NULL)
         entry->before->after = entry->after;
     else
-        bucket->first_entry = entry->after;
+        lane->first = entry->after;
     if (entry->after != NULL)
         entry->after->before = entry->before;
     else
-        bucket->last_entry = entry->before;
-    bucket->count--;
+        lane->last = entry->before;
+    lane->count--;
     __atomic_store_n(&entry->bucket, NULL, __ATOMIC_RELEASE);
+    if (lane->count > 0 || !is_set(&bucket->closed))
+        return 0;
+    lane->holds = 0;
+    return 1;
 }
 
 /* Take an entry out of the bucket that it is in, or only out of `out_of`, or only where it is due. The caller has a
@@ -237,20 +296,22 @@ static int take_out(TimerEntry *entry, TimerBucket *out_of, int only_due, int64_
         unlock_entry(entry);
         return 0;
     }
-    lock_bucket(bucket);
-    if (only_due && !bucket->due) {
-        unlock_bucket(bucket);
+    Lane *lane = &bucket->lanes[lane_number(entry)];
+    lock_lane(lane);
+    if (only_due && !is_set(&bucket->due)) {
+        unlock_lane(lane);
         unlock_entry(entry);
         return 0;
     }
-    unlink_entry(bucket, entry);
-    unlock_bucket(bucket);
+    int was_last = unlink_entry(bucket, lane, entry);
+    unlock_lane(lane);
     if (deadline_ns != NULL) {
         *deadline_ns = entry->deadline_ns;
         *delay_ms = entry->delay_ms;
     }
     unlock_entry(entry);
-    Py_DECREF(bucket);
+    if (was_last)
+        Py_DECREF(bucket);
     Py_DECREF(entry);
     return 1;
 }
@@ -404,8 +465,8 @@ static int entry_init(TimerEntry *self, PyObject *args, PyObject *kwargs)
 
 static int entry_traverse(TimerEntry *self, visitproc visit, void *arg)
 {
+    (void)self;
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->bucket);
     return 0;
 }
 
@@ -595,23 +656,54 @@ static int bucket_traverse(TimerBucket *self, visitproc visit, void *arg)
     Py_VISIT(self->first);
     Py_VISIT(self->end);
     Py_VISIT(self->lock);
-    for (TimerEntry *entry = self->first_entry; entry != NULL; entry = entry->after)
-        Py_VISIT(entry);
+    for (int index = 0; index < LANES; index++) {
+        Lane *lane = &self->lanes[index];
+        if (lane->holds)
+            Py_VISIT(self);
+        for (TimerEntry *entry = lane->first; entry != NULL; entry = entry->after)
+            Py_VISIT(entry);
+    }
     return 0;
 }
 
-/* Let everybody go. An entry's mutex comes before the bucket's, so the entries are found one by one. */
+/* Set a flag, for everybody who looks at it behind the mutex of a lane; how many tasks are there. With `lets_go`, lanes
+ * that are empty give up their reference to the bucket. The caller has one of his own. */
+static Py_ssize_t pass_through(TimerBucket *self, char *flag, int value, int lets_go)
+{
+    Py_ssize_t count = 0;
+    if (flag != NULL)
+        __atomic_store_n(flag, (char)value, __ATOMIC_RELAXED);
+    for (int index = 0; index < LANES; index++) {
+        Lane *lane = &self->lanes[index];
+        lock_lane(lane);
+        int goes = lets_go && lane->count == 0 && lane->holds;
+        if (goes)
+            lane->holds = 0;
+        count += lane->count;
+        unlock_lane(lane);
+        if (goes)
+            Py_DECREF(self);
+    }
+    return count;
+}
+
+/* Let everybody go. An entry's mutex comes before the lane's, so the entries are found one by one. */
 static int bucket_empty(TimerBucket *self)
 {
-    for (;;) {
-        lock_bucket(self);
-        TimerEntry *entry = (TimerEntry *)Py_XNewRef((PyObject *)self->first_entry);
-        unlock_bucket(self);
-        if (entry == NULL)
-            return 0;
+    for (int index = 0; index < LANES;) {
+        Lane *lane = &self->lanes[index];
+        lock_lane(lane);
+        TimerEntry *entry = (TimerEntry *)Py_XNewRef((PyObject *)lane->first);
+        unlock_lane(lane);
+        if (entry == NULL) {
+            index++;
+            continue;
+        }
         take_out(entry, self, 0, NULL, NULL);
         Py_DECREF(entry);
     }
+    pass_through(self, NULL, 0, 1);
+    return 0;
 }
 
 static void bucket_dealloc(TimerBucket *self)
@@ -629,20 +721,22 @@ static void bucket_dealloc(TimerBucket *self)
 static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
 {
     for (;;) {
-        lock_bucket(self);
-        Py_ssize_t count = self->count;
-        unlock_bucket(self);
+        Py_ssize_t count = pass_through(self, NULL, 0, 0);
         Py_ssize_t room = count < most ? count : most;
         PyObject *tasks = PyList_New(room);
         if (tasks == NULL)
             return NULL;
         Py_ssize_t index = 0;
-        lock_bucket(self);
-        TimerEntry *entry = self->first_entry;
-        for (; entry != NULL && index < room; entry = entry->after)
-            PyList_SET_ITEM(tasks, index++, Py_NewRef((PyObject *)entry));
-        int more = entry != NULL && index < most;
-        unlock_bucket(self);
+        int more = 0;
+        for (int number = 0; number < LANES; number++) {
+            Lane *lane = &self->lanes[number];
+            lock_lane(lane);
+            TimerEntry *entry = lane->first;
+            for (; entry != NULL && index < room; entry = entry->after)
+                PyList_SET_ITEM(tasks, index++, Py_NewRef((PyObject *)entry));
+            more |= entry != NULL && index < most;
+            unlock_lane(lane);
+        }
         if (more) {
             Py_DECREF(tasks);
             continue;
@@ -696,28 +790,27 @@ static PyObject *bucket_iter(TimerBucket *self)
     return walk;
 }
 
-static Py_ssize_t bucket_count(TimerBucket *self)
-{
-    lock_bucket(self);
-    Py_ssize_t count = self->count;
-    unlock_bucket(self);
-    return count;
-}
+static Py_ssize_t bucket_count(TimerBucket *self) { return pass_through(self, NULL, 0, 0); }
 
 static int bucket_contains(TimerBucket *self, PyObject *task)
 {
     return PyObject_TypeCheck(task, core.entry) && peek_bucket((TimerEntry *)task) == self;
 }
 
-/* Move an entry that is in `source`, or in none if that is NULL, to `target`, and date it if `deadline_ns` is given.
- * 1 if it was there; 0 if not, or if the target is closed and may not be; -1 if the new times don't fit into 64 bits. The
- * caller has references to all three. */
-static int move_entry(TimerEntry *entry, TimerBucket *source, TimerBucket *target, int closed_too, const int64_t *deadline_ns)
+enum { FROM_SOURCE, FROM_NONE, FROM_SAME_TIMER };
+
+/* Move an entry to `target`: out of `source`, or from nowhere, or out of any bucket of the same timer; and date it if
+ * `deadline_ns` is given. 1 if it was there; 0 if not, or if the target is closed and may not be; -1 if the new times
+ * don't fit into 64 bits. The caller has references to all three, or what is as good. */
+static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBucket *target, int closed_too,
+                      const int64_t *deadline_ns)
 {
-    int moves = 0;
+    int moves = 0, was_last = 0;
     int64_t moved_ns = 0;
     lock_entry(entry);
-    if (entry->bucket == source) {
+    if (from == FROM_SAME_TIMER && entry->bucket != NULL && entry->bucket->lock == target->lock)
+        source = entry->bucket;
+    if (entry->bucket == source && (source != NULL || from == FROM_NONE)) {
         moves = 1;
         if (deadline_ns != NULL
             && (entry->delay_ms == TIMER_HUGE
@@ -726,31 +819,34 @@ static int move_entry(TimerEntry *entry, TimerBucket *source, TimerBucket *targe
             moves = -1;
     }
     if (moves == 1) {
-        if (source == NULL || source == target)
-            lock_bucket(target);
+        if (source == NULL)
+            set_lane(entry, 0); /* behind the timer's lock, where all go one way */
+        Lane *lane = &target->lanes[lane_number(entry)];
+        Lane *left = source == NULL ? NULL : &source->lanes[lane_number(entry)];
+        if (left == NULL || left == lane)
+            lock_lane(lane);
         else
-            lock_two(source, target);
-        if (target->closed && !closed_too)
+            lock_two(left, lane);
+        if (is_set(&target->closed) && !closed_too)
             moves = 0;
         else {
-            if (source != NULL)
-                unlink_entry(source, entry);
+            if (left != NULL)
+                was_last = unlink_entry(source, left, entry);
             else
                 Py_INCREF(entry);
             if (deadline_ns != NULL) {
                 poke(&entry->moved_ns, moved_ns);
                 poke(&entry->deadline_ns, *deadline_ns);
             }
-            Py_INCREF(target);
-            link_entry(target, entry);
+            link_entry(target, lane, entry);
         }
-        unlock_bucket(target);
-        if (source != NULL && source != target)
-            unlock_bucket(source);
+        unlock_lane(lane);
+        if (left != NULL && left != lane)
+            unlock_lane(left);
     }
     unlock_entry(entry);
-    if (moves == 1 && source != NULL)
-        Py_DECREF(source); /* the entry's; the caller has one */
+    if (was_last)
+        Py_DECREF(source);
     return moves;
 }
 
@@ -759,7 +855,7 @@ static PyObject *bucket_put(TimerBucket *self, PyObject *task)
     TimerEntry *entry = as_entry(task);
     if (entry == NULL)
         return NULL;
-    if (move_entry(entry, NULL, self, 1, NULL) != 1) {
+    if (move_entry(entry, FROM_NONE, NULL, self, 1, NULL) != 1) {
         PyErr_SetString(PyExc_ValueError, "the task is in a bucket already");
         return NULL;
     }
@@ -777,12 +873,12 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
     if (source == NULL)
         return NULL;
     if (count == 2 || args[2] == Py_None)
-        return PyBool_FromLong(move_entry(entry, source, self, 1, NULL));
+        return PyBool_FromLong(move_entry(entry, FROM_SOURCE, source, self, 1, NULL));
     int64_t deadline_ns;
     if (saturated(args[2], &deadline_ns))
         return NULL;
     if (fits(args[2], MOST_DEADLINE_NS)) {
-        int moves = move_entry(entry, source, self, 1, &deadline_ns);
+        int moves = move_entry(entry, FROM_SOURCE, source, self, 1, &deadline_ns);
         if (moves >= 0)
             return PyBool_FromLong(moves);
     }
@@ -795,7 +891,7 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
     if (by != NULL)
         moved = PyNumber_Add(PyTuple_GET_ITEM(times, 2), by);
     if (moved != NULL && !set_times(entry, PyTuple_GET_ITEM(times, 0), args[2], moved)) {
-        int moves = move_entry(entry, source, self, 1, NULL);
+        int moves = move_entry(entry, FROM_SOURCE, source, self, 1, NULL);
         if (moves || !set_times(entry, PyTuple_GET_ITEM(times, 0), PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2)))
             answer = PyBool_FromLong(moves);
     }
@@ -834,10 +930,7 @@ static PyObject *bucket_is_deserted(TimerBucket *self, PyObject *unused)
 
 static PyObject *bucket_get_flag(TimerBucket *self, void *is_due)
 {
-    lock_bucket(self);
-    int flag = is_due != NULL ? self->due : self->closed;
-    unlock_bucket(self);
-    return PyBool_FromLong(flag);
+    return PyBool_FromLong(is_set(is_due != NULL ? &self->due : &self->closed));
 }
 
 static int bucket_set_flag(TimerBucket *self, PyObject *value, void *is_due)
@@ -848,9 +941,7 @@ static int bucket_set_flag(TimerBucket *self, PyObject *value, void *is_due)
             PyErr_SetString(PyExc_AttributeError, "can't be deleted");
         return -1;
     }
-    lock_bucket(self);
-    *(is_due != NULL ? &self->due : &self->closed) = (char)flag;
-    unlock_bucket(self);
+    pass_through(self, is_due != NULL ? &self->due : &self->closed, flag, is_due == NULL && flag);
     return 0;
 }
 
@@ -925,20 +1016,17 @@ static int entrance_init(Entrance *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_TypeError, "a timer is initialized once");
         return -1;
     }
-    PyObject *known = PyObject_GetAttrString(wheel, "known");
-    PyObject *levels = known == NULL ? NULL : PyObject_GetAttrString(wheel, "_levels");
+    PyObject *levels = PyObject_GetAttrString(wheel, "_levels");
     PyObject *origin = levels == NULL ? NULL : PyObject_CallNoArgs(clock);
-    if (origin == NULL || !PyList_Check(known) || !PyList_Check(levels) || !PyLong_Check(origin)) {
+    if (origin == NULL || !PyList_Check(levels) || !PyLong_Check(origin)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a wheel has lists, and a clock answers with an int");
-        Py_XDECREF(known);
+            PyErr_SetString(PyExc_TypeError, "a wheel has a list of levels, and a clock answers with an int");
         Py_XDECREF(levels);
         Py_XDECREF(origin);
         return -1;
     }
     self->clock = Py_NewRef(clock);
     self->is_system_clock = clock == core.system_clock;
-    self->known = known;
     self->levels = levels;
     self->max_pending = Py_NewRef(max_pending);
     self->origin = origin;
@@ -985,16 +1073,9 @@ static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
     return peek(&bucket->after_ns) < deadline_ns && deadline_ns <= peek(&bucket->until_ns);
 }
 
-/* The open bucket for a deadline, as a reference of the caller's own; NULL if it has to be made. */
-static TimerBucket *find_bucket(Entrance *self, int64_t deadline_ns)
+/* The bucket for a deadline, as a reference of the caller's own; NULL if it has to be made. */
+static TimerBucket *look_up(Entrance *self, int64_t deadline_ns)
 {
-    Py_ssize_t place = (deadline_ns >> STRETCH) & (PLACES - 1);
-    PyObject *found = item_of(self->known, place);
-    if (found != NULL) {
-        if (Py_IS_TYPE(found, core.bucket) && belongs((TimerBucket *)found, deadline_ns))
-            return (TimerBucket *)found;
-        Py_DECREF(found);
-    }
     int64_t tick = tick_of(deadline_ns, self->origin_ns, self->tick_ns);
     if (__atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE) < PyList_GET_SIZE(self->levels))
         learn_levels(self);
@@ -1003,24 +1084,42 @@ static TimerBucket *find_bucket(Entrance *self, int64_t deadline_ns)
         PyObject *slots = self->level[index].slots;
         Py_ssize_t ring = PyList_GET_SIZE(slots);
         int64_t slot = tick / self->level[index].span;
-        found = slot < 0 || ring == 0 ? NULL : item_of(slots, (Py_ssize_t)(slot % ring));
+        PyObject *found = slot < 0 || ring == 0 ? NULL : item_of(slots, (Py_ssize_t)(slot % ring));
         if (found == NULL)
             return NULL;
         TimerBucket *bucket = (TimerBucket *)found;
         if (Py_IS_TYPE(found, core.bucket) && bucket->first_tick <= tick && tick < bucket->end_tick
             && bucket->end_tick < MOST_NOW_NS / self->tick_ns) {
-            /* Look here first for deadlines like this one. */
             poke(&bucket->after_ns, self->origin_ns + (bucket->first_tick - 1) * self->tick_ns);
             poke(&bucket->until_ns, self->origin_ns + (bucket->end_tick - 1) * self->tick_ns);
-            if (PyList_SetItem(self->known, place, Py_NewRef(found))) {
-                PyErr_Clear();
-            }
             return bucket;
         }
         Py_DECREF(found);
     }
     return NULL;
 }
+
+/* The same, first among those that the door knows, and known to it afterwards: the door's reference, good as long as
+ * its mutex is held; that is held before and after, and given back in between. What the door doesn't know any more is
+ * left in `forgotten`, for the caller to give up once he has given back the mutex. */
+static inline TimerBucket *find_bucket(Entrance *self, Door *door, int64_t deadline_ns, TimerBucket **forgotten)
+{
+    Py_ssize_t place = (deadline_ns >> STRETCH) & (PLACES - 1);
+    TimerBucket *bucket = door->known[place];
+    *forgotten = NULL;
+    if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
+        return bucket;
+    unlock_door(door);
+    bucket = look_up(self, deadline_ns);
+    lock_door(door);
+    if (bucket != NULL) {
+        *forgotten = door->known[place];
+        door->known[place] = bucket;
+    }
+    return bucket;
+}
+
+static inline int way_into(Entrance *self) { return self->is_system_clock ? my_way() : 0; }
 
 static int call_slowly(PyObject *self, PyObject *name, TimerEntry *task, PyObject *number)
 {
@@ -1105,28 +1204,36 @@ static int add_task(Entrance *self, TimerEntry *task)
     int counts = self->max_pending == Py_None ? deadline_of(self, peek(&task->delay_ms), &deadline_ns) : 0;
     if (counts < 0)
         return -1;
-    TimerBucket *bucket = counts ? find_bucket(self, deadline_ns) : NULL;
-    if (bucket == NULL)
+    if (!counts)
         return add_slowly(self, task);
-    lock_entry(task);
-    int added = 0;
-    if (task->bucket == NULL) {
-        lock_bucket(bucket);
-        if (!bucket->closed) {
-            poke(&task->deadline_ns, deadline_ns);
-            poke(&task->moved_ns, 0);
-            Py_INCREF(task);
-            link_entry(bucket, task); /* takes over the reference to the bucket */
-            added = 1;
+    int way = way_into(self), added = 0;
+    Door *door = &self->doors[way];
+    TimerBucket *forgotten;
+    lock_door(door);
+    TimerBucket *bucket = find_bucket(self, door, deadline_ns, &forgotten);
+    if (bucket != NULL) {
+        Lane *lane = &bucket->lanes[way];
+        lock_entry(task);
+        if (task->bucket == NULL) {
+            set_lane(task, way);
+            lock_lane(lane);
+            if (!is_set(&bucket->closed)) {
+                poke(&task->deadline_ns, deadline_ns);
+                poke(&task->moved_ns, 0);
+                Py_INCREF(task);
+                link_entry(bucket, lane, task);
+                added = 1;
+            }
+            unlock_lane(lane);
         }
-        unlock_bucket(bucket);
+        unlock_entry(task);
     }
-    unlock_entry(task);
+    unlock_door(door);
+    Py_XDECREF(forgotten);
     if (added)
         return 0;
     /* Closed just now; or another thread added the task, too, and one of the two will have it moved. */
-    Py_DECREF(bucket);
-    if (make_free(task))
+    if (bucket != NULL && make_free(task))
         return -1;
     return add_slowly(self, task);
 }
@@ -1149,20 +1256,23 @@ static int put_off_task(Entrance *self, TimerEntry *task, PyObject *delay_ms)
     int answer = -1;
     int counts = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);
     if (counts > 0) {
-        TimerBucket *source = (TimerBucket *)entry_get_bucket(task, NULL);
-        TimerBucket *target = NULL;
-        if (source == NULL) {
+        TimerBucket *forgotten;
+        if (peek(&task->delay_ms) == TIMER_UNSET) {
+            Py_XDECREF(get_time(task, 0));
             Py_DECREF(whole);
             return -1;
         }
-        if ((PyObject *)source != Py_None && !__atomic_load_n(&self->closed, __ATOMIC_RELAXED)
-            && (target = find_bucket(self, deadline_ns)) != NULL && target->lock == source->lock
-            && move_entry(task, source, target, 0, &deadline_ns) == 1) {
-            __atomic_add_fetch(&self->moves, 1, __ATOMIC_RELAXED);
-            answer = 1;
+        if (peek_bucket(task) != NULL && !is_set(&self->closed)) {
+            Door *door = &self->doors[way_into(self)];
+            lock_door(door);
+            TimerBucket *target = find_bucket(self, door, deadline_ns, &forgotten);
+            if (target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1) {
+                poke_size(&door->moves, door->moves + 1);
+                answer = 1;
+            }
+            unlock_door(door);
+            Py_XDECREF(forgotten);
         }
-        Py_DECREF(source);
-        Py_XDECREF(target);
     }
     if (answer < 0 && counts >= 0)
         return call_slowly((PyObject *)self, core.str_put_off_slowly, task, whole);
@@ -1193,8 +1303,35 @@ static PyObject *entrance_remember(Entrance *self, PyObject *const *args, Py_ssi
     }
     if (as_bucket(args[0]) == NULL || saturated(args[1], &deadline_ns))
         return NULL;
-    if (self->tick_ns != 0 && deadline_ns < MOST_DEADLINE_NS && deadline_ns > -MOST_DEADLINE_NS)
-        Py_XDECREF(find_bucket(self, deadline_ns));
+    if (self->tick_ns != 0 && deadline_ns < MOST_DEADLINE_NS && deadline_ns > -MOST_DEADLINE_NS) {
+        Door *door = &self->doors[way_into(self)];
+        TimerBucket *forgotten;
+        lock_door(door);
+        find_bucket(self, door, deadline_ns, &forgotten);
+        unlock_door(door);
+        Py_XDECREF(forgotten);
+    }
+    Py_RETURN_NONE;
+}
+
+/* Of all doors. */
+static PyObject *entrance_get_moves(Entrance *self, void *closure)
+{
+    (void)closure;
+    Py_ssize_t moves = 0;
+    for (int index = 0; index < LANES; index++)
+        moves += __atomic_load_n(&self->doors[index].moves, __ATOMIC_RELAXED);
+    return PyLong_FromSsize_t(moves);
+}
+
+/* Used by the slow way, which has put a task off. */
+static PyObject *entrance_count_move(Entrance *self, PyObject *unused)
+{
+    (void)unused;
+    Door *door = &self->doors[way_into(self)];
+    lock_door(door);
+    poke_size(&door->moves, door->moves + 1);
+    unlock_door(door);
     Py_RETURN_NONE;
 }
 
@@ -1202,22 +1339,33 @@ static int entrance_traverse(Entrance *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->clock);
-    Py_VISIT(self->known);
     Py_VISIT(self->levels);
     Py_VISIT(self->max_pending);
     Py_VISIT(self->origin);
     Py_VISIT(self->tick);
     Py_VISIT(self->wheel);
+    for (int index = 0; index < LANES; index++)
+        for (int place = 0; place < PLACES; place++)
+            Py_VISIT(self->doors[index].known[place]);
     for (int index = 0; index < self->level_count; index++)
         Py_VISIT(self->level[index].slots);
     return 0;
 }
 
-/* The clock, the wheel and the lists stay until the end: what is cleared elsewhere may still call add. */
+/* Let the doors forget what they know. The clock, the wheel and the lists stay until the end: what is cleared elsewhere may
+ * still call add. */
 static int entrance_clear(Entrance *self)
 {
-    if (self->known != NULL && PyList_SetSlice(self->known, 0, PyList_GET_SIZE(self->known), NULL))
-        PyErr_Clear();
+    for (int index = 0; index < LANES; index++) {
+        Door *door = &self->doors[index];
+        for (int place = 0; place < PLACES; place++) {
+            lock_door(door);
+            TimerBucket *forgotten = door->known[place];
+            door->known[place] = NULL;
+            unlock_door(door);
+            Py_XDECREF(forgotten);
+        }
+    }
     return 0;
 }
 
@@ -1225,8 +1373,8 @@ static void entrance_dealloc(Entrance *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    entrance_clear(self);
     Py_XDECREF(self->clock);
-    Py_XDECREF(self->known);
     Py_XDECREF(self->levels);
     Py_XDECREF(self->max_pending);
     Py_XDECREF(self->origin);
@@ -1258,23 +1406,25 @@ static PyMethodDef entrance_methods[] = {
      "    DelayValueError: the delay is NaN or infinite."},
     {"_remember", (PyCFunction)(void (*)(void))entrance_remember, METH_FASTCALL,
      "_remember($self, bucket, deadline_ns, /)\n--\n\nLook at this bucket first for deadlines like this one."},
+    {"_count_move", (PyCFunction)entrance_count_move, METH_NOARGS, "_count_move($self, /)\n--\n\nA task was put off."},
     {NULL}};
 
 static PyMemberDef entrance_members[] = {
     {"_clock", T_OBJECT_EX, offsetof(Entrance, clock), READONLY, NULL},
-    {"_known", T_OBJECT_EX, offsetof(Entrance, known), READONLY, NULL},
     {"_max_pending", T_OBJECT_EX, offsetof(Entrance, max_pending), READONLY, NULL},
     {"_origin_ns", T_OBJECT_EX, offsetof(Entrance, origin), READONLY, NULL},
     {"_tick_ns", T_OBJECT_EX, offsetof(Entrance, tick), READONLY, NULL},
     {"_wheel", T_OBJECT_EX, offsetof(Entrance, wheel), READONLY, NULL},
-    {"_moves", T_PYSSIZET, offsetof(Entrance, moves), 0, NULL},
     {"_closed", T_BOOL, offsetof(Entrance, closed), 0, NULL},
     {NULL}};
+
+static PyGetSetDef entrance_getset[] = {{"_moves", (getter)entrance_get_moves, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot entrance_slots[] = {
     {Py_tp_doc, "What every task goes through, and what that needs to know."},
     {Py_tp_init, entrance_init}, {Py_tp_traverse, entrance_traverse}, {Py_tp_clear, entrance_clear},
-    {Py_tp_dealloc, entrance_dealloc}, {Py_tp_methods, entrance_methods}, {Py_tp_members, entrance_members}, {0, NULL}};
+    {Py_tp_dealloc, entrance_dealloc}, {Py_tp_methods, entrance_methods}, {Py_tp_members, entrance_members},
+    {Py_tp_getset, entrance_getset}, {0, NULL}};
 
 static PyType_Spec entrance_spec = {
     .name = "timer._core.Entrance", .basicsize = sizeof(Entrance),
@@ -1319,7 +1469,7 @@ static PyObject *spread(PyObject *module, PyObject *args)
         int is_right = found != NULL
                        && (target == due || (Py_IS_TYPE(found, core.bucket) && target->first_tick <= tick && tick < target->end_tick));
         if (is_right)
-            move_entry(task, source, target, 1, NULL);
+            move_entry(task, FROM_SOURCE, source, target, 1, NULL);
         Py_XDECREF(found);
         if (!is_right)
             break;
@@ -1417,10 +1567,7 @@ static PyObject *batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             Py_DECREF(self);
             return NULL;
         }
-        lock_bucket(bucket);
-        bucket->due = 1;
-        self->left += bucket->count;
-        unlock_bucket(bucket);
+        self->left += pass_through(bucket, &bucket->due, 1, 0);
     }
     return (PyObject *)self;
 }

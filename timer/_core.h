@@ -6,16 +6,21 @@
  * Who owns what, and why nothing dangles:
  *
  *  - A bucket owns one reference to each entry in it. So an entry that is freed is in no bucket.
- *  - An entry owns one reference to the bucket that it is in, if it is in one. So a bucket that is freed is empty, and
- *    whoever has an entry, and keeps it from leaving, may use its bucket.
- *  - `before` and `after` are borrowed: both neighbours belong to the same bucket.
+ *  - A bucket is a few lists, its lanes: one with a global lock; without one, so many that threads which add at the same
+ *    time rarely meet. A lane has one reference to its own bucket from its first entry on until it is empty and the
+ *    bucket closed (or the collector has found both). So a bucket that is freed is empty, and whoever has an entry, and
+ *    keeps it from leaving, may use its bucket. No reference is counted for an entry that comes or goes: two threads
+ *    that count at one object wait for each other as they would for a lock.
+ *  - `before` and `after` are borrowed: both neighbours belong to the same lane.
  *
  * With a global lock, every stretch of C between two calls of Python is one step, and that is all there is to say about
- * threads. Without one (Py_GIL_DISABLED) an entry and a bucket have a mutex each, always taken in this order: entry,
- * then bucket; two buckets by address. An entry's mutex guards its times and its `bucket`; a bucket's mutex guards its
- * list, its count, `closed`, `due`, and the `before` and `after` of the entries in it. Under a mutex nothing is
- * allocated, freed or called: a reference that is to go is given up behind it. A bucket can't be freed while somebody
- * waits for its mutex, for he holds the mutex of an entry that is in it, or a reference of his own. */
+ * threads. Without one (Py_GIL_DISABLED) an entry and a lane have a mutex each, always taken in this order: entry, then
+ * lane; two lanes by address. An entry's mutex guards its times, its `bucket` and which `lane` of it; a lane's mutex
+ * guards its list, its count, and the `before` and `after` of the entries in it. A bucket is closed, and called due,
+ * by setting the flag and then passing through the mutex of each lane: who looks at the flag behind that mutex has either
+ * seen it or is done. Under a mutex nothing is allocated, freed or called: a reference that is to go is given up behind
+ * it. A bucket can't be freed while somebody waits for a mutex of its lanes, for he holds the mutex of an entry that is
+ * in it, or a reference of his own. */
 #ifndef TIMER_CORE_H
 #define TIMER_CORE_H
 
@@ -35,11 +40,12 @@ typedef struct TimerEntry {
     int64_t delay_ms;
     int64_t deadline_ns; /* 0: was never in a timer */
     int64_t moved_ns;    /* by how much the deadline was moved since the task was added */
-    TimerBucket *bucket; /* owned; NULL: in none */
+    TimerBucket *bucket; /* borrowed, see above; NULL: in none */
     struct TimerEntry *before, *after;
     PyObject *weakrefs;
 #ifdef Py_GIL_DISABLED
     PyMutex mutex;
+    unsigned char lane; /* of the bucket that it is in, or was in last */
 #endif
 } TimerEntry;
 

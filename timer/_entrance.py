@@ -121,6 +121,10 @@ class Entrance:
         if bucket.closed:  # taken out, and forgotten, before it was noted
             self._known[place] = self._wheel.nowhere
 
+    def _count_move(self) -> None:
+        """A task was put off. The lock is held."""
+        self._moves += 1
+
     def _add_slowly(self, task: TimerTask, deadline_ns: int) -> None:
         """Add a task that is in no bucket, behind the lock."""
         raise NotImplementedError

@@ -72,7 +72,7 @@ class Intake(Entrance):
                 target, due = self._bucket_for(deadline_ns, delay_ms)
                 if not target.take(task, source, deadline_ns):
                     return False
-                self._moves += 1
+                self._count_move()
         finally:
             if due and target is not None:
                 self._hand_over([target])  # also where this thread is being stopped: the task is in there

@@ -107,7 +107,7 @@ def test_abandoned_timer_is_collected():
 
 
 def test_bucket_outlives_nobody():
-    """A bucket that is dropped with tasks in it is garbage with them, unless somebody has a task."""
+    """A bucket that is dropped with tasks in it is garbage with them; one that somebody has is in none any more."""
     bucket = TimerTaskList(0, 1, 0, threading.Lock())
     kept, task = TimerTaskEntry(1), Short(2)
     task.bucket = bucket
@@ -116,11 +116,9 @@ def test_bucket_outlives_nobody():
     del bucket, task
     gc.collect()
 
-    assert kept.is_pending
-    assert 2 == len(kept._bucket)
-    assert kept._withdraw()
-    gc.collect()
     assert not kept.is_pending
+    assert kept._bucket is None
+    assert not kept._withdraw()
 
 
 def use(random_):

@@ -52,6 +52,21 @@ def test_not_a_nanosecond_early(offset_ns, tick_ms):
     assert 5_000_000 + tick_ms * 1_000_000 + 1 > task.ran_ns[0] - 10**9 - offset_ns - 1
 
 
+def test_order_of_arrival_holds_across_threads(timer, clock):
+    """Tasks of one deadline run in the order in which they came, whichever threads added them, one after the other."""
+    log = []
+    tasks = [Ping(5, log=log) for _ in range(24)]
+    threads = [ThreadPoolExecutor(1) for _ in range(3)]
+    for number, task in enumerate(tasks):
+        threads[number * 7 % 3].submit(timer.add, task).result()
+    for thread in threads:
+        thread.shutdown()
+    clock.advance(5)
+    timer.advance_clock(0)
+
+    assert tasks == log
+
+
 def test_due_exactly_at_a_tick(timer, clock):
     """A deadline that is a tick's beginning runs at that tick, not one later."""
     task = Ping(5)
