@@ -210,7 +210,7 @@ def million(*, tasks: int = 1_000_000, spread_ms: int = 5_000) -> Table:
         f"timer: expiring {tasks:,} tasks spread over {spread_ms / 1000:g} s",
         ("executor", "collector", "CPU us/task", "p50 ms", "p99 ms", "max ms", "early"),
         tuple(rows),
-        "reach: 3.2 us, p99 14 ms, none early",
+        "reach: 0.75 us, p99 3 ms, none early",
         "expiry",
     )
 

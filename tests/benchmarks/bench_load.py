@@ -35,7 +35,7 @@ def held(rates: tuple[int, ...], *, seconds: float = 3.0) -> Table:
         "load: Poisson arrivals, log-normal latency (50 %: 20 ms, 75 %: 60 ms), timeout 200 ms, 3 keys of 100",
         ("requests/s", "target", "actual", "actual/target", "CPU us/request"),
         tuple(rows),
-        "reach: 105,000 held, then as near 200,000 as it goes; generator and completing thread are in the same process",
+        "reach: 400,000 held, 2 us at 200,000; generator and completing thread are in the same process",
         "load",
     )
 
@@ -45,4 +45,4 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     if quick:
         yield held((5_000,), seconds=0.2)
     else:
-        yield held((25_000, 50_000, 75_000, 105_000, 150_000, 200_000))
+        yield held((25_000, 50_000, 105_000, 200_000, 400_000, 600_000))
