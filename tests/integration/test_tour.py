@@ -29,7 +29,13 @@ def start(folder, *arguments, **environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=_heed_interrupts,
     )
+
+
+def _heed_interrupts():
+    """Of a shell that put the tests into the background a program inherits that it is to ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def still_running(folder):

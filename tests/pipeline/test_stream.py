@@ -150,10 +150,13 @@ def test_a_source_that_isnt_there_is_refused(spark, tmp_path):
         stream.start(spark, str(tmp_path / "nowhere"), "out", "checkpoint", stream.StreamSettings())
 
 
-def test_any_source_and_sink_will_do_in_a_stock_session(spark, tmp_path, brute, trace_rows):
+def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path, brute, trace_rows):
     """A trace that is still open, read by sequence number, answered into memory; what the session lacks is set."""
     rows = trace_rows("kafka", operations=100, events=200)
     stock = spark.newSession()
+    # Spark looks for what has that name already in the session that is the thread's, not in the one that is asked.
+    spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(stock._jsparkSession)
+    request.addfinalizer(lambda: spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession))
     stock.conf.unset("spark.sql.streaming.stateStore.providerClass")
     stock.conf.set("spark.sql.shuffle.partitions", "7")
     stock.dataSource.register(PurgatoryDataSource)
