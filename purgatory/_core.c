@@ -1170,38 +1170,36 @@ static int finish(Operation *op, int outcome, PyObject **struck)
     return 1;
 }
 
-/* Run a hook, which happens once. 0, with what it raised and was contained in `error` (the caller's own, or NULL); -1
- * if this thread is being stopped: then the end has been told of, and the error is set. */
+/* Tell of the end, and keep the error that is set, if one is. 0, or -1 with an error. */
+static int end(Operation *op, PyObject *error)
+{
+    if (!PyErr_Occurred())
+        return tell_finished(op, error);
+    Kept kept = keep_error();
+    if (tell_finished(op, error))
+        PyErr_Clear();
+    set_again(kept);
+    return -1;
+}
+
+/* Run a hook, which happens once. What it raised is in `error`, the caller's own, or else that is as it was. 0; -1 with an
+ * error if this thread is being stopped. */
 static int run_hook(Operation *op, PyObject *name, PyObject **error)
 {
     if (done_call(call_hook_in_context(op, name)) == 0)
         return 0;
-    int contained = is_contained();
+    int contained = is_contained(), failed = -1;
     PyObject *raised = take_error();
-    int failed = contained ? done_call(PyObject_CallFunctionObjArgs(core.contain, op, name, raised, NULL))
-                           : tell_finished(op, raised);
-    if (contained && failed && PyErr_ExceptionMatches(PyExc_RecursionError)) {
-        PyErr_Clear(); /* no room left to count it */
-        failed = 0;
+    if (contained) {
+        failed = done_call(PyObject_CallFunctionObjArgs(core.contain, op, name, raised, NULL));
+        if (failed && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+            PyErr_Clear(); /* no room left to count it */
+            failed = 0;
+        }
     }
-    else if (contained && failed) { /* this thread was stopped in there: told of all the same */
-        PyObject *stopped = take_error();
-        if (tell_finished(op, raised))
-            PyErr_Clear();
-        PyErr_SetObject((PyObject *)Py_TYPE(stopped), stopped);
-        Py_DECREF(stopped);
-    }
-    if (!contained) {
-        if (failed)
-            PyErr_Clear();
-        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
-        Py_DECREF(raised);
-        return -1;
-    }
-    if (*error == NULL)
-        *error = raised;
     else
-        Py_SETREF(*error, raised);
+        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+    Py_XSETREF(*error, raised);
     return failed;
 }
 
@@ -1211,9 +1209,8 @@ static int force(Operation *op)
     PyObject *error = NULL, *struck = NULL;
     if (!finish(op, FORCED, &struck))
         return 0;
-    int failed = run_hook(op, core.str_on_complete, &error);
-    if (!failed)
-        failed = tell_finished(op, error);
+    run_hook(op, core.str_on_complete, &error);
+    int failed = end(op, error);
     Py_XDECREF(error);
     stop_answering(op);
     return set_struck(struck) || failed ? -1 : 1;
@@ -1270,22 +1267,24 @@ static int check(Operation *op)
                 failed = is_contained() ? contain(op, core.str_try_complete) : -1;
         }
         int again = give_hold(op);
-        if (failed || again < 0) {
-            Py_XDECREF(error);
-            Py_XDECREF(struck);
-            if (expired)
-                stop_answering(op);
-            retry(op);
-            return -1;
-        }
-        if (expired) {
-            failed = run_hook(op, core.str_on_expiration, &error);
-            if (!failed)
-                failed = tell_finished(op, error);
+        failed |= again < 0;
+        if (expired) { /* what has stopped this thread waits: on_expiration is owed all the same */
+            if (failed && struck == NULL)
+                struck = take_error();
+            else if (failed)
+                PyErr_Clear();
+            run_hook(op, core.str_on_expiration, &error);
+            failed = end(op, error);
             Py_XDECREF(error);
             stop_answering(op);
             if (set_struck(struck) || failed)
                 return -1;
+        }
+        else if (failed) {
+            Py_XDECREF(struck);
+            if (state_of(op) <= PARKED)
+                retry(op);
+            return -1;
         }
         if (!again)
             break;

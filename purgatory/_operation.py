@@ -282,8 +282,10 @@ class Operation(TimerTaskEntry):
         except BaseException as raised:
             # This thread is being stopped, and doesn't have the hold any more.
             if expired:
+                if not ran:  # what stopped on_complete; on_expiration is owed all the same
+                    error = error or raised
                 try:
-                    self._answer(error if ran else raised, ("on_expiration",) if ran else ())
+                    self._answer(error, ("on_expiration",))
                 finally:
                     self._home.under_way.pop()
             elif self._state <= PARKED:
@@ -533,16 +535,21 @@ class Operation(TimerTaskEntry):
 
     def _answer(self, error: BaseException | None, hooks: tuple[str, ...]) -> None:
         """The hooks that are left to run, by a thread that is being stopped: nobody else will run them."""
-        for hook in hooks:
-            try:
-                if self._context is None:
-                    getattr(self, hook)()
-                else:
-                    self._context.run(getattr(self, hook))
-            except Exception as raised:  # noqa: BLE001  # contained: the operation has completed all the same
-                error = raised
-                self._contain(hook, raised)
-        self._tell_finished(error)
+        try:
+            for hook in hooks:
+                try:
+                    if self._context is None:
+                        getattr(self, hook)()
+                    else:
+                        self._context.run(getattr(self, hook))
+                except Exception as raised:  # noqa: BLE001  # contained: the operation has completed all the same
+                    error = raised
+                    self._contain(hook, raised)
+                except BaseException as raised:
+                    error = raised
+                    raise
+        finally:
+            self._tell_finished(error)
 
     def _tell_finished(self, error: BaseException | None) -> None:
         observers = self._home.observers

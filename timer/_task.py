@@ -21,7 +21,7 @@ gets the task. Why who takes it out leaves ``_bucket`` alone:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from timer._clock import NS_PER_MS
 from timer._edition import CORE
@@ -155,6 +155,14 @@ class TimerTask(TimerTaskEntry):
 
     #: The public name. A name and not a call, which would cost an add and a cancel a fifth more.
     cancel = TimerTaskEntry._withdraw
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled: a copy would share the original's bucket, keys and hold.
+
+        Raises:
+            TypeError: always; a subclass that knows better defines its own.
+        """
+        raise TypeError(f"cannot copy or pickle a {type(self).__qualname__}: there is but one of each; make another")
 
     def run(self) -> None:
         """Do what was put off. Called once per ``add``, on the timer's executor, unless cancelled before."""

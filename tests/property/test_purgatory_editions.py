@@ -164,6 +164,8 @@ class Op(DelayedOperation):
             self.plan.step()
         elif roll < 0.2:
             raise OSError(where)
+        elif roll < 0.21 and where != "is tried":
+            raise KeyboardInterrupt
 
     def try_complete(self):
         self.act("is tried")

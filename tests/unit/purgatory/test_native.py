@@ -2,7 +2,6 @@
 
 import gc
 import inspect
-import pickle
 import random
 import sys
 import weakref
@@ -117,12 +116,6 @@ def test_own_check_is_called(purgatory):
     assert 1 == purgatory.check_and_complete("key")
     first.run()
     assert [first, second, first] == called
-
-
-def test_operations_cannot_be_pickled():
-    """An operation can't be pickled."""
-    with pytest.raises(TypeError, match="pickle"):
-        pickle.dumps(Small())
 
 
 def test_run_by_hand_leaves_the_timer(purgatory, mock_timer):

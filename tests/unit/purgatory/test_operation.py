@@ -1,5 +1,7 @@
 """Operations: completed exactly once, checked by one thread at a time, never blocking whoever checks."""
 
+import copy
+import pickle
 import threading
 import time
 
@@ -106,6 +108,15 @@ def test_cancel_after_completion_is_too_late(purgatory):
 
     assert not operation.cancel()
     assert Outcome.FORCED is operation.outcome
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_operation_cannot_be_copied(purgatory, how):
+    """An operation is neither copied nor pickled: two would share its keys, its deadline and its one outcome."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(TypeError, match="cannot copy or pickle a Waiting"):
+        how(operation)
 
 
 # -- maybe_try_complete

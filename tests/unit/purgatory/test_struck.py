@@ -2,7 +2,7 @@
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome, PurgatoryFull
 from tests.support import Waiting
 
 
@@ -71,3 +71,72 @@ def test_refused_operation_cannot_be_cancelled(mock_timer):
             purgatory.try_complete_else_watch(operation, ["k"])
 
         assert not operation.cancel()
+
+
+class Telling(Observer):
+    """Remembers of each end what it was told."""
+
+    def __init__(self):
+        self.ends = []
+
+    def finished(self, operation, outcome, error, /):
+        self.ends.append((outcome, type(error)))
+
+
+@pytest.mark.parametrize("where", ["on_complete", "on_expiration", "both"])
+@pytest.mark.parametrize("keep_context", [False, True])
+def test_stopped_expiry_runs_what_is_left(mock_timer, where, keep_context):
+    """An expiry whose ``on_complete`` is stopped runs ``on_expiration`` all the same, and stops then."""
+    ran = []
+
+    class Expiring(DelayedOperation):
+        def try_complete(self):
+            return False
+
+        def on_complete(self):
+            ran.append("on_complete")
+            if where != "on_expiration":
+                raise Interrupted
+
+        def on_expiration(self):
+            ran.append("on_expiration")
+            if where != "on_complete":
+                raise Interrupted
+
+    telling = Telling()
+    with DelayedOperationPurgatory(
+        "stopped", timer=mock_timer, keep_context=keep_context, observers=[telling]
+    ) as purgatory:
+        operation = Expiring(5)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        with pytest.raises(Interrupted):
+            operation.run()
+
+        assert ["on_complete", "on_expiration"] == ran
+        assert [(Outcome.EXPIRED, Interrupted)] == telling.ends
+        assert (0, 0) == (purgatory.watched, purgatory._shards.answering())
+
+
+def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
+    """An expiry that is stopped while the error of its ``on_complete`` is logged tells of that error."""
+
+    class Failing(Stopped):
+        def on_complete(self):
+            raise ValueError
+
+        def on_expiration(self):
+            ran.append("on_expiration")
+
+    def stop(*_):
+        raise Interrupted
+
+    ran, telling = [], Telling()
+    with DelayedOperationPurgatory("stopped", timer=mock_timer, observers=[telling]) as purgatory:
+        operation = Failing(5)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        monkeypatch.setattr("purgatory._observers.log_callback_error", stop)
+        with pytest.raises(Interrupted):
+            operation.run()
+
+        assert ["on_expiration"] == ran
+        assert [(Outcome.EXPIRED, ValueError)] == telling.ends

@@ -1,6 +1,8 @@
 """Tasks: their delay is checked, their place in a timer known."""
 
+import copy
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -112,3 +114,16 @@ def test_cancelled_task_is_freed_at_once(mock_timer):
     gc.collect()
 
     assert gone() is None
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_task_cannot_be_copied(how):
+    """There is but one of each task: it is neither copied nor pickled, unless its own class says how."""
+    with pytest.raises(TypeError, match="cannot copy or pickle a Ping"):
+        how(Ping(5))
+
+    class Known(Ping):
+        def __reduce__(self):
+            return Ping, (self.delay_ms,)
+
+    assert 5 == copy.copy(Known(5)).delay_ms
