@@ -37,6 +37,7 @@
 
 enum { NEW, ARRIVING, PARKED, IMMEDIATE, SATISFIED, EXPIRED, CANCELLED, FORCED, STATES };
 enum { TIME_IS_UP = 1, DRAINED = 2 };
+enum { TYPES = 4 }; /* so many types of operations are known without a look into a set, which threads wait at for each other */
 
 typedef struct Watchers Watchers;
 typedef struct Shard Shard;
@@ -109,6 +110,7 @@ struct Shard {
 typedef struct {
     PyObject_HEAD
     PyObject *name, *shards, *row, *timer, *observers, *capacity, *admitted;
+    PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: those that came first */
     Py_ssize_t count;
     char closed, native_timer, keep_context;
 } Parking;
@@ -1203,10 +1205,35 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
     return failed;
 }
 
+/* Whether the stack has room for the beginning of a hook: 1, or 0 with an error. Asked before an outcome is taken, since
+ * whoever has taken it owes the hook, and one that can't even begin has answered nobody. */
+static int has_room(void)
+{
+    enum { FRAMES = 8 };
+    PyThreadState *thread = PyThreadState_Get();
+#if PY_VERSION_HEX >= 0x030C0000
+    int remaining = thread->py_recursion_remaining;
+#else
+    int remaining = thread->recursion_remaining;
+#endif
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
+    if (thread->c_recursion_remaining < remaining)
+        remaining = thread->c_recursion_remaining;
+#endif
+    if (remaining > FRAMES)
+        return 1;
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded where an operation would have completed");
+    return 0;
+}
+
 /* Complete it, unless it is done: 1, 0, or -1 with an error that stops this thread. */
 static int force(Operation *op)
 {
     PyObject *error = NULL, *struck = NULL;
+    if (state_of(op) > PARKED)
+        return 0;
+    if (!has_room())
+        return -1;
     if (!finish(op, FORCED, &struck))
         return 0;
     run_hook(op, core.str_on_complete, &error);
@@ -1223,7 +1250,9 @@ static int retry(Operation *op)
         return 0;
     Kept kept = keep_error();
     int failed = done_call(PyObject_CallFunctionObjArgs(core.retry, home->retrier, op, NULL));
-    if (failed)
+    if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
+        PyErr_Clear(); /* no room left to say it, either: such a check has to be made again */
+    else if (failed)
         PyErr_WriteUnraisable((PyObject *)op);
     set_again(kept);
     return 0;
@@ -1253,7 +1282,8 @@ static int check(Operation *op)
         if (op->lock != NULL)
             __atomic_store_n(&op->pending, 0, __ATOMIC_SEQ_CST);
         if (flag_of(&op->overdue)) {
-            expired = completed = finish(op, EXPIRED, &struck);
+            failed = has_room() ? 0 : -1;
+            expired = completed = !failed && finish(op, EXPIRED, &struck);
             if (expired)
                 failed = run_hook(op, core.str_on_complete, &error);
         }
@@ -1834,6 +1864,24 @@ static int admit(Parking *self, PyObject *given)
     return is_special && PySet_Discard(self->admitted, type) < 0 ? -1 : is_special;
 }
 
+/* Whether a type was looked at, and has no maybe_try_complete of its own: 1, 0, or -1 with an error. */
+static inline int is_admitted(Parking *self, PyTypeObject *type)
+{
+    for (int i = 0; i < TYPES; i++) {
+        PyTypeObject *seen = __atomic_load_n(&self->seen[i], __ATOMIC_RELAXED);
+        if (seen == type)
+            return 1;
+        if (seen == NULL)
+            break;
+    }
+    int known = PySet_Contains(self->admitted, (PyObject *)type);
+    PyTypeObject *none = NULL;
+    for (int i = 0; known > 0 && i < TYPES; i++, none = NULL)
+        if (__atomic_compare_exchange_n(&self->seen[i], &none, type, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || none == type)
+            break; /* noted, by this thread or by another */
+    return known;
+}
+
 /* The key of a list or tuple that has but one, as a reference of the caller's own; else NULL, without an error. */
 static PyObject *only_key(PyObject *keys)
 {
@@ -1942,7 +1990,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     }
     if (is_unmade(self))
         return NULL;
-    int known = PySet_Contains(self->admitted, (PyObject *)Py_TYPE(given)), is_special = 0;
+    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
     if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
         return NULL;
     Operation *op = (Operation *)given;
@@ -2105,6 +2153,7 @@ static int parking_clear(Parking *self)
     Py_CLEAR(self->timer);
     Py_CLEAR(self->observers);
     Py_CLEAR(self->capacity);
+    memset(self->seen, 0, sizeof self->seen);
     Py_CLEAR(self->admitted);
     self->count = 0;
     return 0;
