@@ -1764,8 +1764,12 @@ static int set_deadline(Parking *self, Operation *op)
 {
     if (self->native_timer)
         return core.timer->add(self->timer, &op->entry);
-    if (self->timer == Py_None)
+    if (self->timer == Py_None) {
+        int noted = core.timer->note(&op->entry);
+        if (noted)
+            return noted < 0 ? -1 : 0;
         return done_call(PyObject_CallOneArg(core.wait_for, (PyObject *)op));
+    }
     return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
 }
 

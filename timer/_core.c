@@ -1191,6 +1191,20 @@ static int deadline_of(Entrance *self, int64_t delay_ms, int64_t *deadline_ns)
     return 1;
 }
 
+/* For the capsule: the deadline of a task that no timer takes. */
+static int note_deadline(TimerEntry *task)
+{
+    int64_t now_ns, delay_ms = peek(&task->delay_ms);
+    if (delay_ms < 0 || delay_ms > MOST_MS)
+        return 0;
+    if (now_of(core.system_clock, 1, &now_ns))
+        return -1;
+    if (now_ns > MOST_NOW_NS)
+        return 0;
+    poke(&task->deadline_ns, now_ns + delay_ms * NS_PER_MS);
+    return 1;
+}
+
 /* 0, or -1 with an error. */
 static int add_task(Entrance *self, TimerEntry *task)
 {
@@ -1788,7 +1802,7 @@ static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_m
 
 static TimerCore for_others = {
     .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
-    .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw};
+    .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline};
 
 /* ---------------------------------------------------------------- the module */
 

@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 #define TIMER_CORE_CAPSULE "timer._core.CAPSULE"
-#define TIMER_CORE_VERSION 1
+#define TIMER_CORE_VERSION 2
 
 typedef struct TimerBucket TimerBucket;
 
@@ -68,6 +68,9 @@ typedef struct {
     /* Take the entry out of its timer: 1 if it was in one and is the caller's now, else 0. The caller has a reference
      * of its own. Runs no Python but what freeing an empty bucket may run. */
     int (*withdraw)(TimerEntry *entry);
+    /* Set the deadline of an entry that no timer will take, by the system's clock. 1; 0 if it is beyond 64 bits; -1 with
+     * an error. */
+    int (*note)(TimerEntry *entry);
 } TimerCore;
 
 #endif
