@@ -298,14 +298,14 @@ def _behind(watchers: Watchers, seen: set[Operation], stretch: list[Operation]) 
 
 
 def admit(admitted: set[type], operation: object) -> None:
-    """Look at a type of operations, which is done once.
+    """Look at a type of operations, which is done once; at one whose hooks are coroutines, each time.
 
     Raises:
         InvalidOperation: those can't be parked.
     """
-    kind = type(operation)
     if not isinstance(operation, DelayedOperation):
         raise InvalidOperation(operation, "it is no DelayedOperation")
+    kind = type(operation)
     if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
         raise InvalidOperation(operation, "operations are told apart by identity; say eq=False to attrs or dataclass")
     if iscoroutinefunction(operation.try_complete):
@@ -314,7 +314,9 @@ def admit(admitted: set[type], operation: object) -> None:
         raise InvalidOperation(
             operation, "its hooks are coroutines, which need a loop: await the park() of an AsyncPurgatory"
         )
-    admitted.add(kind)
+    # One that park() has in hand has plain hooks of its own. Its type hasn't, and is looked at again each time.
+    if not (iscoroutinefunction(kind.on_complete) or iscoroutinefunction(kind.on_expiration)):
+        admitted.add(kind)
 
 
 def each_once(watch_keys: Sequence[Hashable]) -> list[Hashable]:

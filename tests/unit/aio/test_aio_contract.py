@@ -617,6 +617,18 @@ def test_refused_operation_keeps_its_coroutine_hooks(run, opened):
     run(main)
 
 
+def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(run, opened):
+    """A type of which one was awaited is still refused where nobody would await its hooks."""
+
+    async def main():
+        async with opened() as purgatory:
+            await purgatory.park(Async(ready=True), ["k"])
+            with pytest.raises(InvalidOperation, match="coroutines"):
+                purgatory.purgatory.try_complete_else_watch(Async(ready=True), ["k"])
+
+    run(main)
+
+
 # -- wait_for
 
 
