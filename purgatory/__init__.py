@@ -4,6 +4,7 @@ from purgatory import _distribution, _edition, _rare  # noqa: F401  # _rare: han
 from purgatory._actions import ActionQueue
 from purgatory._errors import (
     AlreadyParked,
+    InvalidAction,
     InvalidOperation,
     InvalidSetting,
     InvalidTenant,
@@ -15,6 +16,7 @@ from purgatory._errors import (
     UnhashableKey,
     WaitCancelled,
     WatchKeysType,
+    WrongLoop,
 )
 from purgatory._future import DelayedFuture, DelayedFuturePurgatory
 from purgatory._live import live, on_start
@@ -29,7 +31,7 @@ from purgatory._threshold import KeyedThresholdPurgatory, ThresholdPurgatory
 #: The version of the distribution.
 __version__: str = _distribution.VERSION
 
-#: Whether the core runs compiled (see docs/compiled.md), or as Python.
+#: Whether the core runs native (see docs/native.md), or as Python.
 COMPILED: bool = _edition.CORE is not None
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "DelayedFuturePurgatory",
     "DelayedOperation",
     "DelayedOperationPurgatory",
+    "InvalidAction",
     "InvalidOperation",
     "InvalidSetting",
     "InvalidTenant",
@@ -59,6 +62,7 @@ __all__ = [
     "UnhashableKey",
     "WaitCancelled",
     "WatchKeysType",
+    "WrongLoop",
     "__version__",
     "live",
     "on_start",

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from purgatory._errors import InvalidAction
 from purgatory._log import log
 
 __all__ = ["ActionQueue"]
@@ -44,10 +45,10 @@ class ActionQueue:
         """Make the call ``action(*args)`` in the next run.
 
         Raises:
-            TypeError: ``action`` can't be called.
+            InvalidAction: ``action`` can't be called.
         """
         if not callable(action):
-            raise TypeError(f"an action must be callable, not {action!r}")
+            raise InvalidAction(action)
         self._actions.append((action, args))
 
     def try_complete_actions(self) -> int:

@@ -124,7 +124,7 @@ static struct {
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *contain_here,
         *retry, *warn, *tell_finished, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *timer_closed,
-        *check_some, *checked_delay_ms, *key_failed;
+        *check_some, *checked_delay_ms, *checked_lock, *key_failed;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *str_try_complete, *str_on_complete, *str_on_expiration, *str_acquire, *str_release, *str_pop, *str_taken,
         *str_add, *str_cancel, *str_maybe_try_complete, *str_remove_if_empty;
@@ -1367,6 +1367,9 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     if (core.timer->init(&self->entry, delay_ms))
         return -1;
     if (is_first && lock != Py_None) { /* later somebody may have it */
+        if (!(PyObject_HasAttr(lock, core.str_acquire) && PyObject_HasAttr(lock, core.str_release))
+            && done_call(PyObject_CallOneArg(core.checked_lock, lock)))
+            return -1;
         self->lock = Py_NewRef(lock);
     }
     return 0;
@@ -2199,6 +2202,7 @@ static PyMethodDef parking_methods[] = {
      "    AlreadyParked: the operation was given to a purgatory before.\n"
      "    PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be\n"
      "        parked again later.\n"
+     "    InvalidTenant: the ``tenant`` function failed. The operation was not touched.\n"
      "    PurgatoryClosed: the purgatory is shut down."},
     {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete($self, /, key, limit=None)\n--\n\n"
@@ -2259,6 +2263,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"timer_closed", &core.timer_closed},
                   {"check_some", &core.check_some},
                   {"checked_delay_ms", &core.checked_delay_ms},
+                  {"checked_lock", &core.checked_lock},
                   {"key_failed", &core.key_failed}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].name);

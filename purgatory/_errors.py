@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyParked",
+    "InvalidAction",
     "InvalidOperation",
     "InvalidSetting",
     "InvalidTenant",
@@ -20,6 +21,7 @@ __all__ = [
     "UnhashableKey",
     "WaitCancelled",
     "WatchKeysType",
+    "WrongLoop",
     "unhashable",
     "whole",
 ]
@@ -156,6 +158,30 @@ class ReservedName(PurgatoryError, AttributeError):
             "operation; call yours something else"
         )
         self.kind = kind
+        self.name = name
+
+
+class InvalidAction(PurgatoryError, TypeError):
+    """What was put into an action queue can't be called.
+
+    Attributes:
+        action: what was given.
+    """
+
+    def __init__(self, action: object) -> None:
+        super().__init__(f"an action must be callable, not {action!r}; give the function, and its arguments after it")
+        self.action = action
+
+
+class WrongLoop(PurgatoryError, RuntimeError):
+    """A purgatory or a timer of one event loop was used on another.
+
+    Attributes:
+        name: the purgatory's or the timer's name.
+    """
+
+    def __init__(self, name: str, what_to_do: str) -> None:
+        super().__init__(f"{name!r} belongs to another event loop; {what_to_do}")
         self.name = name
 
 

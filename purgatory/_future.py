@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -137,6 +137,8 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         """
         if not callable(callback):
             raise InvalidSetting("callback", callback, "callable with the futures")
+        if not isinstance(futures, Iterable):
+            raise InvalidSetting("futures", futures, "a sequence of concurrent.futures.Future objects")
         futures = tuple(futures)
         for future in futures:
             if not isinstance(future, Future):

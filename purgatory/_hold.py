@@ -25,7 +25,9 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-__all__ = ["Hold", "LockLike", "SharedHold", "wait_for"]
+from purgatory._errors import InvalidSetting
+
+__all__ = ["Hold", "LockLike", "SharedHold", "checked_lock", "wait_for"]
 
 #: The types of the locks that ``threading`` has.
 _THREADINGS: Final = (type(threading.Lock()), type(threading.RLock()))
@@ -44,6 +46,18 @@ class LockLike(Protocol):
         """Let go."""
 
 
+def checked_lock(lock: object) -> None:
+    """Look whether what is given for a lock can be one.
+
+    Raises:
+        InvalidSetting: it can't.
+    """
+    if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
+        raise InvalidSetting(
+            "lock", lock, "a lock, with acquire() and release(), or None for one of the operation's own"
+        )
+
+
 class SharedHold:
     """The hold of an operation whose lock is the user's too."""
 
@@ -55,6 +69,8 @@ class SharedHold:
         self.append: Callable[[None], object] = lambda _: lock.release()
         if isinstance(lock, _THREADINGS):
             self.append = lock.__exit__  # type: ignore[assignment]  # in C, they take whatever they are given
+        else:
+            checked_lock(lock)
 
     def __delitem__(self, place: int) -> None:
         """Take it, or raise ``IndexError``."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from purgatory._edition import CORE
@@ -16,8 +16,6 @@ from purgatory._errors import InvalidSetting
 from purgatory._log import log, log_callback_error, throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from purgatory._operation import Operation
     from purgatory._outcome import Outcome
 
@@ -82,6 +80,8 @@ class Observers(Told):
         self._lock = threading.RLock()  # re-entrant: a signal's handler may come here, too
         self._errors: Counter[str] = Counter()
         self._observers: tuple[Observer, ...] = ()
+        if not isinstance(observers, Iterable):
+            raise InvalidSetting("observers", observers, "Observers, in a list or the like")
         for observer in observers:
             self.attach(observer)
 

@@ -638,6 +638,7 @@ class DelayedOperation(Operation, TimerTask, abc.ABC):
     Raises:
         timer.DelayTypeError: the delay is no number, or a bool.
         timer.DelayValueError: the delay is NaN or infinite.
+        InvalidSetting: the lock is none.
         ReservedName: the subclass, or an assignment, uses a name of the library's (``keys``, ``checks``, ...).
     """
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from purgatory import _parking
 from purgatory._edition import CORE
 from purgatory._errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
+from purgatory._hold import checked_lock
 from purgatory._idle_keys import key_failed
 from purgatory._operation import LOBBY, warn_still_open
 from purgatory._outcome import OUTCOMES
@@ -106,5 +107,6 @@ if CORE is not None:
         timer_closed=TimerClosed,
         check_some=_parking.check_some,
         checked_delay_ms=checked_delay_ms,
+        checked_lock=checked_lock,
         key_failed=key_failed,
     )

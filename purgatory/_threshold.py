@@ -22,10 +22,11 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
-from purgatory._errors import InvalidSetting
+from purgatory._errors import InvalidSetting, unhashable
 from purgatory._operation import DelayedOperation
 from purgatory._outcome import Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
+from timer import checked_delay_ms
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -109,8 +110,7 @@ class _Number:
 
     def wait(self, threshold: int, timeout_ms: int) -> Future[int]:
         """A future for the first value at or above ``threshold``."""
-        if type(threshold) is not int:
-            raise InvalidSetting("threshold", threshold, "a whole number")
+        _whole("threshold", threshold)
         waiter = _Waiter(threshold, timeout_ms, self)
         with self._lock:
             if len(self._heap) > self._most:
@@ -131,6 +131,7 @@ class _Number:
 
     def rise(self, value: int) -> int:
         """Complete the waiters at or below a value; how many."""
+        _whole("value", value)
         with self._lock:
             if self.value is None or value > self.value:
                 self.value = value
@@ -171,6 +172,11 @@ class _Number:
         heapq.heapify(self._heap)
         self._known = set(self._heap)
         self._most = max(_SPARE, 2 * len(self._heap))
+
+
+def _whole(setting: str, value: object) -> None:
+    if type(value) is not int:
+        raise InvalidSetting(setting, value, "a whole number")
 
 
 def _complete(waiters: Iterable[_Waiter], *, value: int | None = None, error: BaseException | None = None) -> int:
@@ -256,6 +262,8 @@ class ThresholdPurgatory(_Thresholds):
         reaper_enabled: bool = True,
         shards: int = 1,
     ) -> None:
+        if value is not None:
+            _whole("value", value)
         super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
         self._number = _Number(self._purgatory, int, value)
 
@@ -280,11 +288,15 @@ class ThresholdPurgatory(_Thresholds):
 
         Returns:
             How many waiters this call completed.
+
+        Raises:
+            InvalidSetting: the value is no whole number.
         """
         return self._number.rise(value)
 
     def complete_all(self, value: int) -> int:
         """Complete every waiter with ``value``, whatever it waits for; the number itself stays. Returns how many."""
+        _whole("value", value)
         return _complete(self._purgatory.operations(), value=value)
 
 
@@ -321,7 +333,7 @@ class KeyedThresholdPurgatory(_Thresholds):
 
     def value(self, key: Hashable) -> int | None:
         """The highest value of a number so far; None before the first."""
-        number = self._numbers.get(key)
+        number = self._find(key)
         return None if number is None else number.value
 
     def wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
@@ -332,8 +344,10 @@ class KeyedThresholdPurgatory(_Thresholds):
         Raises:
             InvalidSetting: the threshold is no whole number.
             PurgatoryClosed: the purgatory is shut down.
-            TypeError: the key has no hash.
+            UnhashableKey: the key has no hash.
         """
+        _whole("threshold", threshold)
+        checked_delay_ms(timeout_ms)  # also before there is a number for the key
         return self._number(key).wait(threshold, timeout_ms)
 
     def maybe_complete(self, key: Hashable, value: int) -> int:
@@ -341,11 +355,17 @@ class KeyedThresholdPurgatory(_Thresholds):
 
         Returns:
             How many waiters this call completed.
+
+        Raises:
+            InvalidSetting: the value is no whole number.
+            UnhashableKey: the key has no hash.
         """
+        _whole("value", value)
         return self._number(key).rise(value)
 
     def complete(self, key: Hashable, value: int) -> int:
         """Complete every waiter of one number with ``value``; the number itself stays. Returns how many."""
+        _whole("value", value)
         return _complete(self._waiters(key), value=value)
 
     def fail(self, key: Hashable, error: BaseException) -> int:
@@ -358,16 +378,22 @@ class KeyedThresholdPurgatory(_Thresholds):
         Returns:
             How many waiters this call failed.
         """
-        number = self._numbers.pop(key, None)
+        number = None if self._find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)
 
     def _waiters(self, key: Hashable) -> list[_Waiter]:
-        number = self._numbers.get(key)
+        number = self._find(key)
         return [] if number is None else number.waiters()
 
     def _number(self, key: Hashable) -> _Number:
-        number = self._numbers.get(key)
+        number = self._find(key)
         if number is None:
             fresh = _Number(self._purgatory, lambda threshold: (key, threshold), None)
             number = self._numbers.setdefault(key, fresh)  # one step: of two threads both get the first one's
         return number
+
+    def _find(self, key: Hashable) -> _Number | None:
+        try:
+            return self._numbers.get(key)
+        except TypeError:
+            raise unhashable([key]) from None

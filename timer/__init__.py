@@ -21,6 +21,7 @@ from timer._edition import CORE
 from timer._errors import (
     DelayTypeError,
     DelayValueError,
+    InvalidTask,
     TaskHeld,
     TimerClosed,
     TimerConfigError,
@@ -46,6 +47,7 @@ __all__ = [
     "DelayValueError",
     "Driver",
     "InlineExecutor",
+    "InvalidTask",
     "ManualClock",
     "MockTimer",
     "Submits",

@@ -117,6 +117,7 @@ class Timer(abc.ABC):
         Raises:
             TimerClosed: the timer is shut down.
             TaskHeld: the task is pending, and of a class whose tasks are not anybody's to move.
+            InvalidTask: it is no task.
         """
 
     @abc.abstractmethod

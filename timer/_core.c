@@ -224,6 +224,15 @@ static PyObject *python(const char *module, const char *name, PyObject *argument
     return answer;
 }
 
+/* Raises an exception that was made, and is given up with that; NULL if making it raised another. */
+static void raise_made(PyObject *error)
+{
+    if (error == NULL)
+        return;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+}
+
 /* The clock's answer, as 64 bits or as what comes nearest. -1 with an error if it raised. */
 static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
 {
@@ -614,7 +623,7 @@ static TimerEntry *as_entry(PyObject *object)
 {
     if (PyObject_TypeCheck(object, core.entry))
         return (TimerEntry *)object;
-    PyErr_Format(PyExc_TypeError, "a timer holds TimerTasks, not %.200s", Py_TYPE(object)->tp_name);
+    raise_made(python("timer._errors", "InvalidTask", object));
     return NULL;
 }
 
@@ -1166,11 +1175,7 @@ static int make_free(TimerEntry *task)
     if (truth < 0)
         return -1;
     if (!truth && peek_bucket(task) != NULL) {
-        PyObject *error = python("timer._errors", "TaskHeld", (PyObject *)task);
-        if (error != NULL) {
-            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-            Py_DECREF(error);
-        }
+        raise_made(python("timer._errors", "TaskHeld", (PyObject *)task));
         return -1;
     }
     withdraw(task);
@@ -1407,7 +1412,8 @@ static PyMethodDef entrance_methods[] = {
      "Raises:\n"
      "    TimerClosed: the timer is shut down.\n"
      "    TimerFull: ``max_pending`` tasks are pending.\n"
-     "    TaskHeld: the task is pending, and of a class whose tasks are not anybody's to move."},
+     "    TaskHeld: the task is pending, and of a class whose tasks are not anybody's to move.\n"
+     "    InvalidTask: it is no task."},
     {"put_off", (PyCFunction)(void (*)(void))entrance_put_off, METH_FASTCALL | METH_KEYWORDS,
      "put_off($self, task, delay_ms)\n--\n\n"
      "Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have.\n\n"

@@ -17,8 +17,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from timer._edition import CORE
-from timer._errors import TaskHeld
-from timer._task import MISSING, TimerTask, checked_delay_ms
+from timer._errors import InvalidTask, TaskHeld
+from timer._task import MISSING, TimerTask, TimerTaskEntry, checked_delay_ms
 from timer._wheel import PLACES
 
 if TYPE_CHECKING:
@@ -71,8 +71,15 @@ class Entrance:
             TimerClosed: the timer is shut down.
             TimerFull: ``max_pending`` tasks are pending.
             TaskHeld: the task is pending, and of a class whose tasks are not anybody's to move.
+            InvalidTask: it is no task.
         """
-        if task._bucket is not None:
+        try:
+            bucket = task._bucket
+        except AttributeError:
+            if isinstance(task, TimerTaskEntry):
+                raise  # its __init__ was forgotten
+            raise InvalidTask(task) from None
+        if bucket is not None:
             if not task._movable and task.is_pending:
                 raise TaskHeld(task)
             task._withdraw()
@@ -110,6 +117,8 @@ class Entrance:
             DelayTypeError: the delay is no number, or a bool.
             DelayValueError: the delay is NaN or infinite.
         """
+        if not isinstance(task, TimerTaskEntry):
+            raise InvalidTask(task)
         return self._put_off_slowly(task, checked_delay_ms(delay_ms))
 
     def _remember(self, bucket: TimerTaskList, deadline_ns: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "DelayTypeError",
     "DelayValueError",
+    "InvalidTask",
     "TaskHeld",
     "TimerClosed",
     "TimerConfigError",
@@ -84,6 +85,18 @@ class TimerFull(TimerError, RuntimeError):
         )
         self.name = name
         self.limit = limit
+
+
+class InvalidTask(TimerError, TypeError):
+    """What was to be added is no task, or a class of tasks can't work.
+
+    Attributes:
+        task: what was given.
+    """
+
+    def __init__(self, task: object, why: str | None = None) -> None:
+        super().__init__(why or f"a timer holds TimerTasks, not {type(task).__qualname__} {task!r}; subclass TimerTask")
+        self.task = task
 
 
 class TaskHeld(TimerError, RuntimeError):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from timer._clock import NS_PER_MS
 from timer._edition import CORE
-from timer._errors import DelayTypeError, DelayValueError
+from timer._errors import DelayTypeError, DelayValueError, InvalidTask
 
 if TYPE_CHECKING:
     from timer._bucket import TimerTaskList
@@ -148,9 +148,10 @@ class TimerTask(TimerTaskEntry):
         super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):
             if name in vars(cls):
-                raise TypeError(
+                raise InvalidTask(
+                    cls,
                     f"{cls.__qualname__} defines {name}, but tasks are told apart by identity; "
-                    "with attrs or dataclasses say eq=False"
+                    "with attrs or dataclasses say eq=False",
                 )
 
     #: The public name. A name and not a call, which would cost an add and a cancel a fifth more.

@@ -41,6 +41,7 @@ from purgatory import (
     ShutdownReport,
     Totals,
     WaitCancelled,
+    WrongLoop,
 )
 from purgatory._errors import whole
 from purgatory._operation_type import OperationT
@@ -195,7 +196,7 @@ class AsyncPurgatory(Generic[OperationT]):
             PurgatoryFull: ``max_parked`` operations wait, or as many of its tenant as may.
             InvalidTenant: the ``tenant`` function failed.
             PurgatoryClosed: the purgatory is shut down.
-            RuntimeError: the purgatory belongs to another loop.
+            WrongLoop: the purgatory belongs to another loop.
         """
         kind = type(operation)
         hooked = self._kinds.get(kind)
@@ -525,10 +526,8 @@ class AsyncPurgatory(Generic[OperationT]):
     def _seat(self, loop: asyncio.AbstractEventLoop) -> None:
         """See this loop for the first time."""
         if self._owned:
-            for other in self._waiters.mailboxes:
-                raise RuntimeError(
-                    f"{self!r} belongs to {other!r}; make one for each loop, or use AsyncPurgatory.over() for several"
-                )
+            if self._waiters.mailboxes:
+                raise WrongLoop(self.name, "make a purgatory for each loop, or use AsyncPurgatory.over() for several")
             if isinstance(self._purgatory.timer, LoopTimer):
                 self._purgatory.timer.bind()
         self._waiters.seat(loop)

@@ -32,7 +32,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from purgatory import InvalidSetting
+from purgatory import InvalidSetting, WrongLoop
 from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
 
 if TYPE_CHECKING:
@@ -115,11 +115,12 @@ class LoopTimer(SystemTimer):
         """Belong to the running loop.
 
         Raises:
-            RuntimeError: no loop is running, or the timer belongs to another.
+            RuntimeError: no loop is running.
+            WrongLoop: the timer belongs to another.
         """
         running = asyncio.get_running_loop()
         if self._loop is not None and self._loop is not running:
-            raise RuntimeError(f"{self.name!r} belongs to another event loop; make a timer for each loop")
+            raise WrongLoop(self.name, "make a timer for each loop")
         self._loop = running
         self._thread = threading.get_ident()
 

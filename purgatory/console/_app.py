@@ -21,6 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from purgatory import InvalidSetting
 from purgatory.console._guard import Guard
 from purgatory.console._hub import Hub
 
@@ -50,7 +51,7 @@ def app(*, token: str | None = None) -> ASGIApp:
         token: what a visitor must know, in the page's address as ``?token=...`` or as a bearer token.
 
     Raises:
-        ValueError: the token is empty.
+        InvalidSetting: the token is empty.
     """
     return make_app(Hub(), token=token, hosts=None)
 
@@ -58,7 +59,7 @@ def app(*, token: str | None = None) -> ASGIApp:
 def make_app(hub: Hub, *, token: str | None, hosts: Collection[str] | None) -> ASGIApp:
     """The console on a hub of the caller's. For the arguments see :class:`~purgatory.console._guard.Guard`."""
     if token is not None and not token:
-        raise ValueError("an empty token protects nothing: give a longer one, or None for none")
+        raise InvalidSetting("token", token, "a text that is not empty, which would protect nothing, or None for none")
     console = _Console(hub)
     routes = [
         *(_static(path, name, kind) for path, (name, kind) in _PAGE.items()),

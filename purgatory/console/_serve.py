@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from purgatory import InvalidSetting
 from purgatory.console._app import make_app
 from purgatory.console._hub import Hub
 
@@ -63,12 +64,13 @@ def serve(port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> Co
         token: what a visitor must know, in the page's address as ``?token=...`` or as a bearer token.
 
     Raises:
-        ValueError: an address that others can reach, and no token; or an empty token.
+        InvalidSetting: an address that others can reach, and no token; or an empty token.
         OSError: the port is taken.
     """
     loopback = _is_loopback(addr)
     if not loopback and token is None:
-        raise ValueError(f"{addr} can be reached by others, and the console shows keys to whoever asks: set a token")
+        wanted = f"set, as others can reach {addr} and the console shows keys to whoever asks"
+        raise InvalidSetting("token", token, wanted)
     hub = Hub()
     hosts = {"localhost", addr, "127.0.0.1", "::1"} if loopback else None
     asgi = make_app(hub, token=token, hosts=hosts)

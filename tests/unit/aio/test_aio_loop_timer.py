@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from purgatory import InvalidSetting
+from purgatory import InvalidSetting, WrongLoop
 from purgatory.aio import LoopTimer
 from tests.support import Ping, in_thread
 from tests.support.loops import until
@@ -259,7 +259,7 @@ def test_timer_belongs_to_one_loop(run):
         async def elsewhere():
             timer.bind()
 
-        with pytest.raises(RuntimeError, match="another event loop"):
+        with pytest.raises(WrongLoop, match="another event loop"):
             await asyncio.to_thread(asyncio.run, elsewhere())
         timer.shutdown()
 

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidOperation, InvalidSetting, Outcome
+from purgatory import DelayedOperationPurgatory, InvalidOperation, InvalidSetting, Outcome, WrongLoop
 from purgatory.aio import AsyncOperation, AsyncPurgatory, LoopTimer
 from purgatory.aio._mailbox import Mailbox
 from tests.support import Waiting, in_thread
@@ -117,7 +117,7 @@ def test_purgatory_belongs_to_one_loop(run):
 
     async def main():
         async with AsyncPurgatory("loop") as purgatory:
-            with pytest.raises(RuntimeError, match="over"):
+            with pytest.raises(WrongLoop, match="over"):
                 await asyncio.to_thread(asyncio.run, purgatory.park(Waiting(), ["k"]))
 
     run(main)

@@ -8,7 +8,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory.console import app, serve
 from purgatory.console._app import make_app
 from tests.support import Waiting
@@ -173,7 +173,7 @@ def test_token_in_the_address_becomes_a_cookie(hub, get):
 
 def test_empty_token_is_an_error():
     """A token that protects nothing is refused when the app is made."""
-    with pytest.raises(ValueError, match="empty token"):
+    with pytest.raises(InvalidSetting, match="not empty"):
         app(token="")
 
 
@@ -195,7 +195,7 @@ def test_mounted_in_a_service(fetch, hub, get):
 
 def test_address_that_others_reach_needs_a_token():
     """Serving on every interface without a token is refused, with what to do."""
-    with pytest.raises(ValueError, match="set a token"):
+    with pytest.raises(InvalidSetting, match="token must be set"):
         serve(0, "0.0.0.0")
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from purgatory import ActionQueue
+from purgatory import ActionQueue, InvalidAction
 from tests.support import PATIENCE_S, run_threads
 
 
@@ -65,7 +65,7 @@ def test_interrupt_is_the_callers():
 @pytest.mark.parametrize("action", [None, 5, "call"])
 def test_what_cannot_be_called_is_no_action(action):
     """A mistake is found where it is made."""
-    with pytest.raises(TypeError, match="callable"):
+    with pytest.raises(InvalidAction, match="callable"):
         ActionQueue().add(action)
 
 

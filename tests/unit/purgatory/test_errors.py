@@ -1,9 +1,14 @@
 """Errors: one class per mistake, under PurgatoryError and the built-in it refines, with the offending value."""
 
+import ast
+import builtins
+from pathlib import Path
+
 import pytest
 
 from purgatory import (
     AlreadyParked,
+    InvalidAction,
     InvalidOperation,
     InvalidSetting,
     InvalidTenant,
@@ -13,6 +18,7 @@ from purgatory import (
     PurgatoryFull,
     UnhashableKey,
     WatchKeysType,
+    WrongLoop,
 )
 
 
@@ -28,6 +34,8 @@ from purgatory import (
         (WatchKeysType("k"), TypeError, {"watch_keys": "k"}, r"write [key]"),
         (UnhashableKey([1]), TypeError, {"key": [1]}, "use a tuple"),
         (InvalidOperation(5, "it is no operation"), TypeError, {"operation": 5}, "it is no operation"),
+        (InvalidAction(5), TypeError, {"action": 5}, "give the function"),
+        (WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
         (InvalidSetting("shards", 0, "more"), ValueError, {"setting": "shards", "value": 0}, "shards must be more"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -38,3 +46,28 @@ def test_error_carries_its_value_and_says_what_to_do(error, builtin, attributes,
     assert isinstance(error, builtin)
     assert attributes == {name: getattr(error, name) for name in attributes}
     assert says in str(error)
+
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Raised by abstract methods, by what can't happen, by a hold (as the list that it stands for does), by waits and by
+#: imports, as the interpreter's own.
+ALLOWED = {"AssertionError", "ImportError", "IndexError", "NotImplementedError", "TimeoutError"}
+
+
+def test_only_errors_of_our_own_are_raised():
+    """Whatever the library raises on purpose has a class of the package; nobody meets a bare built-in."""
+    found = []
+    for path in [*ROOT.glob("timer/*.py"), *ROOT.glob("purgatory/**/*.py")]:
+        if "pipeline" in path.parts:
+            continue  # a program more than a library
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        pickle = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "__reduce__"]
+        answers = {node for function in pickle for node in ast.walk(function)}  # as pickle wants it: a TypeError
+        for node in set(ast.walk(tree)) - answers:
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+                name = getattr(node.exc.func, "id", "")
+                value = getattr(builtins, name, None)
+                if isinstance(value, type) and issubclass(value, Exception) and name not in ALLOWED:
+                    found.append(f"{path.name}:{node.lineno} {name}")
+
+    assert [] == found

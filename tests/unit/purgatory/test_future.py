@@ -141,7 +141,8 @@ def test_operation_tells_its_futures(votes, called):
 
 
 @pytest.mark.parametrize(
-    ("futures", "callback", "setting"), [([5], print, "futures"), (["f"], print, "futures"), ([], None, "callback")]
+    ("futures", "callback", "setting"),
+    [(5, print, "futures"), ([5], print, "futures"), (["f"], print, "futures"), ([], None, "callback")],
 )
 def test_bad_input_is_refused(votes, futures, callback, setting):
     """What is no future can't be waited for; a callback can be called."""

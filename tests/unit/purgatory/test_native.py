@@ -4,6 +4,7 @@ import gc
 import inspect
 import random
 import sys
+import threading
 import weakref
 
 import pytest
@@ -95,7 +96,7 @@ def test_lock_stays(purgatory):
     """An operation keeps the lock that it was made with, even if its __init__ runs again."""
     operation = Small()
     purgatory.try_complete_else_watch(operation, ["key"])
-    operation.__init__(5, lock=object())
+    operation.__init__(5, lock=threading.Lock())
     operation.ready = True
     assert 1 == purgatory.check_and_complete("key")
 

@@ -7,7 +7,14 @@ import time
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidOperation, Outcome, ReservedName
+from purgatory import (
+    DelayedOperation,
+    DelayedOperationPurgatory,
+    InvalidOperation,
+    InvalidSetting,
+    Outcome,
+    ReservedName,
+)
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, MockTimer, TaskHeld, TimerTask
 
@@ -22,6 +29,13 @@ def test_operation_is_abstract():
             return self.force_complete()
 
     assert Least(5).try_complete()
+
+
+@pytest.mark.parametrize("lock", [5, "lock", object(), type("Half", (), {"acquire": print})()])
+def test_what_is_no_lock_is_refused(lock):
+    """What can't be taken and let go is found when the operation is made."""
+    with pytest.raises(InvalidSetting, match="acquire"):
+        Waiting(lock=lock)
 
 
 def test_new_operation_is_open():

@@ -449,6 +449,7 @@ def test_parking_again_from_a_hook_is_refused(purgatory):
         ("max_parked", -1),
         ("max_parked", 2.5),
         ("timer", object()),
+        ("observers", 5),
         ("name", ""),
         ("name", None),
     ],

@@ -12,6 +12,7 @@ from purgatory import (
     KeyedThresholdPurgatory,
     PurgatoryClosed,
     ThresholdPurgatory,
+    UnhashableKey,
 )
 from timer import DelayTypeError
 
@@ -279,8 +280,43 @@ def test_keyed_wait_times_out(watermarks, mock_timer):
     assert isinstance(future.exception(0), TimeoutError)
 
 
-def test_keys_have_a_hash(watermarks):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda watermarks: watermarks.wait(["a"], 5, 100),
+        lambda watermarks: watermarks.value(["a"]),
+        lambda watermarks: watermarks.maybe_complete(["a"], 5),
+        lambda watermarks: watermarks.complete(["a"], 5),
+        lambda watermarks: watermarks.fail(["a"], LookupError("gone")),
+        lambda watermarks: watermarks.forget(["a"], LookupError("gone")),
+    ],
+)
+def test_keys_have_a_hash(watermarks, call):
     """A key without one is refused, and leaves nothing."""
-    with pytest.raises(TypeError):
-        watermarks.wait(["a"], 5, 100)
+    with pytest.raises(UnhashableKey):
+        call(watermarks)
     assert 0 == watermarks.num_waiting
+    assert [] == watermarks.keys()
+
+
+@pytest.mark.parametrize("value", ["5", None, True, 5.5, float("nan")])
+def test_values_are_whole_numbers(watermark, watermarks, value):
+    """What is no whole number raises nothing, completes nobody, and makes no number."""
+    future = watermark.wait(3, 1_000)
+    for call in (
+        lambda: watermark.maybe_complete(value),
+        lambda: watermark.complete_all(value),
+        lambda: watermarks.maybe_complete("a", value),
+        lambda: watermarks.complete("a", value),
+        lambda: watermarks.wait("a", value, 1_000),
+    ):
+        with pytest.raises(InvalidSetting, match="whole number"):
+            call()
+    with pytest.raises(DelayTypeError):
+        watermarks.wait("a", 5, "soon")
+    if value is not None:
+        with pytest.raises(InvalidSetting):
+            ThresholdPurgatory("from the start", value=value)
+
+    assert not future.done()
+    assert (None, []) == (watermark.value, watermarks.keys())

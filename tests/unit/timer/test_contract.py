@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from tests.support import Ping, eventually
-from timer import DelayTypeError, DelayValueError, TaskHeld, TimerClosed, TimerConfigError, TimerFull
+from timer import DelayTypeError, DelayValueError, InvalidTask, TaskHeld, TimerClosed, TimerConfigError, TimerFull
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -518,6 +518,18 @@ def test_new_delay_is_checked(timer, delay_ms, error):
 
     assert task.is_pending
     assert deadline_ns == task.deadline_ns
+
+
+@pytest.mark.parametrize("task", [None, 5, object()])
+def test_what_is_no_task_is_refused(timer, task):
+    """What is no task is neither added nor put off, and the error says what is wanted."""
+    with pytest.raises(InvalidTask, match="subclass TimerTask") as caught:
+        timer.add(task)
+    with pytest.raises(InvalidTask):
+        timer.put_off(task, 5)
+
+    assert task is caught.value.task
+    assert 0 == timer.size
 
 
 # -- tasks that are held

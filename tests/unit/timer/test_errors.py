@@ -5,6 +5,8 @@ import pytest
 from timer import (
     DelayTypeError,
     DelayValueError,
+    InvalidTask,
+    TaskHeld,
     TimerClosed,
     TimerConfigError,
     TimerError,
@@ -18,6 +20,8 @@ from timer import (
         (DelayTypeError("5"), TypeError, {"delay": "5"}, "write delay_ms="),
         (DelayValueError(float("inf")), ValueError, {"delay": float("inf")}, "must be finite"),
         (TimerConfigError("tick_ms", 0, "more"), ValueError, {"setting": "tick_ms", "value": 0}, "tick_ms must be"),
+        (InvalidTask(5), TypeError, {"task": 5}, "subclass TimerTask"),
+        (TaskHeld("t"), RuntimeError, {"task": "t"}, "use extend()"),
         (TimerClosed("t"), RuntimeError, {"name": "t"}, "make a new one"),
         (TimerFull("t", 3), RuntimeError, {"name": "t", "limit": 3}, "try again later"),
     ],

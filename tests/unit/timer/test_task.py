@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from tests.support import Ping
-from timer import DelayTypeError, DelayValueError, TimerTask, TimerTaskEntry, checked_delay_ms
+from timer import DelayTypeError, DelayValueError, InvalidTask, TimerTask, TimerTaskEntry, checked_delay_ms
 
 
 @pytest.mark.parametrize("delay_ms", [-(10**9), -1, 0, 1, 10**12])
@@ -61,7 +61,7 @@ def test_task_must_define_run():
 @pytest.mark.parametrize("name", ["__eq__", "__hash__"])
 def test_task_with_an_equality_of_its_own_is_refused(name):
     """Tasks are told apart by identity; a class that would change this is refused where it is defined."""
-    with pytest.raises(TypeError, match="eq=False"):
+    with pytest.raises(InvalidTask, match="eq=False"):
         type("Same", (TimerTask,), {name: lambda *_: 0})
 
 
