@@ -1,8 +1,13 @@
 """Sphinx: pages in Markdown, the reference from docstrings, nothing fetched from anywhere while building."""
 
+import os
 from importlib.metadata import version as installed
 
 from sphinx.ext.napoleon.docstring import GoogleDocstring
+
+# The reference is made from the Python edition, which has the types; tests/unit/test_editions.py sees to it that the
+# native one takes and says the same. PURGATORY_PURE=0 makes it from that.
+os.environ.setdefault("PURGATORY_PURE", "1")
 
 project = "purgatory"
 author = "The purgatory maintainers"

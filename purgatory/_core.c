@@ -1604,8 +1604,8 @@ static PyMethodDef operation_methods[] = {
     {"cancel", (PyCFunction)operation_cancel, METH_NOARGS,
      "cancel($self, /)\n--\n\n"
      "Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.\n\n"
-     "Returns:\n    True to exactly one caller, who now owes the answer; False if it is in no purgatory: it was not\n"
-     "    parked yet, has completed, or was taken out before."},
+     "Returns:\n    True to exactly one caller, who now owes the answer; False if it is in no purgatory: it was not "
+     "parked yet,\n    has completed, or was taken out before."},
     {"extend", (PyCFunction)(void (*)(void))operation_extend, METH_FASTCALL | METH_KEYWORDS,
      "extend($self, /, delay_ms)\n--\n\n"
      "Put the deadline off (or bring it forward) to ``delay_ms`` from now, for an operation that is parked.\n\n"

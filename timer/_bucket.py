@@ -66,12 +66,12 @@ class TimerTaskList(dict["TimerTask", None]):
         """The tasks that are here now, in order of arrival."""
         return list(self.copy())
 
-    def put(self, task: TimerTask) -> None:
+    def put(self, task: TimerTask, /) -> None:
         """Let a task that is in no bucket wait here."""
         task._bucket = self
         self[task] = None
 
-    def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None) -> bool:
+    def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
         """Move a task here, if it is still in ``source``, and give it another deadline. The lock of both is held.
 
         For its sake: a canceller that misses the task in ``source`` waits for the lock, and then finds it here.
@@ -89,7 +89,7 @@ class TimerTaskList(dict["TimerTask", None]):
         self[task] = None
         return True
 
-    def slices(self, size: int) -> Iterator[list[TimerTask]]:
+    def slices(self, size: int, /) -> Iterator[list[TimerTask]]:
         """The tasks that are here now, ``size`` at a time, for one who takes out all that he is given."""
         tasks = iter(self.copy())
         while some := list(islice(tasks, size)):

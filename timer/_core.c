@@ -974,7 +974,8 @@ static PyMethodDef bucket_methods[] = {
     {"put", (PyCFunction)bucket_put, METH_O, "put($self, task, /)\n--\n\nLet a task that is in no bucket wait here."},
     {"take", (PyCFunction)(void (*)(void))bucket_take, METH_FASTCALL,
      "take($self, task, source, deadline_ns=None, /)\n--\n\n"
-     "Move a task here, if it is still in ``source``, and give it another deadline."},
+     "Move a task here, if it is still in ``source``, and give it another deadline. The lock of both is held.\n\n"
+     "For its sake: a canceller that misses the task in ``source`` waits for the lock, and then finds it here."},
     {"pop", (PyCFunction)(void (*)(void))bucket_pop, METH_FASTCALL,
      "pop($self, task, default, /)\n--\n\nTake a task out: None, or ``default`` if it isn't here."},
     {"slices", (PyCFunction)bucket_slices, METH_O,
@@ -1003,7 +1004,17 @@ static PyGetSetDef bucket_getset[] = {
 
 static PyType_Slot bucket_slots[] = {
     {Py_tp_doc, "TimerTaskList(first, end, level, lock, *, closed=False)\n--\n\n"
-                "The tasks whose due tick lies in ``[first, end)``."},
+                "The tasks whose due tick lies in ``[first, end)``.\n\n"
+                "Attributes:\n"
+                "    first: the first tick of the span; when it comes, the bucket is flushed.\n"
+                "    end: the first tick after the span.\n"
+                "    level: which level of the wheel the bucket belongs to.\n"
+                "    lock: the lock of the wheel that it belongs to.\n"
+                "    closed: set for good when the bucket is taken out.\n"
+                "    due: set, also for good, when its tasks are handed over to be run.\n"
+                "    after_ns: the deadlines that belong here lie after this, once the timer "
+                "has said so,\n"
+                "    until_ns: and are not after this."},
     {Py_tp_new, bucket_new}, {Py_tp_traverse, bucket_traverse}, {Py_tp_clear, bucket_empty},
     {Py_tp_dealloc, bucket_dealloc}, {Py_tp_iter, bucket_iter}, {Py_sq_length, bucket_count},
     {Py_sq_contains, bucket_contains}, {Py_tp_methods, bucket_methods}, {Py_tp_members, bucket_members},
@@ -1257,8 +1268,33 @@ static int add_task(Entrance *self, TimerEntry *task)
     return add_slowly(self, task);
 }
 
-static PyObject *entrance_add(Entrance *self, PyObject *object)
+/* The arguments of a call, by place or by name; `wanted` ends with NULL. 0, or -1 with an error. */
+static int each_argument(PyObject *const *args, Py_ssize_t number, PyObject *names, const char *call,
+                         const char *const *wanted, PyObject **found)
 {
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names), place = 0;
+    for (; wanted[place] != NULL; place++) {
+        found[place] = place < number ? args[place] : NULL;
+        for (Py_ssize_t i = 0; i < named && found[place] == NULL; i++)
+            if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), wanted[place]) == 0)
+                found[place] = args[number + i];
+        if (found[place] == NULL)
+            break;
+    }
+    if (wanted[place] == NULL && number + named == place)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "it is called as %s", call);
+    return -1;
+}
+
+static PyObject *entrance_add(Entrance *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    static const char *const wanted[] = {"task", NULL};
+    PyObject *object;
+    if (count == 1 && names == NULL)
+        object = args[0];
+    else if (each_argument(args, count, names, "add(task)", wanted, &object))
+        return NULL;
     TimerEntry *task = as_entry(object);
     if (task == NULL || add_task(self, task))
         return NULL;
@@ -1301,14 +1337,12 @@ static int put_off_task(Entrance *self, TimerEntry *task, PyObject *delay_ms)
 
 static PyObject *entrance_put_off(Entrance *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    if (count + named != 2 || count < 1
-        || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "delay_ms"))) {
-        PyErr_SetString(PyExc_TypeError, "put_off(task, delay_ms) takes two arguments");
+    static const char *const wanted[] = {"task", "delay_ms", NULL};
+    PyObject *found[2];
+    if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, found))
         return NULL;
-    }
-    TimerEntry *task = as_entry(args[0]);
-    int answer = task == NULL ? -1 : put_off_task(self, task, args[1]);
+    TimerEntry *task = as_entry(found[0]);
+    int answer = task == NULL ? -1 : put_off_task(self, task, found[1]);
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 
@@ -1406,8 +1440,8 @@ static void entrance_dealloc(Entrance *self)
 }
 
 static PyMethodDef entrance_methods[] = {
-    {"add", (PyCFunction)entrance_add, METH_O,
-     "add($self, task, /)\n--\n\n"
+    {"add", (PyCFunction)(void (*)(void))entrance_add, METH_FASTCALL | METH_KEYWORDS,
+     "add($self, task)\n--\n\n"
      "Run ``task`` once, when its delay from now has passed; a pending task is moved.\n\n"
      "Raises:\n"
      "    TimerClosed: the timer is shut down.\n"
@@ -1420,7 +1454,8 @@ static PyMethodDef entrance_methods[] = {
      "That may be later or earlier. ``task.delay_ms`` and ``task.added_ns`` stay what they were. O(1).\n\n"
      "Returns:\n"
      "    True if the task was pending here, and the new deadline counts. False if it is running, has run, was\n"
-     "    cancelled or never added: then nothing has changed.\n\n"
+     "    cancelled or never added: then nothing has changed. There is nothing between: it runs once, by the one\n"
+     "    deadline or by the other.\n\n"
      "Raises:\n"
      "    DelayTypeError: the delay is no number, or a bool.\n"
      "    DelayValueError: the delay is NaN or infinite."},
@@ -1777,7 +1812,10 @@ static PyMethodDef batch_methods[] = {
     {NULL}};
 static PyType_Slot batch_slots[] = {
     {Py_tp_doc, "Batch(dispatcher, buckets)\n--\n\n"
-                "Due buckets, to be run together in order of deadline. One thread at a time."},
+                "Due buckets, to be run together in order of deadline. One thread at a time.\n\n"
+                "Args:\n"
+                "    dispatcher: who hands it over, and keeps the count.\n"
+                "    buckets: what is due; they are marked so."},
     {Py_tp_new, batch_new}, {Py_tp_traverse, batch_traverse}, {Py_tp_clear, batch_clear}, {Py_tp_dealloc, batch_dealloc},
     {Py_sq_length, batch_length}, {Py_tp_methods, batch_methods}, {0, NULL}};
 static PyType_Spec batch_spec = {
