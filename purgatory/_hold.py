@@ -23,14 +23,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from types import MethodDescriptorType
 from typing import Final, Protocol
 
 from purgatory._errors import InvalidSetting
 
 __all__ = ["Hold", "LockLike", "SharedHold", "checked_lock", "wait_for"]
 
-#: The types of the locks that ``threading`` has.
-_THREADINGS: Final = (type(threading.Lock()), type(threading.RLock()))
+#: The types of the locks that ``threading`` has, where they are C: a monkey-patched ``threading`` has classes of its own.
+_THREADINGS: Final = tuple(
+    kind
+    for kind in (type(threading.Lock()), type(threading.RLock()))
+    if isinstance(kind.__exit__, MethodDescriptorType)
+)
 
 #: How long a parker rests between its tries.
 REST_S: Final = 0.0001
