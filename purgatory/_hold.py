@@ -30,7 +30,7 @@ from purgatory._errors import InvalidSetting
 
 __all__ = ["Hold", "LockLike", "SharedHold", "checked_lock", "wait_for"]
 
-#: The types of the locks that ``threading`` has, where they are C: a monkey-patched ``threading`` has classes of its own.
+#: The types of the locks that ``threading`` has, where they are C: one that is monkey-patched has classes of its own.
 _THREADINGS: Final = tuple(
     kind
     for kind in (type(threading.Lock()), type(threading.RLock()))
