@@ -2288,8 +2288,14 @@ static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, Py
     return *into == NULL ? -1 : PyModule_AddType(module, *into);
 }
 
+/* Once, and for the main interpreter: see timer/_core.c. */
 static int fill(PyObject *module)
 {
+    static char is_loaded;
+    if (is_loaded || PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "purgatory._core serves the main interpreter, once");
+        return -1;
+    }
     core.timer = PyCapsule_Import(TIMER_CORE_CAPSULE, 0);
     if (core.timer == NULL)
         return -1;
@@ -2323,7 +2329,10 @@ static int fill(PyObject *module)
     int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_turn_back", method);
     Py_XDECREF(method);
     core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
-    return failed || core.own_check == NULL ? -1 : 0;
+    if (failed || core.own_check == NULL)
+        return -1;
+    is_loaded = 1;
+    return 0;
 }
 
 static PyMethodDef functions[] = {

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from timer._edition import CORE as TIMERS
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from timer._edition import native
 
 __all__ = ["CORE"]
 
-
-def _native() -> ModuleType | None:
-    if TIMERS is None:
-        return None
-    try:
-        return importlib.import_module("purgatory._core")
-    except ModuleNotFoundError:
-        return None
-
-
 #: The native types; None where Python's own run.
-CORE: Final = _native()
+CORE: Final = None if TIMERS is None else native("purgatory._core")

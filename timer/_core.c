@@ -1882,8 +1882,15 @@ static int make_core(void)
     return 0;
 }
 
+/* What `core` holds is one interpreter's, and is in use as long as the process lives: whoever imports the package once
+ * more, or in a subinterpreter, is refused, and has Python's own. */
 static int fill(PyObject *module)
 {
+    static char is_loaded;
+    if (is_loaded || PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "timer._core serves the main interpreter, once");
+        return -1;
+    }
     if (make_core() || PyModule_AddType(module, core.entry) || PyModule_AddType(module, core.bucket)
         || PyModule_AddType(module, core.entrance) || PyModule_AddType(module, core.tally)
         || PyModule_AddType(module, core.batch))
@@ -1894,6 +1901,7 @@ static int fill(PyObject *module)
         return -1;
     }
     Py_DECREF(capsule);
+    is_loaded = 1;
     return 0;
 }
 

@@ -14,17 +14,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["CORE"]
+__all__ = ["CORE", "native"]
 
 
-def _native() -> ModuleType | None:
+def native(name: str) -> ModuleType | None:
+    """The module of native types, or None where Python's own shall run.
+
+    That is so in a subinterpreter, too, and in a second copy of the package: what the native types know is the main
+    interpreter's, and they serve whoever imported them first. A module that can't be loaded for any other reason is an
+    error: it is there, and somebody wants it.
+    """
     if os.environ.get("PURGATORY_PURE") == "1":
         return None
     try:
-        return importlib.import_module("timer._core")
+        return importlib.import_module(name)
     except ModuleNotFoundError:
         return None
+    except ImportError as error:
+        if "interpreter" in str(error):
+            return None
+        raise
 
 
 #: The native types; None where Python's own run.
-CORE: Final = _native()
+CORE: Final = native("timer._core")

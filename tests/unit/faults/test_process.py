@@ -256,3 +256,50 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
         """
     )
     assert ["12 children ended"] == out
+
+
+def test_a_subinterpreter_and_a_second_copy_have_an_edition_that_works():
+    """The native types serve the main interpreter's first copy; others run as Python, and disturb it in nothing."""
+    out, _ = run(
+        """
+        import purgatory
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+
+        CYCLE = '''
+        def cycle(purgatory):
+            class Op(purgatory.DelayedOperation):
+                ready = False
+                def try_complete(self):
+                    return self.ready and self.force_complete()
+                def on_complete(self):
+                    pass
+            with purgatory.DelayedOperationPurgatory("p", reaper_enabled=False) as place:
+                op = Op(60_000)
+                place.try_complete_else_watch(op, ["k"])
+                op.ready = True
+                return place.check_and_complete("k")
+        '''
+        exec(CYCLE)
+        print(cycle(purgatory))
+        other = interpreters.create()
+        for _ in range(2):
+            failed = interpreters.run_string(other, "import sys; sys.path[:] = %r\\n" % sys.path + CYCLE + '''
+        import purgatory
+        assert 1 == cycle(purgatory)
+        assert not purgatory.COMPILED
+        ''')
+            assert failed is None, failed
+            print(cycle(purgatory))
+        interpreters.destroy(other)
+        first = purgatory
+        for name in [name for name in sys.modules if name.split(".")[0] in ("purgatory", "timer")]:
+            del sys.modules[name]
+        import purgatory
+        assert first is not purgatory and not purgatory.COMPILED
+        print(cycle(purgatory), cycle(first))
+        """
+    )
+    assert ["1", "1", "1", "1 1"] == out
