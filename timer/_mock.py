@@ -21,8 +21,9 @@ class MockTimer(SystemTimer):
     """A timer whose time passes only in :meth:`advance_clock`.
 
     Nothing runs but inside ``advance_clock``, on the thread that calls it, in order of deadline; a task added with a
-    delay of zero or less runs in the next call, be it ``advance_clock(0)``. What a task raises goes to ``on_error``;
-    ``KeyboardInterrupt`` and ``SystemExit`` reach the caller, and the tasks still due run in the next call.
+    delay of zero or less runs in the next call, be it ``advance_clock(0)``; if a running task adds it, in the same.
+    What a task raises goes to ``on_error``; ``KeyboardInterrupt`` and ``SystemExit`` reach the caller, and the tasks
+    still due run in the next call.
 
     >>> from timer import TimerTask
     >>> class Ping(TimerTask):
@@ -72,7 +73,8 @@ class MockTimer(SystemTimer):
         Returns:
             Whether anything ran.
         """
-        self.clock.advance(checked_delay_ms(timeout_ms))
+        checked_delay_ms(timeout_ms)  # is it a time at all; by how much is what was said, not what is rounded up
+        self.clock.advance(timeout_ms)
         total = self._dispatcher.total
         fired = total.fired
         self._collect()

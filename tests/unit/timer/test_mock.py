@@ -94,6 +94,28 @@ def test_interrupt_reaches_the_caller(mock_timer):
     assert [second] == second.log
 
 
+def test_time_moves_by_exactly_so_much(mock_timer):
+    """Time moves by what was said, a fraction of a millisecond included, and no task runs before its time."""
+    task = Ping(1)
+    start_ns = mock_timer.now_ns()
+    mock_timer.add(task)
+
+    assert not mock_timer.advance_clock(0.25)
+    assert 250_000 == mock_timer.now_ns() - start_ns
+    assert mock_timer.advance_clock(0.75)
+    assert 1_000_000 == mock_timer.now_ns() - start_ns
+    assert [task] == task.log
+
+
+def test_task_that_a_task_adds_runs_in_the_same_call(mock_timer):
+    """What falls due while due tasks run is run as well, before the call returns."""
+    second = Ping(0)
+    mock_timer.add(Ping(5, do=lambda: mock_timer.add(second)))
+
+    assert mock_timer.advance_clock(5)
+    assert [second] == second.log
+
+
 def test_time_does_not_go_back(mock_timer):
     """A negative step, or one that is no number, is refused."""
     with pytest.raises(TimerConfigError):
