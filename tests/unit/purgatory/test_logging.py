@@ -46,6 +46,21 @@ def test_page_lists_every_event():
     assert written() == documented()
 
 
+def test_page_lists_every_event_of_a_journal():
+    """The page names each event that a journal logs, with its level, and none that it doesn't."""
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "purgatory" / "journal").glob("*.py"))
+    logged = {(event, level) for level, event in re.findall(r"_?log\.(\w+)\(\s*\"(journal\.\w+)\"", source)}
+    page = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
+    listed = re.search(r"A journal logs .*?\n\n", page, re.DOTALL)[0]
+    named = {
+        (event, level)
+        for events, level in re.findall(r"([^()]+)\((\w+)\)", listed)
+        for event in re.findall(r"`(journal\.\w+)`", events)
+    }
+
+    assert logged == named
+
+
 def only(logs, event):
     """The one entry of an event, checked against the page: its level and exactly its fields."""
     (entry,) = (entry for entry in logs if entry["event"] == event)
