@@ -187,6 +187,11 @@ class Partition:
         return self.eligible is None or node in self.eligible
 
     @property
+    def knows_committed(self) -> bool:
+        """Whether this leader's watermark has reached all that leaders before it have committed."""
+        return self.high_watermark >= self._epoch_start
+
+    @property
     def safe_offset(self) -> int:
         """What a replica must have to be in sync: all that is committed, by this leader or by one before it."""
         return max(self.high_watermark, self._epoch_start)

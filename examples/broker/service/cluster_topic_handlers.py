@@ -88,6 +88,7 @@ class ClusterTopicHandlers:
                 ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
                 index,
                 leader,
+                known.leadership.leader_epoch,
                 replicas=list(known.replicas),
                 isr=list(known.leadership.isr),
             )

@@ -19,7 +19,7 @@ from examples.broker.replication.fetch_sessions import CONSUMER, Found, Wanted
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from examples.broker.replication.partition import Key
+    from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
     from examples.broker.service.server import Handler, Reply
@@ -32,6 +32,7 @@ _LATEST, _EARLIEST = -1, -2
 _FIRST_WITH_BATCHES_PRODUCE = 3
 _FIRST_WITH_TIMESTAMPS_FETCH = 2
 _FIRST_WITH_BATCHES_FETCH = 4
+_FIRST_WITH_NOT_AVAILABLE = 5
 _IDS_OF_A_NODE = 10**12
 
 
@@ -55,6 +56,25 @@ def _fetched(index: int, found: Found, offset: int, version: int) -> m.FetchedPa
             code, records = error.code, b""
     watermark = found.high_watermark
     return m.FetchedPartition(index, code, watermark, watermark, found.log_start, records=records)
+
+
+def _looked_up(partition: Partition, timestamp: int, *, by_follower: bool, version: int) -> tuple[int, int] | None:
+    """Give the offset that a timestamp stands for, and the timestamp found there; None if all is older.
+
+    Raises:
+        BrokerError: if the timestamp means nothing, or a new leader can't say yet how far it was committed before it:
+            an end that went back would have whoever reads from the end read twice.
+    """
+    if timestamp == _EARLIEST:
+        return (partition.log.start_offset, -1)
+    if timestamp < 0 and timestamp != _LATEST:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} means nothing")
+    end = partition.readable_end(by_follower=by_follower)
+    found = (end, -1) if timestamp == _LATEST else partition.log.offset_for_timestamp(timestamp, end)
+    if (timestamp == _LATEST or found is None) and not by_follower and not partition.knows_committed:
+        is_known = version >= _FIRST_WITH_NOT_AVAILABLE
+        raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
+    return found
 
 
 class RecordHandlers:
@@ -146,8 +166,8 @@ class RecordHandlers:
         if operation is not None:
             reply.on_lost = operation.cancel
 
-    def list_offsets(self, request: m.ListOffsetsRequest, _version: int, reply: Reply) -> None:
-        """Give the first, the last, or the offset of a timestamp (to the batch)."""
+    def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> None:
+        """Give the first, the last, or the offset of a timestamp (to the batch), with the leader epoch it is of."""
         topics = []
         for topic in request.topics:
             parts = []
@@ -155,19 +175,12 @@ class RecordHandlers:
                 answer = m.ListedPartition(part.index)
                 try:
                     partition = self.replicas.leader((topic.name, part.index))
-                    end = partition.readable_end(by_follower=request.replica_id >= 0)
-                    found: tuple[int, int] | None
-                    if part.timestamp == _LATEST:
-                        found = (end, -1)
-                    elif part.timestamp == _EARLIEST:
-                        found = (partition.log.start_offset, -1)
-                    elif part.timestamp < 0:
-                        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {part.timestamp} means nothing")
-                    else:
-                        found = partition.log.offset_for_timestamp(part.timestamp, end)
+                    partition.check_epoch(part.current_leader_epoch)
+                    found = _looked_up(partition, part.timestamp, by_follower=request.replica_id >= 0, version=version)
                     if found is not None:
                         answer.offset, answer.timestamp = found
                         answer.old_style_offsets = [found[0]]
+                        answer.leader_epoch = partition.log.epochs.at(found[0])
                 except BrokerError as error:
                     answer.error_code = error.code
                 parts.append(answer)

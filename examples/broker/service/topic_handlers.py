@@ -75,7 +75,8 @@ class TopicHandlers:
         for index in range(topic.partitions):
             partition = self.replicas.partitions.get((topic.name, index))
             isr = sorted(partition.isr) if partition is not None else list(topic.replicas)
-            parts.append(m.MetadataPartition(0, index, LEADER, -1, list(topic.replicas), isr))
+            epoch = partition.leader_epoch if partition is not None else -1
+            parts.append(m.MetadataPartition(0, index, LEADER, epoch, list(topic.replicas), isr))
         return m.MetadataTopic(0, topic.name, topic.is_internal, parts)
 
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> None:

@@ -61,3 +61,8 @@ class LeaderEpochs:
             return (epoch, self._starts[0]) if self._starts else (UNKNOWN, UNKNOWN)
         end = self._starts[number] if number < len(self._starts) else log_end
         return self._epochs[number - 1], end
+
+    def at(self, offset: int) -> int:
+        """Give the epoch in which an offset was or will be written, or `UNKNOWN` if it lies before them all."""
+        number = bisect_right(self._starts, offset)
+        return self._epochs[number - 1] if number else UNKNOWN

@@ -123,7 +123,7 @@ class Cluster:
 
     def __init__(self, folder, replicas=1, options=()):
         ports = free_ports(replicas)
-        self.ports = ports
+        self.ports, self.folder = ports, folder
         self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
         self.nodes = {}
         for node in range(1, replicas + 1):
@@ -158,6 +158,11 @@ class Cluster:
         """The node that leads everything, where there is but one."""
         (node,) = self.nodes.values()
         return node
+
+    def isr_of(self, topic, partition=0):
+        """The nodes in sync, as far as the node knows that answers."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        return admin.list_topics(timeout=10).topics[topic].partitions[partition].isrs
 
     def leader_of(self, topic, partition=0, timeout=30, other_than=None):
         """The node that leads a partition, as soon as there is one, and as soon as it is another."""

@@ -1,8 +1,6 @@
 """A cluster whose leaders, controllers and nodes die, stop and go: what clients see of it, and what is kept."""
 
 import asyncio
-import collections
-import threading
 import time
 
 import confluent_kafka
@@ -21,6 +19,7 @@ from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import StoppedPartition, StopReplicaRequest, StopReplicaResponse
 from examples.broker.replication.link import Link
+from tests.integration.broker.load import Load, admin_of, all_kept_once, create
 
 SESSION_MS = 2_000
 
@@ -30,102 +29,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def cluster(start_cluster):
     return start_cluster(3, "--session-ms", str(SESSION_MS), "--lag-ms", "3000", "--leader-rebalance-ms", "1000")
-
-
-def admin_of(cluster):
-    return AdminClient({"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports), "log_level": 0})
-
-
-def create(cluster, topic, partitions=1, replicas=3, **config):
-    new = NewTopic(topic, partitions, replicas, config={name.replace("_", "."): v for name, v in config.items()})
-    admin = admin_of(cluster)  # kept: the request goes with it
-    admin.create_topics([new], operation_timeout=20)[topic].result(30)
-    deadline = time.monotonic() + 30
-    for port in cluster.ports:  # the node that was asked knows; the others soon do
-        one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
-        while len(one.list_topics(topic, timeout=10).topics[topic].partitions) < partitions:
-            assert time.monotonic() < deadline, port
-            time.sleep(0.02)
-
-
-class Load:
-    """An idempotent producer that sends all the time, and what became of each record."""
-
-    def __init__(self, cluster, topic, partitions=1, per_second=300):
-        self.topic, self.partitions, self.pause = topic, partitions, 1 / per_second
-        self.acknowledged = collections.defaultdict(list)
-        self.failed = []
-        self.longest_gap = 0.0
-        self._last = time.monotonic()
-        self._stop = threading.Event()
-        self._client = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports),
-                "enable.idempotence": True,
-                "linger.ms": 1,
-                "reconnect.backoff.max.ms": 200,
-                "retry.backoff.ms": 20,
-                "topic.metadata.refresh.fast.interval.ms": 50,
-                "message.timeout.ms": 90_000,
-                "log_level": 0,
-            }
-        )
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join(30)
-        assert 0 == self._client.flush(90)
-
-    def _run(self):
-        number = 0
-        while not self._stop.is_set():
-            partition = number % self.partitions
-            self._client.produce(self.topic, b"%d" % number, partition=partition, on_delivery=self._delivered)
-            number += 1
-            self._client.poll(self.pause)
-
-    def _delivered(self, error, message):
-        now = time.monotonic()
-        self.longest_gap = max(self.longest_gap, now - self._last)
-        self._last = now
-        if error is None:
-            self.acknowledged[message.partition()].append(message.value())
-        else:
-            self.failed.append(error.name())
-
-
-def read_all(cluster, topic, partition=0):
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports),
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, 0)])
-    found, deadline = [], time.monotonic() + 30
-    while time.monotonic() < deadline:
-        message = consumer.poll(0.5)
-        if message is not None and message.error() is None:
-            found.append(message.value())
-        elif message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            break
-    consumer.close()
-    return found
-
-
-def all_kept_once(cluster, topic, load):
-    for partition, values in load.acknowledged.items():
-        found = read_all(cluster, topic, partition)
-        assert values == found, (len(values), len(found))
-    assert [] == load.failed
 
 
 def test_killed_leader_is_followed(cluster, topic):
@@ -261,6 +164,31 @@ def test_late_controller_is_refused(cluster, topic):
 
     assert [ErrorCode.STALE_CONTROLLER_EPOCH] * 3 == [answer.error_code for answer in answers]
     assert [1, 2, 3] == sorted(admin_of(cluster).list_topics(topic).topics[topic].partitions[0].isrs)
+
+
+def test_follower_that_ends_before_the_leaders_start(cluster, topic, eventually):
+    """A follower that was away while all it lacks was deleted begins anew where the leader does, and is in sync."""
+    create(cluster, topic)
+    leader = cluster.leader_of(topic)
+    number = next(number for number, node in cluster.nodes.items() if node is not leader)
+    with Load(cluster, topic) as load:
+        eventually(lambda: len(load.acknowledged[0]) > 50)
+        cluster.nodes[number].kill()
+        eventually(lambda: len(cluster.isr_of(topic)) == 2)
+        so_far = len(load.acknowledged[0])
+        eventually(lambda: len(load.acknowledged[0]) > so_far + 50)
+    admin = admin_of(cluster)
+    end = len(load.acknowledged[0])
+    deleted = admin.delete_records([TopicPartition(topic, 0, end)], operation_timeout=1)
+    with pytest.raises(confluent_kafka.KafkaException):  # not at the one that is away
+        next(iter(deleted.values())).result(20)
+    cluster.nodes[number].start()
+
+    eventually(lambda: len(cluster.isr_of(topic)) == 3)
+    with Load(cluster, topic) as load:
+        eventually(lambda: len(load.acknowledged[0]) > 50)
+    folder = cluster.folder / f"node-{number}" / f"{topic}-0"
+    assert [f"{end:020}.log"] == [path.name for path in folder.glob("*.log")]
 
 
 # -- admin clients

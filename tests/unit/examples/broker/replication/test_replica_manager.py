@@ -1,5 +1,7 @@
 """What waits for partitions: produces, fetches and deletions, on a clock moved by hand."""
 
+import pytest
+
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
@@ -98,6 +100,19 @@ def test_a_fetch_of_what_is_there_does_not_wait(leader):
     assert leader.fetch(0) is None
     assert leader.fetch(99) is None
     assert 0 == leader.manager.fetches.parked
+
+
+@pytest.mark.parametrize("by_follower", [True, False])
+@pytest.mark.parametrize("offset", [0, 99])
+def test_who_is_out_of_range_learns_the_range(leader, offset, by_follower):
+    """A fetch from before the start or past the end is told where log and watermark stand: a follower goes by that."""
+    for _ in range(3):
+        leader.append(acks=1)
+    leader.followers_reach(2)
+    leader.partition.delete_before(1)
+    leader.fetch(offset, by_follower=by_follower)
+    found = leader.found[KEY]
+    assert (ErrorCode.OFFSET_OUT_OF_RANGE, 1, 2) == (found.code, found.log_start, found.high_watermark)
 
 
 def test_a_fetch_from_an_older_segment_does_not_wait(make_leader):

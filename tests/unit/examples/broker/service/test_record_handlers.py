@@ -14,6 +14,8 @@ from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.records import build
 from examples.broker.protocol.wire import decode, encode
 from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.fetch_clock import FetchClock
+from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
@@ -70,7 +72,12 @@ def connect(tmp_path):
     topics.create(topics.plan("t", partitions=2))
     server = Server(config, actions)
     server.handlers |= RecordHandlers(config, replicas).table
-    yield lambda: Client(server)
+
+    def connect():
+        return Client(server)
+
+    connect.replicas = replicas
+    yield connect
     replicas.shut_down()
     replicas.close()
     timer.shutdown()
@@ -134,3 +141,41 @@ def test_a_lost_session_is_an_error_of_the_whole_request(client, session, epoch,
     first = client.ask(ApiKey.FETCH, 11, fetch(0, epoch=0))
     response = client.ask(ApiKey.FETCH, 11, fetch(session=session or first.session_id, epoch=epoch))
     assert (code, []) == (response.error_code, response.topics)
+
+
+def listed(client, version, timestamp=-1, epoch=-1, replica=-1):
+    wanted = m.ListOffsetsTopic("t", [m.ListOffsetsPartition(0, epoch, timestamp)])
+    response = client.ask(ApiKey.LIST_OFFSETS, version, m.ListOffsetsRequest(replica, topics=[wanted]))
+    return response.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(5, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
+)
+def test_a_new_leader_does_not_guess_the_end(connect, version, code):
+    """A new leader names no end before its watermark has reached what others committed; then it does, and its epoch."""
+    client = connect()
+    for _ in range(3):
+        client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[5])))
+    partition = connect.replicas.partitions["t", 0]
+    partition.high_watermark = 1
+    partition.lead(Leadership(1, 4, (1, 2)), (1, 2), 0.0)
+
+    assert code == listed(client, version).error_code
+    assert code == listed(client, version, timestamp=6).error_code
+    assert 0 == listed(client, version, timestamp=-2).offset
+    assert 0 == listed(client, version, timestamp=5).offset
+    assert 3 == listed(client, version, replica=2).offset  # a follower reads what isn't committed
+
+    partition.follower_fetches(2, 3, 0, FetchClock(1.0))
+    assert (3, 4) == ((end := listed(client, version)).offset, end.leader_epoch)
+    assert -1 == listed(client, version, timestamp=6).offset
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(3, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH), (4, ErrorCode.NONE)]
+)
+def test_offsets_are_fenced(connect, epoch, code):
+    """Who asks for offsets by another leader epoch is told so."""
+    connect.replicas.partitions["t", 0].lead(Leadership(1, 4, (1,)), (1,), 0.0)
+    assert code == listed(connect(), 5, epoch=epoch).error_code

@@ -21,6 +21,14 @@ def test_no_epochs():
     assert UNKNOWN == epochs().latest
 
 
+def test_epoch_of_an_offset():
+    """An offset is of the epoch that began at or before it last; what is to be written next is of the newest."""
+    known = epochs((0, 2), (2, 5), (7, 9))
+
+    assert [UNKNOWN, 0, 0, 2, 7, 7] == [known.at(offset) for offset in (1, 2, 4, 5, 9, 100)]
+    assert UNKNOWN == epochs().at(0)
+
+
 def test_end_of_an_epoch_is_where_the_next_begins():
     """An epoch ends where the next larger one begins, the newest at the log's end."""
     known = epochs((0, 0), (2, 5), (7, 9))
