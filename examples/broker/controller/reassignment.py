@@ -62,7 +62,9 @@ class Reassignment:
             return "there is no such partition"
         if key[0] in self._context.deletions:
             return "the topic is being deleted"
-        if not targets or not set(targets) <= set(self._context.brokers):
+        if not targets or len(set(targets)) < len(targets):
+            return "a replica needs a node of its own"
+        if not set(targets) <= set(self._context.brokers):
             return "a target is not alive"
         return None
 

@@ -249,19 +249,33 @@ class Partition:
         """Whether a leadership is later than what this replica knows."""
         return (leadership.leader_epoch, leadership.version) > (self.leader_epoch, self.version) or self.version < 0
 
+    def is_known(self, leadership: Leadership) -> bool:
+        """Whether a leadership is the one that this replica goes by."""
+        return (leadership.leader_epoch, leadership.version) == (self.leader_epoch, self.version)
+
     def lead(self, leadership: Leadership, replicas: tuple[int, ...], now: float) -> None:
         """Lead from now on, or lead on with other replicas."""
         begins = not self.is_leader or leadership.leader_epoch != self.leader_epoch
         self._take(leadership, replicas)
-        known = {} if begins else self._followers
-        self._followers = {
-            node: known.get(node) or _Follower(caught_up_at=now) for node in replicas if node != self.node_id
-        }
+        if begins:
+            self._followers = {}
+        self._know_followers(now)
         if begins:
             self._epoch_start = self.log.next_offset
             self.log.epochs.begin(self.leader_epoch, self.log.next_offset)
         self.is_leader = self.is_aligned = True
         self.advance_high_watermark()
+
+    def _know_followers(self, now: float) -> None:
+        # Whoever is no replica any more, but in sync as far as this leader knows, counts until it has left.
+        followers = {*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}
+        self._followers = {node: self._followers.get(node) or _Follower(caught_up_at=now) for node in followers}
+
+    def move(self, replicas: tuple[int, ...], now: float) -> None:
+        """Have other replicas under the same leadership, as in the course of a reassignment."""
+        self.replicas = replicas
+        if self.is_leader:
+            self._know_followers(now)
 
     def follow(self, leadership: Leadership, replicas: tuple[int, ...]) -> None:
         """Follow whoever leads from now on, if anybody does."""

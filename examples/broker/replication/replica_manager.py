@@ -148,6 +148,9 @@ class ReplicaManager:
             partition = self._open(topic, key[1], NO_LEADER, replicas, shares_isr=True)
             # A node that is about to stop fetches until it is told not to: it must not be waited for again.
             partition.eligible = self.metadata.brokers
+        if partition.is_known(leadership) and replicas != partition.replicas:
+            partition.move(replicas, time.monotonic())
+            self.changed(partition)
         if not partition.is_news(leadership):
             return
         led = partition.is_leader
@@ -183,6 +186,12 @@ class ReplicaManager:
         else:
             shutil.rmtree(self.store.folder / folder, ignore_errors=True)
         self.store.forget_checkpoint(folder)
+
+    def drop_stray(self, key: Key) -> None:
+        """Let go of what is left here of a partition that other nodes have by now."""
+        if key in self.partitions or (self.store.folder / f"{key[0]}-{key[1]}").exists():
+            _log.info("replica moved away", key=key)
+            self.delete_replica(key)
 
     def leader(self, key: Key) -> Partition:
         """Give the partition if this node leads it.

@@ -267,8 +267,11 @@ class Membership:
                 metadata.forget(key)
                 if state.topic not in metadata.topics:
                     self.replicas.store.topics.pop(state.topic, None)
-            else:
-                metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
+                continue
+            metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
+            if self.config.cluster.node_id not in state.replicas:
+                # It was moved while this node was away, or its controller died before it said so.
+                self.replicas.drop_stray(key)
         for topic in {state.topic for state in message.states}:
             self.creations.check_and_complete(topic)
             self.elections.check_and_complete(topic)

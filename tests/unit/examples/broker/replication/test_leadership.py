@@ -239,3 +239,37 @@ def test_deleted_replica_leaves_nothing(node):
     folder.mkdir()
     node.manager.delete_replica(KEY)
     assert not folder.exists()
+
+
+def test_other_replicas_under_one_leadership(node):
+    """Who joins the replicas without an election may fetch and be wished for; who leaves them counts while in sync."""
+    node.decide(1, 0)
+    node.append()
+    now = Leadership(1, 0, ALL, 1, node.version)
+    with pytest.raises(BrokerError):
+        node.fetched(4, 1)
+    node.manager.metadata.brokers[4] = ("host", 4)
+
+    node.manager.lead_or_follow(KEY, now, (*ALL, 4))
+    node.fetched(4, 1)
+    assert {1, 2, 3, 4} == node.partition.wish
+
+    node.manager.lead_or_follow(KEY, now, (1, 4))
+    assert ({1, 2, 3, 4}, (1, 4)) == (node.partition.wish, node.partition.replicas)
+    node.fetched(2, 1)
+    assert 0 == node.partition.high_watermark
+    assert node.partition.settle_isr((1, 4), node.version + 1)
+    assert 1 == node.partition.high_watermark
+
+
+def test_stray_is_dropped(node):
+    """What is left of a partition that other nodes have is removed, opened in this life or not; nothing else is."""
+    node.decide(2, 0)
+    folder = node.partition.log.folder
+    node.manager.drop_stray(KEY)
+    assert (False, {}) == (folder.exists(), node.manager.partitions)
+
+    folder.mkdir()
+    node.manager.drop_stray(KEY)
+    node.manager.drop_stray(("never", 0))
+    assert not folder.exists()

@@ -1,0 +1,128 @@
+"""Partitions that move to other nodes, asked for as the tool of old did, in the tree: with real nodes, under load."""
+
+import contextlib
+import time
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from examples.broker.controller import layout
+from examples.broker.coordination import Create, EmbeddedStore, NodeExists, NoNode
+from tests.integration.broker.load import Load, admin_of, all_kept_once
+
+pytestmark = pytest.mark.slow
+
+BEFORE = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+AFTER = [[2, 3, 4], [3, 4, 2], [4, 2, 3]]
+
+
+@pytest.fixture
+def cluster(start_cluster):
+    return start_cluster(4, "--session-ms", "2000", "--lag-ms", "3000", "--leader-rebalance-ms", "1000")
+
+
+@pytest.fixture
+def tree(cluster):
+    """The tree of the cluster, opened by somebody who is no node."""
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
+    store.start()
+    yield store
+    store.close()
+
+
+def create_on(cluster, topic, assignment):
+    admin = admin_of(cluster)  # kept: the request goes with it
+    new = NewTopic(topic, len(assignment), replica_assignment=assignment, config={"min.insync.replicas": "2"})
+    admin.create_topics([new], operation_timeout=20)[topic].result(30)
+
+
+def move(tree, topic, assignment):
+    """Ask as `kafka-reassign-partitions --zookeeper` did."""
+    wanted = {(topic, index): tuple(nodes) for index, nodes in enumerate(assignment)}
+    tree.multi([Create(layout.REASSIGNMENTS, layout.write_reassignments(wanted))])
+
+
+def is_moving(tree):
+    with contextlib.suppress(NoNode):
+        return bool(tree.get(layout.REASSIGNMENTS))
+    return False
+
+
+def stand(cluster, topic):
+    """Each partition's replicas, whether all of them are in sync, and whether one of them leads."""
+    parts = admin_of(cluster).list_topics(topic).topics[topic].partitions
+    return [
+        (part.replicas, sorted(part.isrs) == sorted(part.replicas), part.leader in part.replicas)
+        for _, part in sorted(parts.items())
+    ]
+
+
+def folders(cluster, node, topic):
+    return sorted(path.name for path in cluster.folder.glob(f"node-{node}/{topic}-*"))
+
+
+def contents(cluster, node, topic, partition):
+    parts = sorted(cluster.folder.glob(f"node-{node}/{topic}-{partition}/*.log"))
+    return b"".join(path.read_bytes() for path in parts)
+
+
+def are_the_same(cluster, topic, assignment):
+    return all(
+        1 == len({contents(cluster, node, topic, index) for node in nodes}) for index, nodes in enumerate(assignment)
+    )
+
+
+def moved(assignment):
+    return [(nodes, True, True) for nodes in assignment]
+
+
+def test_partitions_move_under_load(cluster, tree, topic, eventually):
+    """Partitions move off a node while they are written: nothing is lost, none waits long, and nothing stays there."""
+    create_on(cluster, topic, BEFORE)
+    with Load(cluster, topic, 3) as load:
+        time.sleep(1)
+        move(tree, topic, AFTER)
+        eventually(lambda: not is_moving(tree) and stand(cluster, topic) == moved(AFTER))
+        so_far = sum(map(len, load.acknowledged.values()))
+        eventually(lambda: sum(map(len, load.acknowledged.values())) > so_far + 100)
+    assert load.longest_gap < 2, load.longest_gap  # no session had to run out
+    all_kept_once(cluster, topic, load)
+    eventually(lambda: [] == folders(cluster, 1, topic))
+    assert [f"{topic}-{index}" for index in range(3)] == folders(cluster, 4, topic)
+    eventually(lambda: are_the_same(cluster, topic, AFTER))
+
+
+def test_move_outlives_its_controller(cluster, tree, topic, eventually):
+    """A move goes on though the controller dies in it, being what it moves from, and the new node is away for a while.
+
+    When the dead one is back, it lets go of what it had: it may not come up again should the topic be made anew.
+    """
+    create_on(cluster, topic, BEFORE)
+    with Load(cluster, topic, 3) as load:
+        time.sleep(0.5)
+        controller = cluster.nodes[layout.controller_of(tree.get(layout.CONTROLLER).data)]
+        assert controller is cluster.nodes[1]
+        cluster.nodes[4].pause()
+        move(tree, topic, AFTER)
+        # The first step stands in the tree: the new node has joined the replicas.
+        eventually(lambda: b"4" in tree.get(layout.topic_path(topic)).data)
+        controller.kill()
+        time.sleep(1)
+        cluster.nodes[4].resume()
+        eventually(lambda: not is_moving(tree) and stand(cluster, topic) == moved(AFTER), timeout=60)
+        assert folders(cluster, 1, topic)
+        controller.start()
+        eventually(lambda: [] == folders(cluster, 1, topic))
+    all_kept_once(cluster, topic, load)
+    eventually(lambda: are_the_same(cluster, topic, AFTER))
+
+
+@pytest.mark.parametrize("nodes", [[2, 9], [2, 2], []])
+def test_impossible_move_is_dropped(cluster, tree, topic, eventually, nodes):
+    """A move to a node that isn't there, twice to the same or to nowhere is dropped, and the partition stays."""
+    create_on(cluster, topic, BEFORE[:1])
+    with contextlib.suppress(NodeExists):
+        move(tree, topic, [nodes])
+    eventually(lambda: not is_moving(tree))
+    time.sleep(0.5)
+    assert [(BEFORE[0], True, True)] == stand(cluster, topic)
