@@ -1,8 +1,8 @@
 """`python -m examples.broker`: one node, or a cluster of them on one machine.
 
 With `--replicas 3` this process starts three of itself, a node each, on ports that follow one another (or
-free ones, for `--port 0`), starts again what dies, and stays to stop them. A node ends by itself when its
-standard input is closed, which is what happens when the process that started it dies, however it does.
+free ones, for `--port 0`), starts again what dies, and stays to stop them. A node ends by itself when the pipe
+that is its standard input is closed, which is what happens when the process that started it dies, however it does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import sys
 from pathlib import Path
 
@@ -32,7 +33,8 @@ __all__ = ["main"]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.broker", description="A small replicated log broker.")
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
+    parser.add_argument("--advertised-host", default="", help="under what name others reach this node (--host)")
     parser.add_argument("--port", type=int, default=9092, help="of node 1; 0 takes free ones (9092)")
     parser.add_argument("--data", type=Path, default=Path("var/broker"), help="the data folder (var/broker)")
     parser.add_argument("--replicas", type=int, default=1, help="how many nodes (1)")
@@ -50,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--console-port", type=int, help="the same for the console, a page that shows what waits")
     parser.add_argument("--journal", type=Path, help="write a record of every operation to this folder")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    parser.add_argument("--node-id", type=int, help="run this node only, of those that --ports names")
+    parser.add_argument("--node-id", type=int, help="run this node only; the others run elsewhere")
     parser.add_argument("--ports", help="the ports of all nodes, node 1 first, with commas between")
     return parser
 
@@ -64,7 +66,7 @@ def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -
 
     return Config(
         data=folder(options.data),
-        cluster=Cluster(node_id, ports, options.host),
+        cluster=Cluster(node_id, ports, options.host, options.advertised_host),
         replication=ReplicationSettings(min_isr=options.min_isr, lag_ms=options.lag_ms, fsync=Fsync(options.fsync)),
         groups=GroupSettings(initial_rebalance_delay_ms=options.rebalance_delay_ms),
         coordination=options.coordination,
@@ -86,6 +88,14 @@ def _free_ports(host: str, count: int) -> tuple[int, ...]:
     finally:
         for sock in sockets:
             sock.close()
+
+
+def _is_fed() -> bool:
+    """Whether standard input is a pipe, as from the process that starts a cluster, and not a terminal or nothing."""
+    try:
+        return stat.S_ISFIFO(os.fstat(0).st_mode)
+    except OSError:
+        return False
 
 
 async def _run_node(config: Config, *, watch_stdin: bool) -> None:
@@ -138,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
             )
         )
     try:
-        run(_run_node(config, watch_stdin=options.node_id is not None and not sys.stdin.isatty()))
+        run(_run_node(config, watch_stdin=options.node_id is not None and _is_fed()))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -6,27 +6,34 @@ import attrs
 
 __all__ = ["LEADER", "Cluster"]
 
+_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be refused
 LEADER = 1
 """Leadership is static: node 1 leads every partition, coordinates every group, and is the controller."""
 
 
 @attrs.frozen
 class Cluster:
-    """The nodes of a cluster on one host, numbered from 1, as one of them sees them.
+    """The nodes of a cluster, numbered from 1, as one of them sees them.
 
     Args:
         node_id: this node.
         ports: the port of every node, node 1 first: as many as there are replicas.
-        host: where they all listen.
+        host: where this node listens. Where the others are is not known from the start: each tells the controller.
+        advertised: under what name or address clients and other nodes reach this node; `host` if empty.
     """
 
     node_id: int = LEADER
     ports: tuple[int, ...] = (9092,)
     host: str = "127.0.0.1"
+    advertised: str = ""
 
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.node_id <= len(self.ports):
             raise ValueError(f"node {self.node_id} of a cluster of {len(self.ports)}")
+        if self.advertised_host in _ANYWHERE:
+            raise ValueError(
+                f"nobody can reach {self.advertised_host!r}: say under what host name this node is reached"
+            )
 
     @property
     def nodes(self) -> range:
@@ -37,6 +44,11 @@ class Cluster:
     def is_leader(self) -> bool:
         """Whether this node leads."""
         return self.node_id == LEADER
+
+    @property
+    def advertised_host(self) -> str:
+        """Where clients and other nodes reach this node."""
+        return self.advertised or self.host
 
     @property
     def port(self) -> int:

@@ -60,7 +60,7 @@ class ReplicaManager:
         self.actions = actions
         self.partitions: dict[Key, Partition] = {}
         self.sessions = FetchSessions()
-        self.metadata = Metadata({cluster.node_id: (cluster.host, cluster.port)})
+        self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
         """In a cluster: has a partition's wish for other in-sync replicas written."""
         self.on_leading: Callable[[Key], None] = lambda _: None

@@ -49,7 +49,11 @@ class ClusterTopicHandlers:
     # -- metadata
 
     def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
-        """Describe the cluster; a topic that is asked for may be created by that."""
+        """Describe the cluster, as soon as this node knows it: what it knows nothing of is not missing."""
+        self.membership.once_introduced(lambda: self._describe(request, version, reply))
+
+    def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+        # A topic that is asked for may be created by that.
         names = request.topics
         if names is None or (version == 0 and not names):
             names = sorted(self.metadata.topics)

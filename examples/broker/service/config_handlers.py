@@ -101,7 +101,7 @@ class ConfigHandlers:
     def _node_settings(self) -> dict[str, str]:
         config, replication, groups = self.config, self.config.replication, self.config.groups
         return {
-            "advertised.listeners": f"PLAINTEXT://{config.cluster.host}:{config.cluster.port}",
+            "advertised.listeners": f"PLAINTEXT://{config.cluster.advertised_host}:{config.cluster.port}",
             "auto.create.topics.enable": str(config.auto_create_topics).lower(),
             "broker.id": str(config.cluster.node_id),
             "default.replication.factor": str(len(config.cluster.nodes)),

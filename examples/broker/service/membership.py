@@ -14,7 +14,6 @@ Belongs to the broker's loop; the controller has a thread of its own, and so hav
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -99,13 +98,13 @@ class Membership:
         self._names: set[str] = set()
         """All topics in the tree, those that are being deleted included."""
         self._watching = False
-        self._introduced = asyncio.Event()
-        """Set once a controller has told this node who is alive, itself among them."""
+        self._introduced: asyncio.Future[None] = self._loop.create_future()
+        """Done once a controller has told this node what there is, or that took too long."""
         self._loading: dict[Key, asyncio.Task[None]] = {}
         self.follower = Follower(replicas)
         self.channels = Channels(here.node_id, self.deliver, self._answered)
         store = open_store(config)
-        info = layout.BrokerInfo(here.node_id, here.host, here.port, uuid.uuid4().hex)
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex)
         self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms)
         self.controller.on_session = self._session_changed
         self._store = store
@@ -133,9 +132,19 @@ class Membership:
             OSError: if the store can't be had.
         """
         await asyncio.to_thread(self.controller.start)
-        with contextlib.suppress(TimeoutError):  # it serves all the same; clients are told to wait
-            async with asyncio.timeout(_INTRODUCED_S):
-                await self._introduced.wait()
+        await asyncio.wait([self._introduced], timeout=_INTRODUCED_S)
+        self._introduce()  # it serves all the same; clients are told to wait
+
+    def _introduce(self) -> None:
+        if not self._introduced.done():
+            self._introduced.set_result(None)
+
+    def once_introduced(self, function: Callable[[], None]) -> None:
+        """Call it when this node knows what there is: now, but for the first moments of its life."""
+        if self._introduced.done():
+            function()
+        else:
+            self._introduced.add_done_callback(lambda _: function())
 
     async def leave(self) -> None:
         """Have every leadership moved away from this node, as far as there is somebody to take it soon."""
@@ -255,8 +264,6 @@ class Membership:
 
     def _know_brokers(self, live: Iterable[m.LiveBroker]) -> None:
         self.replicas.metadata.know({broker.broker_id: (broker.host, broker.port) for broker in live})
-        if self.config.cluster.node_id in self.replicas.metadata.brokers:
-            self._introduced.set()
 
     def _learn(self, message: m.UpdateMetadataRequest) -> None:
         metadata = self.replicas.metadata
@@ -275,6 +282,8 @@ class Membership:
         for topic in {state.topic for state in message.states}:
             self.creations.check_and_complete(topic)
             self.elections.check_and_complete(topic)
+        if self.config.cluster.node_id in metadata.brokers:
+            self._introduce()
 
     def _stop(self, message: m.StopReplicaRequest) -> m.StopReplicaResponse:
         outcomes = []

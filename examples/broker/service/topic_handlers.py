@@ -65,7 +65,7 @@ class TopicHandlers:
             else:
                 topics.append(self._describe(topic))
         brokers = [
-            m.MetadataBroker(node, self.config.cluster.host, port)
+            m.MetadataBroker(node, self.config.cluster.advertised_host, port)
             for node, port in enumerate(self.config.cluster.ports, 1)
         ]
         reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=LEADER, topics=topics))

@@ -121,23 +121,24 @@ class Node:
 class Cluster:
     """Broker nodes on loopback; with sessions long enough for a busy machine, unless a test says otherwise."""
 
-    def __init__(self, folder, replicas=1, options=()):
+    def __init__(self, folder, replicas=1, options=(), hosts=()):
         ports = free_ports(replicas)
         self.ports, self.folder = ports, folder
-        self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+        self.addresses = [f"{host}:{port}" for host, port in zip(hosts or ["127.0.0.1"] * replicas, ports, strict=True)]
+        self.bootstrap = ",".join(self.addresses)
         self.nodes = {}
         for node in range(1, replicas + 1):
             arguments = ["--data", str(folder), "--ports", ",".join(map(str, ports)), "--node-id", str(node)]
             arguments += ["--replicas", str(replicas), "--rebalance-delay-ms", "100"]
-            arguments += ["--session-ms", "6000", *options]
+            arguments += ["--session-ms", "6000", *(["--host", hosts[node - 1]] if hosts else []), *options]
             self.nodes[node] = Node(arguments, folder / f"node-{node}.log")
 
     def start(self):
         for node in self.nodes.values():
             node.start()
         if len(self.nodes) > 1:
-            for port in self.ports:
-                self._wait_until_whole(f"127.0.0.1:{port}")
+            for address in self.addresses:
+                self._wait_until_whole(address)
         return self
 
     def _wait_until_whole(self, bootstrap):
@@ -168,8 +169,10 @@ class Cluster:
         """The node that leads a partition, as soon as there is one, and as soon as it is another."""
         deadline = time.monotonic() + timeout
         while True:
-            living = [str(port) for port, node in zip(self.ports, self.nodes.values(), strict=True) if node.is_running]
-            admin = AdminClient({"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in living), "log_level": 0})
+            living = [
+                address for address, node in zip(self.addresses, self.nodes.values(), strict=True) if node.is_running
+            ]
+            admin = AdminClient({"bootstrap.servers": ",".join(living), "log_level": 0})
             found = admin.list_topics(timeout=10).topics.get(topic)
             leader = found.partitions[partition].leader if found is not None and partition in found.partitions else -1
             if leader > 0 and self.nodes[leader] is not other_than:

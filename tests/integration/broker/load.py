@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 
 def admin_of(cluster):
-    return AdminClient({"bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports), "log_level": 0})
+    return AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
 
 
 def create(cluster, topic, partitions=1, replicas=3, **config):
@@ -18,10 +18,10 @@ def create(cluster, topic, partitions=1, replicas=3, **config):
     admin = admin_of(cluster)  # kept: the request goes with it
     admin.create_topics([new], operation_timeout=20)[topic].result(30)
     deadline = time.monotonic() + 30
-    for port in cluster.ports:  # the node that was asked knows; the others soon do
-        one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
+    for address in cluster.addresses:  # the node that was asked knows; the others soon do
+        one = AdminClient({"bootstrap.servers": address, "log_level": 0})
         while len(one.list_topics(topic, timeout=10).topics[topic].partitions) < partitions:
-            assert time.monotonic() < deadline, port
+            assert time.monotonic() < deadline, address
             time.sleep(0.02)
 
 
@@ -37,7 +37,7 @@ class Load:
         self._stop = threading.Event()
         self._client = confluent_kafka.Producer(
             {
-                "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports),
+                "bootstrap.servers": cluster.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 1,
                 "reconnect.backoff.max.ms": 200,
@@ -79,7 +79,7 @@ class Load:
 def read_all(cluster, topic, partition=0):
     consumer = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in cluster.ports),
+            "bootstrap.servers": cluster.bootstrap,
             "group.id": "reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

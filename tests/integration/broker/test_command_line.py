@@ -55,6 +55,26 @@ def test_a_cluster_starts_and_stops_by_one_command(cluster, kcat, eventually):
     assert not any(is_running(pid) for pid in pids)
 
 
+def test_a_node_without_input_runs_on(tmp_path, free_ports):
+    """A node of several that a service manager starts, with nothing for its standard input, runs until it is told."""
+    ports = ",".join(map(str, free_ports(2)))
+    process = subprocess.Popen(
+        command("--node-id", 1, "--ports", ports, "--data", tmp_path),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline().startswith("node 1 listens")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        process.communicate(timeout=20)
+    assert 0 == process.returncode
+
+
 def test_nodes_end_with_the_process_that_started_them(cluster, eventually):
     """When the starting process is killed, its nodes see their input closed and end by themselves."""
     process, _, pids = cluster
@@ -87,6 +107,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
         (("--ports", "1,x"), "invalid literal"),
         (("--node-id", 4, "--ports", "1,2"), "node 4 of a cluster of 2"),
         (("--fsync", "sometimes"), "invalid choice"),
+        (("--host", "0.0.0.0"), "say under what host name"),
     ],
 )
 def test_mistakes_are_named(tmp_path, arguments, message):

@@ -1,6 +1,7 @@
 """A cluster whose leaders, controllers and nodes die, stop and go: what clients see of it, and what is kept."""
 
 import asyncio
+import threading
 import time
 
 import confluent_kafka
@@ -189,6 +190,32 @@ def test_follower_that_ends_before_the_leaders_start(cluster, topic, eventually)
         eventually(lambda: len(load.acknowledged[0]) > 50)
     folder = cluster.folder / f"node-{number}" / f"{topic}-0"
     assert [f"{end:020}.log"] == [path.name for path in folder.glob("*.log")]
+
+
+def test_new_node_waits_to_be_told(start_cluster, topic):
+    """Who asks a node before a controller has told it what there is waits for that; no topic seems to be missing."""
+    cluster = start_cluster(3)
+    create(cluster, topic)
+    controller = cluster.nodes[admin_of(cluster).list_topics(timeout=20).controller_id]
+    number, node = next((number, node) for number, node in cluster.nodes.items() if node is not controller)
+    node.kill()
+    controller.pause()
+    thread = threading.Thread(target=node.start)
+    thread.start()
+    answers = []
+
+    def ask():
+        client = AdminClient({"bootstrap.servers": cluster.addresses[number - 1], "log_level": 0})
+        answers.append(set(client.list_topics(timeout=20).topics))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(1.5)
+    assert [] == answers
+    controller.resume()
+    for each in (thread, asking):
+        each.join(30)
+    assert [{topic}] == answers
 
 
 # -- admin clients
