@@ -86,8 +86,10 @@ class Requests:
         """Send what was gathered."""
         context = self._context
         head = (self._node_id, context.epoch)
-        # Who is about to stop is told what to do until it does, but nobody shall turn to it any more.
-        live = [LiveBroker(b.node_id, b.host, b.port) for b in map(context.brokers.get, sorted(context.alive)) if b]
+        live = [
+            LiveBroker(node, info.host, info.port, node in context.leaving)
+            for node, info in sorted(context.brokers.items())
+        ]
         self._channel.know(context.brokers)
         for node, keys in sorted(self._leaders.items()):
             self._channel.send(node, LeaderAndIsrRequest(*head, self._states(keys), live))

@@ -15,7 +15,7 @@ import attrs
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from examples.broker.replication.partition import Key
 
@@ -35,13 +35,22 @@ class Metadata:
 
     def __init__(self, brokers: Mapping[int, tuple[str, int]]) -> None:
         self.brokers: dict[int, tuple[str, int]] = dict(brokers)
-        """Where each living node listens."""
+        """Where each living node listens.
+
+        A node that is about to stop is among them until it is gone: a client that was told at once that the node is
+        no more, and who leads in its place, may take the partitions from the new leader again as it forgets the node,
+        and wait for a second until it asks anew (librdkafka 2.16 does).
+        """
+        self.staying: set[int] = set(brokers)
+        """Those that aren't about to stop: nothing new is given to the others."""
         self.topics: dict[str, dict[int, KnownPartition]] = {}
 
-    def know(self, brokers: Mapping[int, tuple[str, int]]) -> None:
-        """Take over which nodes live."""
+    def know(self, brokers: Mapping[int, tuple[str, int]], leaving: Collection[int] = ()) -> None:
+        """Take over which nodes live, and which of them are about to stop."""
         self.brokers.clear()
         self.brokers.update(brokers)
+        self.staying.clear()
+        self.staying.update(brokers.keys() - leaving)
 
     def learn(self, key: Key, known: KnownPartition) -> None:
         """Take over how a partition stands."""

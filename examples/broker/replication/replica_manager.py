@@ -147,7 +147,7 @@ class ReplicaManager:
         if partition is None:
             partition = self._open(topic, key[1], NO_LEADER, replicas, shares_isr=True)
             # A node that is about to stop fetches until it is told not to: it must not be waited for again.
-            partition.eligible = self.metadata.brokers
+            partition.eligible = self.metadata.staying
         if partition.is_known(leadership) and replicas != partition.replicas:
             partition.move(replicas, time.monotonic())
             self.changed(partition)

@@ -40,7 +40,7 @@ from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
 from purgatory import DelayedOperationPurgatory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from examples.broker.controller.duties import Duties
     from examples.broker.controller.requests import Message
@@ -253,6 +253,8 @@ class Membership:
         self._know_brokers(message.live_leaders)
         for state in message.states:
             key, code = (state.topic, state.partition), ErrorCode.NONE
+            # What this answers sets clients asking, before the metadata has come: they are told the same.
+            self.replicas.metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
             try:
                 self.replicas.lead_or_follow(key, _leadership(state), tuple(state.replicas))
             except OSError as error:
@@ -262,8 +264,11 @@ class Membership:
         self.follower.refresh()
         return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
 
-    def _know_brokers(self, live: Iterable[m.LiveBroker]) -> None:
-        self.replicas.metadata.know({broker.broker_id: (broker.host, broker.port) for broker in live})
+    def _know_brokers(self, live: Collection[m.LiveBroker]) -> None:
+        self.replicas.metadata.know(
+            {broker.broker_id: (broker.host, broker.port) for broker in live},
+            {broker.broker_id for broker in live if broker.is_leaving},
+        )
 
     def _learn(self, message: m.UpdateMetadataRequest) -> None:
         metadata = self.replicas.metadata
@@ -380,7 +385,7 @@ class Membership:
         Raises:
             BrokerError: if too few nodes are alive.
         """
-        nodes = sorted(self.replicas.metadata.brokers)
+        nodes = sorted(self.replicas.metadata.staying)
         try:
             return assign(
                 nodes, topic.partitions - first, replicas, first_partition=first, start=zlib.crc32(topic.name.encode())
@@ -413,7 +418,7 @@ class Membership:
         """Have the internal topic created, if a node could lead it now."""
         topic = Topic(OFFSETS_TOPIC, self.config.offsets_partitions, ())
         try:
-            assignment = self.place(topic, min(3, len(self.replicas.metadata.brokers)))
+            assignment = self.place(topic, min(3, len(self.replicas.metadata.staying)))
         except BrokerError:
             return
         self.tree.run(

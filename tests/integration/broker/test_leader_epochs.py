@@ -6,6 +6,8 @@ import time
 import confluent_kafka
 import pytest
 
+from examples.broker.controller import layout
+from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as cm
@@ -88,6 +90,26 @@ def test_epochs_are_advertised_and_fence(cluster, topic, eventually):
     assert (2, epoch) == ((end := listed(there, topic, epoch)).offset, end.leader_epoch)
     assert (before[1], 1) == ((old := ended(there, topic, epoch, before[1])).leader_epoch, old.end_offset)
     assert (leader, True) == (advertised(there, topic, 6)[0], advertised(there, topic, 6)[1] == -1)
+
+
+def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
+    """A node that hears who leads tells clients so from that moment, not only once the metadata has come as well.
+
+    Writes that waited for a dead node are answered then, and whoever asks next is not told of the leader before.
+    """
+    create(cluster, topic)
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
+    store.start()
+    controller_epoch = int(store.get(layout.EPOCH).data)
+    store.close()
+    leader, epoch = advertised(cluster.ports[0], topic)
+    other = 1 + leader % 3
+    states = [cm.PartitionState(topic, 0, controller_epoch, other, epoch + 1, [1, 2, 3], 99, [1, 2, 3])]
+    live = [cm.LiveBroker(node, "127.0.0.1", port) for node, port in enumerate(cluster.ports, 1)]
+    message = cm.LeaderAndIsrRequest(1, controller_epoch, states, live)
+    assert ErrorCode.NONE == ask(cluster.ports[0], ApiKey.LEADER_AND_ISR, message, 0).error_code
+
+    assert (other, epoch + 1) == advertised(cluster.ports[0], topic)
 
 
 def test_consumer_reads_on_through_epochs(cluster, topic, eventually):

@@ -65,6 +65,7 @@ class LiveBroker:
     broker_id: Int32 = 0
     host: String = ""
     port: Int32 = 0
+    is_leaving: Boolean = False
 
 
 @attrs.define

@@ -207,9 +207,9 @@ def test_controlled_shutdown(cluster):
     assert [[]] == left
     assert [3, 1, 1] == [cluster.leader("t", index) for index in range(3)]
     assert [(3,), (1,), (1,)] == [cluster.isr("t", index) for index in range(3)]
-    for node in (1, 3):  # nobody turns to it any more
+    for node in (1, 3):  # nothing new is given to it any more; but clients know it until it is gone
         live = cluster.active.channel.of(UpdateMetadataRequest, node)[-1].live_brokers
-        assert [1, 3] == [broker.broker_id for broker in live]
+        assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
     assert [1, 2, 3] == cluster.active.channel.known
 
 

@@ -173,7 +173,7 @@ def test_joining_takes_all_that_earlier_leaders_committed(node):
 def test_leaving_node_is_not_taken_in(node):
     """A node that is about to stop is not taken into the in-sync replicas again, though it still fetches."""
     node.decide(1, 0, isr=(1, 2))
-    node.manager.metadata.know({1: ("host", 1), 2: ("host", 2)})
+    node.manager.metadata.know({each: ("host", each) for each in ALL}, [3])
 
     node.fetched(3, 0)
     node.partition.grow_isr(1.0, 3.0)
@@ -248,7 +248,7 @@ def test_other_replicas_under_one_leadership(node):
     now = Leadership(1, 0, ALL, 1, node.version)
     with pytest.raises(BrokerError):
         node.fetched(4, 1)
-    node.manager.metadata.brokers[4] = ("host", 4)
+    node.manager.metadata.know({each: ("host", each) for each in (*ALL, 4)})
 
     node.manager.lead_or_follow(KEY, now, (*ALL, 4))
     node.fetched(4, 1)
