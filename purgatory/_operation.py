@@ -249,7 +249,7 @@ class Operation(TimerTaskEntry):
                         self._checks += 1
                         answer = self.try_complete()
                         # Not the answer alone: another thread may have forced the operation, or taken it out.
-                        completed = answer and self._state == SATISFIED
+                        completed = self._state == SATISFIED if answer else False
                         if answer and self._state <= PARKED:
                             warn_still_open(self)
                 except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is

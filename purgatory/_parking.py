@@ -171,7 +171,7 @@ class Parking:
                 operation._checks += 1
                 try:
                     answer = operation.try_complete()
-                    completed = answer and operation._state == IMMEDIATE
+                    completed = operation._state == IMMEDIATE if answer else False
                     if answer and operation._state == ARRIVING:
                         warn_still_open(operation)
                 except Exception as error:  # noqa: BLE001  # contained: the operation is parked

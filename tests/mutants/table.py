@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "True only if this call completed it",
         PARKING,
-        "                    completed = answer and operation._state == IMMEDIATE",
+        "                    completed = operation._state == IMMEDIATE if answer else False",
         "                    completed = operation._state == IMMEDIATE",
         T_PARK + "test_true_only_if_this_call_completed_it",
     ),

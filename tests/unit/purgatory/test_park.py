@@ -153,6 +153,16 @@ def test_keys_are_added_until_the_operation_is_complete(purgatory):
     assert 4 > purgatory.watched
 
 
+@pytest.mark.parametrize("nothing", [None, 0, [], ""])
+def test_answer_is_true_or_false(purgatory, nothing):
+    """Whatever a ``try_complete`` returns for no, the library's own answers are False."""
+    operation = Waiting()
+    operation.try_complete = lambda: nothing
+
+    assert purgatory.try_complete_else_watch(operation, ["k"]) is False
+    assert operation.maybe_try_complete() is False
+
+
 def test_true_only_if_this_call_completed_it(purgatory):
     """An operation that another thread completes during the park's check was not completed by the park."""
     forced = []
