@@ -16,7 +16,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants programs others clean broker bench-broker chaos
+.PHONY: help run quickstart test native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize programs others clean broker bench-broker chaos
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -106,6 +106,9 @@ explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 
 
 mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test fail: some minutes (ARGS="shutdown" for some)
 	$(PY) -m tests.mutants $(ARGS)
+
+sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
+	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
 
 others: ## Run the core's tests on every further Python at hand (3.12, 3.13, free-threaded), each in a venv under var/others
 	@.ci/others.sh var/others

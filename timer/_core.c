@@ -1124,7 +1124,7 @@ static TimerBucket *look_up(Entrance *self, int64_t deadline_ns)
  * left in `forgotten`, for the caller to give up once he has given back the mutex. */
 static inline TimerBucket *find_bucket(Entrance *self, Door *door, int64_t deadline_ns, TimerBucket **forgotten)
 {
-    Py_ssize_t place = (deadline_ns >> STRETCH) & (PLACES - 1);
+    Py_ssize_t place = (Py_ssize_t)((uint64_t)deadline_ns >> STRETCH & (PLACES - 1));
     TimerBucket *bucket = door->known[place];
     *forgotten = NULL;
     if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
