@@ -60,9 +60,7 @@ struct Operation {
     int checks;
     unsigned char state, busy, held, pending, overdue;
     unsigned char is_special; /* its type has a maybe_try_complete of its own */
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    Mutex mutex;
 };
 
 struct Watchers {
@@ -80,9 +78,7 @@ typedef struct {
     PyObject *known;            /* counts the keys that the purgatory knows */
     Watchers *oldest, *newest;  /* the queue; it owns a reference to the first, and each to the next */
     Py_ssize_t interval, limit, noted, forgotten, due;
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    Mutex mutex;
 } IdleKeys;
 
 typedef struct {
@@ -102,9 +98,7 @@ struct Shard {
     Py_ssize_t parked, extended, checks, answering;
     Py_ssize_t left[STATES];
     char native_timer;
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    Mutex mutex;
 };
 
 typedef struct {
@@ -132,21 +126,12 @@ static struct {
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
 
-#ifdef Py_GIL_DISABLED
-static inline void lock_operation(Operation *op) { PyMutex_Lock(&op->mutex); }
-static inline void unlock_operation(Operation *op) { PyMutex_Unlock(&op->mutex); }
-static inline void lock_shard(Shard *shard) { PyMutex_Lock(&shard->mutex); }
-static inline void unlock_shard(Shard *shard) { PyMutex_Unlock(&shard->mutex); }
-static inline void lock_idle(IdleKeys *idle) { PyMutex_Lock(&idle->mutex); }
-static inline void unlock_idle(IdleKeys *idle) { PyMutex_Unlock(&idle->mutex); }
-#else
-static inline void lock_operation(Operation *op) { (void)op; }
-static inline void unlock_operation(Operation *op) { (void)op; }
-static inline void lock_shard(Shard *shard) { (void)shard; }
-static inline void unlock_shard(Shard *shard) { (void)shard; }
-static inline void lock_idle(IdleKeys *idle) { (void)idle; }
-static inline void unlock_idle(IdleKeys *idle) { (void)idle; }
-#endif
+static inline void lock_operation(Operation *op) { lock_mutex(&op->mutex); }
+static inline void unlock_operation(Operation *op) { unlock_mutex(&op->mutex); }
+static inline void lock_shard(Shard *shard) { lock_mutex(&shard->mutex); }
+static inline void unlock_shard(Shard *shard) { unlock_mutex(&shard->mutex); }
+static inline void lock_idle(IdleKeys *idle) { lock_mutex(&idle->mutex); }
+static inline void unlock_idle(IdleKeys *idle) { unlock_mutex(&idle->mutex); }
 
 /* The state as it was a moment ago. */
 static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE); }

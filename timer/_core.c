@@ -49,8 +49,8 @@ typedef struct {
     TimerEntry *first, *last; /* owned, each of the list */
     Py_ssize_t count;
     char holds; /* has a reference to its bucket */
+    Mutex mutex;
 #ifdef Py_GIL_DISABLED
-    PyMutex mutex;
     char apart[APART];
 #endif
 } Lane;
@@ -75,8 +75,8 @@ typedef struct {
 typedef struct {
     TimerBucket *known[PLACES]; /* owned: the buckets that were found last, by when they are due. Some may be closed */
     Py_ssize_t moves;           /* how many tasks were put off */
+    Mutex mutex;                /* guards both; comes before that of an entry */
 #ifdef Py_GIL_DISABLED
-    PyMutex mutex; /* guards both; comes before that of an entry */
     char apart[APART];
 #endif
 } Door;
@@ -89,9 +89,7 @@ typedef struct {
     Level level[MOST_LEVELS];
     int level_count;
     char closed, is_system_clock;
-#ifdef Py_GIL_DISABLED
-    PyMutex mutex;
-#endif
+    Mutex mutex;
 } Entrance;
 
 typedef struct {
@@ -125,15 +123,16 @@ static struct {
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
 
+static inline void lock_entry(TimerEntry *entry) { lock_mutex(&entry->mutex); }
+static inline void unlock_entry(TimerEntry *entry) { unlock_mutex(&entry->mutex); }
+static inline void lock_lane(Lane *lane) { lock_mutex(&lane->mutex); }
+static inline void unlock_lane(Lane *lane) { unlock_mutex(&lane->mutex); }
+static inline void lock_door(Door *door) { lock_mutex(&door->mutex); }
+static inline void unlock_door(Door *door) { unlock_mutex(&door->mutex); }
+static inline void lock_levels(Entrance *entrance) { lock_mutex(&entrance->mutex); }
+static inline void unlock_levels(Entrance *entrance) { unlock_mutex(&entrance->mutex); }
+
 #ifdef Py_GIL_DISABLED
-static inline void lock_entry(TimerEntry *entry) { PyMutex_Lock(&entry->mutex); }
-static inline void unlock_entry(TimerEntry *entry) { PyMutex_Unlock(&entry->mutex); }
-static inline void lock_lane(Lane *lane) { PyMutex_Lock(&lane->mutex); }
-static inline void unlock_lane(Lane *lane) { PyMutex_Unlock(&lane->mutex); }
-static inline void lock_door(Door *door) { PyMutex_Lock(&door->mutex); }
-static inline void unlock_door(Door *door) { PyMutex_Unlock(&door->mutex); }
-static inline void lock_levels(Entrance *entrance) { PyMutex_Lock(&entrance->mutex); }
-static inline void unlock_levels(Entrance *entrance) { PyMutex_Unlock(&entrance->mutex); }
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }
 static inline void set_lane(TimerEntry *entry, int number) { entry->lane = (unsigned char)number; }
 
@@ -147,14 +146,6 @@ static int my_way(void)
     return mine - 1;
 }
 #else
-static inline void lock_entry(TimerEntry *entry) { (void)entry; }
-static inline void unlock_entry(TimerEntry *entry) { (void)entry; }
-static inline void lock_lane(Lane *lane) { (void)lane; }
-static inline void unlock_lane(Lane *lane) { (void)lane; }
-static inline void lock_door(Door *door) { (void)door; }
-static inline void unlock_door(Door *door) { (void)door; }
-static inline void lock_levels(Entrance *entrance) { (void)entrance; }
-static inline void unlock_levels(Entrance *entrance) { (void)entrance; }
 static inline int lane_number(TimerEntry *entry) { (void)entry; return 0; }
 static inline void set_lane(TimerEntry *entry, int number) { (void)entry; (void)number; }
 static inline int my_way(void) { return 0; }

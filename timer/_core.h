@@ -31,6 +31,17 @@
 #define TIMER_CORE_CAPSULE "timer._core.CAPSULE"
 #define TIMER_CORE_VERSION 2
 
+/* A mutex where there is no global lock; where there is one, nothing: it takes no room, and no time. */
+#ifdef Py_GIL_DISABLED
+typedef PyMutex Mutex;
+static inline void lock_mutex(Mutex *mutex) { PyMutex_Lock(mutex); }
+static inline void unlock_mutex(Mutex *mutex) { PyMutex_Unlock(mutex); }
+#else
+typedef struct {} Mutex;
+static inline void lock_mutex(Mutex *mutex) { (void)mutex; }
+static inline void unlock_mutex(Mutex *mutex) { (void)mutex; }
+#endif
+
 typedef struct TimerBucket TimerBucket;
 
 /* A task, or the head of whatever is one. Times that don't fit into 64 bits are kept aside: then delay_ms is
@@ -43,8 +54,8 @@ typedef struct TimerEntry {
     TimerBucket *bucket; /* borrowed, see above; NULL: in none */
     struct TimerEntry *before, *after;
     PyObject *weakrefs;
+    Mutex mutex;
 #ifdef Py_GIL_DISABLED
-    PyMutex mutex;
     unsigned char lane; /* of the bucket that it is in, or was in last */
 #endif
 } TimerEntry;
