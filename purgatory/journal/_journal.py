@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from array import array
 from itertools import count, repeat
-from operator import add, mul, sub
+from operator import add, itemgetter, mul, sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _MAX_ERROR: Final = 200
 _JOURNAL_WIDTH: Final = 10
 _TRACE_WIDTH: Final = 8
+_FIRST: Final = itemgetter(0)
 _SEVERAL: Final = object()  # leads several keys, so that one key that is a tuple is not taken for them
 
 
@@ -170,8 +171,12 @@ class Journal(_Folder):
         sources, kinds, watches, outcomes, errors, deadlines, delays, moved, left, checks = columns
         if any(moved):  # put off: it may wait so much longer
             delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, moved, strict=True)]
-        # Operations under one key share what says so: its identity is looked up at C speed, the key itself once.
-        places = list(map(id, watches))
+        # Operations under one key share the list that says so (not always the tuple of such lists, which the native
+        # core makes anew): its identity is looked up at C speed, the key itself once.
+        if set(map(len, watches)) == {1}:
+            places: list[Any] = list(map(id, map(_FIRST, watches)))
+        else:
+            places = [tuple(map(id, each)) for each in watches]
         numbers_of = _Groups()
         number = {place: numbers_of[_key(each)] for place, each in dict(zip(places, watches, strict=True)).items()}
         keys = list(numbers_of)

@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from purgatory.journal import Journal, JournalClosed, JournalFormat, JournalLocked, Trace, read, verify
+from purgatory.journal import Journal, JournalClosed, JournalFormat, JournalLocked, Trace, _journal, read, verify
 from timer import MockTimer
 
 
@@ -219,3 +219,33 @@ def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
     (record,) = read(tmp_path)
     assert ("expired", 160, 160_000) == (record.outcome, record.delay_ms, record.waited_us)
     assert 1_767_225_600_007_000 == record.created
+
+
+@pytest.mark.parametrize("keys", [["k"], ["k", "m"]])
+def test_what_is_under_one_key_is_labelled_once_a_batch(tmp_path, monkeypatch, keys):
+    """Of many operations under the same keys these are looked at once, whichever edition hands them over."""
+
+    class Ready(DelayedOperation):
+        ready = False
+
+        def try_complete(self):
+            return self.ready and self.force_complete()
+
+        def on_complete(self):
+            """Nothing to do."""
+
+    asked = []
+    look = _journal._key
+    monkeypatch.setattr(_journal, "_key", lambda watches: asked.append(watches) or look(watches))
+    with (
+        Journal(tmp_path, interval_ms=60_000) as journal,
+        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
+    ):
+        operations = [Ready(60_000) for _ in range(50)]
+        for operation in operations:
+            fetch.try_complete_else_watch(operation, keys)
+            operation.ready = True
+        fetch.check_and_complete("k")
+        assert journal.flush()
+    assert [tuple(keys)] * 50 == [record.keys for record in read(tmp_path)]
+    assert 1 == len(asked)
