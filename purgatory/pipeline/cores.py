@@ -169,24 +169,25 @@ class KeyCore:
     def _decide(self, name: str, rows: list[tuple[Any, ...]], opened: list[Open], hits: list[Hit]) -> None:
         """One key's rows, in order of time."""
         sole = self._shelf.whole(name)  # None if the key goes over several leaves
-        key = (sole or self._shelf.find((name,))).key(name)
+        key = (sole or self._shelf.find((name,))).keys[name]
         for row in rows:
-            at = row[0]
             if row[1] == EVENT:
-                level = row[3]
+                at, _, _, level = row
                 if not key.reached(level, at):
                     key.level = level
                     for leaf in (sole,) if sole else self._shelf.span((name,), (name, level + 1)):
                         leaf.reach(name, level, at, hits)
                 key.until = FOREVER if self._keep is None else at + self._keep
                 continue
-            _, _, operation, number, count, _, level, deadline, mark, seq = row
+            at, _, operation, number, count, _, level, deadline, mark, seq = row
             if number == 0:
                 opened.append((operation, count, at, deadline, mark, seq))
-            if key.reached(level, at):
+            if (
+                at <= key.until and level <= key.level
+            ):  # `reached`, without the call: this is each key of each operation
                 hits.append((operation, number, at, mark))
             elif deadline > at:
-                watching = key if sole else self._shelf.find((name, level, operation)).key(name)
+                watching = key if sole else self._shelf.find((name, level, operation)).keys[name]
                 heapq.heappush(watching.waiting, (level, operation, number, deadline, mark))
 
 
@@ -214,11 +215,12 @@ class OperationCore:
         """
         done: list[Done] = []
         refused: list[Refused] = []
+        find = self._shelf.find
         for name, some in self._claims(opened, hits).items():
             for operation in some if len(some) < 2 else _holders(name, some, watermark, refused):
-                if (end := operation.end(watermark)) is None:
-                    self._shelf.find((name,)).operations[name] = operation
-                else:
+                if operation.missing and operation.deadline > watermark:  # as most: they have no `end` yet
+                    find((name,)).operations[name] = operation
+                elif (end := operation.end(watermark)) is not None:
                     done.append((name, end[0], operation.arrival, end[1]))
         for leaf in self._shelf.due(watermark):
             for name, operation in list(leaf.operations.items()):
@@ -232,15 +234,19 @@ class OperationCore:
         """Who has a name that was opened or hit, or wants it: nearly always one. Who had it is taken out."""
         claims: dict[str, list[Operation]] = {}
         for name, count, arrival, deadline, mark, seq in opened:
-            operation = Operation(arrival, deadline, mark, missing=(1 << count) - 1, latest=arrival, seq=seq)
-            claims.setdefault(name, []).append(operation)
-        for name, some in claims.items():
-            if (holder := self._shelf.find((name,)).operations.pop(name, None)) is not None:
+            operation = Operation(arrival, deadline, mark, (1 << count) - 1, arrival, seq)
+            if name in claims:
+                claims[name].append(operation)
+            else:
+                claims[name] = [operation]
+        find = self._shelf.find
+        for name, some in claims.items() if self.parked else ():
+            if (holder := find((name,)).operations.pop(name, None)) is not None:
                 some.append(holder)
         for name, number, at, mark in hits:
             found = claims.get(name)
             if found is None:
-                holder = self._shelf.find((name,)).operations.pop(name, None)
+                holder = find((name,)).operations.pop(name, None)
                 found = claims[name] = [] if holder is None else [holder]
             for operation in found:
                 if operation.mark == mark:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import heapq
 import pickle
 from array import array
+from collections import defaultdict
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -66,14 +67,7 @@ class KeyLeaf:
     __slots__ = ("keys",)
 
     def __init__(self, keys: dict[str, Key] | None = None) -> None:
-        self.keys = {} if keys is None else keys
-
-    def key(self, name: str) -> Key:
-        """A key, made if there is none."""
-        found = self.keys.get(name)
-        if found is None:
-            found = self.keys[name] = Key()
-        return found
+        self.keys: dict[str, Key] = defaultdict(Key, keys or {})  # one that is asked for is made if there is none
 
     def reach(self, name: str, level: int, at: int, hits: list[tuple[str, int, int, int]]) -> None:
         """Take out who waits on a key up to a level; those whose deadline is later are hit."""
@@ -90,12 +84,17 @@ class KeyLeaf:
         for name, key in self.keys.items():
             if key.until <= watermark:
                 key.until = _UNKNOWN
-            if key.waiting:
-                alive = [watch for watch in key.waiting if watch[3] > watermark]
-                if len(alive) < len(key.waiting):
+            waiting = key.waiting
+            if len(waiting) == 1:  # as nearly always, where keys come and go
+                if waiting[0][3] > watermark:
+                    continue
+                key.waiting = waiting = []
+            elif waiting:
+                alive = [watch for watch in waiting if watch[3] > watermark]
+                if len(alive) < len(waiting):
                     heapq.heapify(alive)
-                    key.waiting = alive
-            if not key.waiting and key.until == _UNKNOWN:
+                    key.waiting = waiting = alive
+            if not waiting and key.until == _UNKNOWN:
                 empty.append(name)
         for name in empty:
             del self.keys[name]
@@ -111,14 +110,14 @@ class KeyLeaf:
         keys = self.keys.values()
         watches = [watch for key in keys for watch in (sorted(key.waiting) if len(key.waiting) > 1 else key.waiting)]
         levels, operations, numbers, deadlines, marks = zip(*watches, strict=True) if watches else ((),) * 5
-        deaths = sorted([*deadlines, *(key.until for key in keys if _UNKNOWN < key.until < FOREVER)])
+        sizes = [len(key.waiting) for key in keys]
+        deaths = sorted(deadlines)
         known = [key for key in keys if key.until != _UNKNOWN]
+        if known:  # most keys that come and go have no level yet
+            sizes = [~size if key.until != _UNKNOWN else size for key, size in zip(keys, sizes, strict=True)]
+            deaths = sorted([*deadlines, *(key.until for key in known if key.until < FOREVER)])
         columns = (
-            # How many wait, and by its sign whether there is a level: most keys that come and go have none yet.
-            *(
-                list(self.keys),
-                _sizes([~len(key.waiting) if key.until != _UNKNOWN else len(key.waiting) for key in keys]),
-            ),
+            *(list(self.keys), _sizes(sizes)),  # how many wait, and by its sign whether there is a level
             *(_words([key.level for key in known]), _words([key.until for key in known])),
             *(_words(levels), operations, _shorts(numbers), _words(deadlines), _halves(marks)),
         )
@@ -131,11 +130,12 @@ class KeyLeaf:
         columns = (_read(levels), operations, _read_shorts(numbers), _read(deadlines), _read_halves(marks))
         watches = zip(*columns, strict=True)
         known = zip(_read(level), _read(until), strict=True)
-        keys = {}
+        leaf = cls()
+        keys = leaf.keys
         for name, size in zip(names, _read_sizes(sizes), strict=True):
             key = keys[name] = Key(*next(known)) if size < 0 else Key()
             key.waiting = list(islice(watches, ~size if size < 0 else size))
-        return cls(keys)
+        return leaf
 
     def cut(self, size: int) -> list[tuple[Bound, KeyLeaf]]:
         """Into leaves of about so many entries."""
@@ -173,7 +173,9 @@ class Operation:
 
     __slots__ = ("arrival", "deadline", "latest", "mark", "missing", "seq")
 
-    def __init__(self, arrival: int, deadline: int, mark: int, *, missing: int, latest: int, seq: int = -1) -> None:
+    def __init__(  # by position: one is made for each that arrives and each that is read  # noqa: PLR0917
+        self, arrival: int, deadline: int, mark: int, missing: int, latest: int, seq: int = -1
+    ) -> None:
         self.arrival = arrival
         self.deadline = deadline
         self.mark = mark  # its row's print, which tells it from others with its name
@@ -222,8 +224,8 @@ class OperationLeaf:
     def unpack(cls, data: bytes) -> OperationLeaf:
         """The leaf that was packed."""
         names, arrivals, deadlines, marks, missing, latest = pickle.loads(data)  # our own  # noqa: S301
-        rows = zip(names, _read(arrivals), _read(deadlines), _read_halves(marks), missing, _read(latest), strict=True)
-        return cls({name: Operation(*given, missing=bits, latest=last) for name, *given, bits, last in rows})
+        columns = (_read(arrivals), _read(deadlines), _read_halves(marks), missing, _read(latest))
+        return cls(dict(zip(names, map(Operation, *columns), strict=True)))
 
     def cut(self, size: int) -> list[tuple[Bound, OperationLeaf]]:
         """Into leaves of so many operations."""
@@ -255,9 +257,10 @@ class RowLeaf:
 
     def pack(self) -> tuple[bytes, int | None]:
         """Its bytes, and the first row's instant."""
-        events = tuple(zip(*[row for row in self.rows if row[1] == EVENT], strict=True)) or ((),) * 4
-        watches = tuple(zip(*[row for row in self.rows if row[1] == WATCH], strict=True)) or ((),) * 10
-        at, _, key, level = events
+        came = [row for row in self.rows if row[1] == EVENT]
+        rest = [row for row in self.rows if row[1] == WATCH] if came else self.rows
+        watches = tuple(zip(*rest, strict=True)) or ((),) * 10
+        at, _, key, level = tuple(zip(*came, strict=True)) or ((),) * 4
         packed_events = (_words(at), key, _words(level))
         at, _, operation, number, count, key, level, deadline, mark, seq = watches
         packed_watches = (

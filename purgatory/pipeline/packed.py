@@ -193,7 +193,8 @@ def hand(
         parts: dict[int, Handed] = {}
         for place, rows in enumerate((opened, hits, aside)):
             for row in rows[start : start + GATHERED]:  # type: ignore[index]
-                bucket = home(row[0] or "", buckets)
+                name: str = row[0] or ""
+                bucket = zlib.crc32(name.encode("utf-8", "surrogatepass")) % buckets  # `home`, without two calls a row
                 part = parts.get(bucket)
                 if part is None:
                     part = parts[bucket] = ([], [], [])

@@ -47,6 +47,14 @@ class _Bucket:
             found = self.keys(self.watches(operations))
         self.operations(*found)
 
+    def share(self, keys: int) -> None:
+        """Draw from so many keys."""
+        self._keys = keys
+
+    def next_batch(self) -> None:
+        """Let the rows that came be decided on with the next call of `keys`."""
+        self._at += 1
+
     @property
     def bytes(self) -> tuple[int, int]:
         """What each stage keeps."""
@@ -108,10 +116,38 @@ def arrivals(operations: int, *, rounds: int = 30) -> Iterator[tuple[object, ...
         yield f"{name}, {operations:,} parked", round(kept[stage] / operations, 1), round(paused), round(working)
 
 
+def parking(operations: int, *, rounds: int) -> tuple[object, ...]:
+    """An operation's time in each stage, where so many come at once into an empty bucket; rows wait one batch."""
+    times: list[tuple[float, float, float]] = []
+    for _ in range(rounds):
+        bucket = _Bucket(0)
+        bucket.share(operations)
+        watches = bucket.watches(operations)
+        gc.disable()
+        try:
+            started = clock()
+            bucket.keys(watches)
+            taken = clock()
+            bucket.next_batch()
+            found = bucket.keys([])
+            decided = clock()
+            bucket.operations(*found)
+            times.append((taken - started, decided - taken, clock() - decided))
+        finally:
+            gc.enable()
+    each = [round(statistics.median(one) / operations * 1e6, 1) for one in zip(*times, strict=True)]
+    return (f"{operations:,} at once", *each, round(sum(each), 1))
+
+
 def main(*, quick: bool) -> Iterator[Table]:
-    """The table of an arrival's cost."""
+    """The tables of an arrival's cost, and of parking many at once."""
     sizes, rounds = ((1_000, 10_000), 5) if quick else ((1_000, 10_000, 100_000), 30)
     rows = tuple(row for size in sizes for row in arrivals(size, rounds=rounds))
     columns = ("a bucket of", "bytes an operation", "us an arrival", "us, collector at work")
     note = f"Two keys each, {ARRIVALS} arrivals a batch."
     yield Table("the stream's state", columns, rows, note, "state")
+    sizes = (1_000, 4_000) if quick else (1_000, 4_000, 15_000)
+    columns = ("into an empty bucket", "us, taken in", "us, decided on", "us, opened", "us an operation")
+    yield Table(
+        "parking at once", columns, tuple(parking(n, rounds=rounds) for n in sizes), "Two keys each.", "state-parking"
+    )

@@ -101,13 +101,13 @@ def test_a_key_that_many_wait_on_goes_over_leaves(seed, sound):
         if rng.random() < 0.6:
             for number in range(rng.choice((1, 30))):
                 watch = (rng.randrange(50), f"op-{step}-{number}", 0, 99, 7)
-                heapq.heappush(shelf.find((name, *watch[:2])).key(name).waiting, watch)
+                heapq.heappush(shelf.find((name, *watch[:2])).keys[name].waiting, watch)
                 expected[name].append(watch)
         else:
             level, hits = rng.randrange(50), []
             for leaf in shelf.span((name,), (name, level + 1)):
                 leaf.reach(name, level, 7, hits)
-            key = shelf.find((name,)).key(name)
+            key = shelf.find((name,)).keys[name]
             key.level, key.until = level, FOREVER
             assert sorted(w[1] for w in expected[name] if w[0] <= level) == sorted(hit[0] for hit in hits)
             expected[name] = [watch for watch in expected[name] if watch[0] > level]
