@@ -105,14 +105,28 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def page(rows, tmp_path_factory):
-    """The report on these rows and three that can't be true."""
+def before():
+    """Rows of an earlier day: fewer, and nothing of one type."""
+    day_us = 86_400_000_000
+    kept = [row for row in made(2_000, seed=8) if row["purgatory"] != "rebalance"]
+    return [
+        {**row, "seq": n, "created": row["created"] - day_us, "finished": row["finished"] - day_us}
+        for n, row in enumerate(kept)
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(rows, before, tmp_path_factory):
+    """The report on these rows and three that can't be true, beside an earlier one."""
     folder = tmp_path_factory.mktemp("figures")
+    gen.write(folder / "earlier", pa.Table.from_pylist(before, arrow_schema(JOURNAL)), JOURNAL, files=1)
+    settled = {"window_s": WINDOW_US // 1_000_000, "expiry_normal": [NORMAL], "quiet": True}
+    report(
+        Local([str(folder / "earlier")]), folder / "before", Wishes(**settled, made=datetime(2026, 1, 1, tzinfo=UTC))
+    )
     bad = [{**rows[0], "seq": len(rows) + n, "outcome": "lost", "checks": 10**6} for n in range(3)]
     gen.write(folder / "journal", pa.Table.from_pylist([*rows, *bad], arrow_schema(JOURNAL)), JOURNAL, files=3)
-    wishes = Wishes(
-        window_s=WINDOW_US // 1_000_000, expiry_normal=[NORMAL], quiet=True, made=datetime(2026, 1, 2, tzinfo=UTC)
-    )
+    wishes = Wishes(**settled, made=datetime(2026, 1, 2, tzinfo=UTC), against=folder / "before")
     return Page(report(Local([str(folder / "journal")]), folder / "out", wishes).read_text(encoding="utf-8"))
 
 
@@ -383,6 +397,38 @@ def test_in_numbers(page, rows):
     assert len(rows) == sum(int(line[1].replace(",", "")) for line in lines)
 
 
+def test_what_has_changed(page, rows, before):
+    """Rates, expiries and waits of each type, as they were and as they are."""
+    head, *lines = page.table("What has changed")
+    names = ("a second", "expired", "median wait", "slowest 1%")
+    assert ["", *(text for name in names for text in (f"{name}, then", "now"))] == head
+
+    def told(of, name):
+        mine = kinds(of)[name]
+        if not mine:
+            return ["-"] * 4
+        waits = [wait_ms(r) for r in mine if r["outcome"] in GOOD]
+        expired = share_text(sum(r["outcome"] == "expired" for r in mine) / len(mine))
+        return [
+            count_text(len(mine) / (span_of(of) / 1e6)),
+            expired,
+            *(duration_text(np.quantile(waits, share)) for share in (0.5, 0.99)),
+        ]
+
+    expected = [
+        [name, *(cell for pair in zip(told(before, name), told(rows, name), strict=True) for cell in pair)]
+        for name in sorted(kinds(rows))
+    ]
+    assert expected == lines
+    how = re.search(r"<p class=how>(.*?)</p>", page.sections["What has changed"])[1]
+    ends = [
+        datetime.fromtimestamp(f(r[name] for r in before) // 10**6, UTC)
+        for f, name in ((min, "created"), (max, "finished"))
+    ]
+    about = f"{ends[0]:%d %b %Y, %H:%M:%S} to {ends[1]:%H:%M:%S} UTC"
+    assert f"Beside the report made on 01 Jan 2026, 00:00:00 UTC, about {about}." == unescape(how)
+
+
 def test_what_it_is_about(page, rows):
     """How many records were read, how many of them are in no figure, and that nothing is missing."""
     told = re.search(r"<p class=how>(.*?)</p>", page.sections["What this is about"])[1]
@@ -398,6 +444,6 @@ def test_no_figure_is_left_out(page):
     recomputed = {
         *("Outcomes over time", "Waiting", "Waiting, band by band", "Which timeout would do", "Occupancy"),
         *("Where and when operations expire", "Lateness of expiry", "Hot keys", "The slowest", "What hooks raised"),
-        *("By instance", "In numbers", "What this is about"),
+        *("By instance", "In numbers", "What has changed", "What this is about"),
     }
     assert {"What stands out", *recomputed} == set(page.sections)
