@@ -1,5 +1,6 @@
 """A standalone cluster of two worker processes, and a job submitted to it by one who has the package in a zip."""
 
+import json
 import os
 import re
 import shutil
@@ -81,7 +82,11 @@ def cluster(tmp_path, outside):
         for process in running:
             process.terminate()
         for process in running:
-            process.wait(30)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @pytest.fixture
@@ -93,6 +98,17 @@ def package(tmp_path):
             for path in (ROOT / name).rglob("*.py"):
                 found.write(path, path.relative_to(ROOT))
     return place
+
+
+def committed(out, part):
+    """The files of the output, by the sink's own log: a task that was tried twice leaves a file that isn't one."""
+    lines = [
+        json.loads(line)
+        for log in (out / "_spark_metadata").iterdir()
+        if not log.name.startswith(".")
+        for line in log.read_text().splitlines()[1:]
+    ]
+    return sorted({line["path"].removeprefix("file://") for line in lines if f"/{part}/" in line["path"]})
 
 
 def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
@@ -117,10 +133,9 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
     run = subprocess.run([*command, *ours], env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 0 == run.returncode, run.stderr[-3000:]
     assert "Registered app submitted" in log.read_text()
-    assert 2 == len(list(tmp_path.glob("worker-?/app-*/?")))  # an executor on each
-    table = pa.concat_tables(
-        [pq.ParquetFile(path).read() for path in (tmp_path / "out" / "part=done").glob("*.parquet")]
-    )
+    # An executor on each; on a slow machine one may have been lost, and started again.
+    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in tmp_path.glob("worker-?/app-*/*")}
+    table = pa.concat_tables([pq.ParquetFile(path).read() for path in committed(tmp_path / "out", "part=done")])
     finished = table.column("finished").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     names, outcomes = (table.column(name).to_pylist() for name in ("operation", "outcome"))
     answers = dict(zip(names, zip(outcomes, finished, strict=True), strict=True))
@@ -139,10 +154,10 @@ def test_defaults_and_settings_are_honoured(tmp_path):
         "say('local[1]', ['spark.sql.session.timeZone=Asia/Seoul', 'spark.ui.enabled=false']);"
         "c = session('honest').sparkContext.getConf();"
         "names = ('master', 'app.name', 'sql.shuffle.partitions', 'sql.session.timeZone');"
-        "names += ('driver.memory', 'log.level');"
+        "names += ('driver.memory', 'log.level', 'ui.showConsoleProgress');"
         "print(json.dumps([c.get('spark.' + name) for name in names]))"
     )
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    expected = ["local[1]", "purgatory honest", "5", "Asia/Seoul", "600m", "ERROR"]
+    expected = ["local[1]", "purgatory honest", "5", "Asia/Seoul", "600m", "ERROR", "false"]
     assert str(expected).replace("'", '"') == run.stdout.strip().splitlines()[-1]
