@@ -185,22 +185,31 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     from purgatory.pipeline.engines import engine_for
-    from purgatory.pipeline.report import Wishes, report
+    from purgatory.pipeline.outputs import fetched, placed
+    from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
 
-    wishes = Wishes(
-        window_s=options.window,
-        title=options.title,
-        expiry_normal=options.expiry_normal,
-        against=options.against,
-        allow_gaps=options.allow_gaps,
-        quiet=options.quiet,
-    )
     engine = engine_for(options.journal, options.engine)
-    if not options.quiet:
-        sys.stderr.write(f"{sum(map(len, engine.expected)):,} records, engine {engine.name}\n")
-    path = report(engine, options.out, wishes)
-    _print(f"{Path(path).resolve()}")
+    with (
+        fetched(options.against, OF_AN_EARLIER, "report") as against,
+        placed(options.out, "report") as folder,
+    ):
+        wishes = Wishes(
+            window_s=options.window,
+            title=options.title,
+            expiry_normal=options.expiry_normal,
+            against=against,
+            allow_gaps=options.allow_gaps,
+            quiet=options.quiet,
+        )
+        if not options.quiet:
+            sys.stderr.write(f"{sum(map(len, engine.expected)):,} records, engine {engine.name}\n")
+        report(engine, folder, wishes)
+    _print(_page_of(options.out))
     return 0
+
+
+def _page_of(out: str) -> str:
+    return f"{out.rstrip('/')}/index.html" if "://" in out else str(Path(out, "index.html").resolve())
 
 
 def _stream(options: argparse.Namespace) -> int:
@@ -279,15 +288,18 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _whatif(options: argparse.Namespace) -> int:
+    from purgatory.pipeline.outputs import placed
     from purgatory.pipeline.session import session
     from purgatory.pipeline.whatif import Grid, whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
     given = {"trace": options.trace, "journal": options.journal, "allow_gaps": options.allow_gaps}
-    path = whatif(session("whatif"), options.out, grid, **given)
-    for each in json.loads((path.parent / "choice.json").read_text(encoding="utf-8")):
+    with placed(options.out, "whatif") as folder:
+        path = whatif(session("whatif"), str(folder), grid, **given)
+        chosen = json.loads((path.parent / "choice.json").read_text(encoding="utf-8"))
+    for each in chosen:
         _print(f"{each['setting']:<15} {each['of']:<28} {each['value']:>8,}   {each['why']}")
-    _print(f"{path.resolve()}")
+    _print(_page_of(options.out))
     return 0
 
 
@@ -322,6 +334,9 @@ def _gen(options: argparse.Namespace) -> int:
     from purgatory.pipeline.verify import place_trace
 
     _known([options.workload], [*gen.WORKLOADS, "journal"])
+    if "://" in options.out:
+        message = f"{options.out} can't be used: gen writes into a folder of this machine"
+        raise ValueError(message)
     folder = Path(options.out)
     if folder.exists() and any(folder.iterdir()):
         message = f"{folder} is not empty: give a new folder"

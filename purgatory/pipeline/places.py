@@ -11,6 +11,8 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 
@@ -111,6 +113,36 @@ def write(spark: SparkSession, place: str, text: str) -> None:
     if not system.rename(aside, path):
         system.delete(aside, False)
         raise PlaceUnusable(place, "there is one already")
+
+
+def put(spark: SparkSession, local: Path, place: str) -> None:
+    """Copy a file or folder of this machine, in place of what is there.
+
+    Raises:
+        PlaceUnusable: it can't be written.
+    """
+    try:
+        system, path = _at(spark, place)
+        if local.is_dir():
+            system.delete(path, True)
+        system.copyFromLocalFile(False, True, _path(spark, local.absolute().as_uri()), path)
+    except Py4JJavaError as error:
+        raise PlaceUnusable(place, _first_line(error)) from None
+
+
+def get(spark: SparkSession, place: str, local: Path) -> None:
+    """Copy a file or folder to this machine, if there is one.
+
+    Raises:
+        PlaceUnusable: it can't be read.
+    """
+    try:
+        system, path = _at(spark, place)
+        if system.exists(path):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            system.copyToLocalFile(False, path, _path(spark, local.absolute().as_uri()), True)
+    except Py4JJavaError as error:
+        raise PlaceUnusable(place, _first_line(error)) from None
 
 
 def _path(spark: SparkSession, place: str) -> Any:

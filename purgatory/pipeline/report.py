@@ -10,6 +10,7 @@ question.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -38,6 +39,8 @@ _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _
 _WINDOWS: Final = 90
 _ABOUT: Final = "about.json"
 _COMPARED: Final = ("outcomes", "waiting", "peaks")
+OF_AN_EARLIER: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
+"""What of an earlier report's folder a comparison reads."""
 
 
 class EmptyJournal(ValueError):
@@ -135,6 +138,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     with progress.step("the tables and the page"):
         made = _made(sums, inside, highest, slot_us, wishes.expiry_normal)
         walk.close()
+        shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
         rows = {name: tables.written(folder / "tables" / name, table) for name, table in made.items()}
         found = _found(rows, walk, engine, span, wishes)
         found = attrs.evolve(found, earlier=earlier)

@@ -34,7 +34,6 @@ STREAMING: Final[Mapping[str, str]] = {
 
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",  # windows must not move with a laptop
-    "spark.ui.showConsoleProgress": "false",  # we report progress in words
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",  # lets format("purgatory") skip segments by sequence number
     "spark.log.level": "ERROR",
@@ -46,6 +45,9 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
 }
 """Where driver and executors are one process: on a cluster, the driver must be found, and the cluster's size counts."""
+
+
+_BAR: Final = "spark.ui.showConsoleProgress"
 
 
 class WrongSetting(ValueError):
@@ -103,6 +105,8 @@ def session(name: str, settings: Mapping[str, str] | None = None) -> SparkSessio
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in {**_SETTINGS, **(_LOCAL if local else {})}.items():
         given.setIfMissing(key, value)
+    if not submitted() and _BAR not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        given.set(_BAR, "false")  # we report progress in words, and what starts the JVM has set it as for a shell
     if given.get("spark.app.name", "pyspark-shell") in {"pyspark-shell", "__main__.py"}:
         given.setAppName(f"purgatory {name}")
     spark = SparkSession.builder.config(conf=given).getOrCreate()

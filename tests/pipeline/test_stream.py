@@ -159,7 +159,12 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
     request.addfinalizer(lambda: spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession))
     stock.conf.unset("spark.sql.streaming.stateStore.providerClass")
     stock.conf.set("spark.sql.shuffle.partitions", "7")
-    stock.dataSource.register(PurgatoryDataSource)
+    # Spark refuses a name that is known in the thread's active session, whichever session it is registered with.
+    spark._jvm.SparkSession.setActiveSession(stock._jsparkSession)
+    try:
+        stock.dataSource.register(PurgatoryDataSource)
+    finally:
+        spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     end = {"kind": "flush", "purgatory": "", "operation": None, "keys": [], "levels": [], "delay_ms": 0}
     end["ts"] = gen.START_MS * 1000 + 10**15
     with Trace(tmp_path / "trace") as trace:
