@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
+from purgatory._edition import CORE
 from purgatory._errors import InvalidSetting
-from purgatory._operation import DelayedOperation
+from purgatory._operation import DelayedOperation, Operation
 from purgatory._purgatory import DelayedOperationPurgatory
 
 if TYPE_CHECKING:
@@ -29,12 +30,20 @@ else:
 __all__ = ["DelayedFuture", "DelayedFuturePurgatory"]
 
 
-class DelayedFuture(DelayedOperation, Generic[ResultT]):
-    """Completes when every one of ``futures`` is done, well or not; then calls ``callback(futures)``.
+def fail_pending(operation: Operation, futures: Sequence[Future[Any]]) -> None:
+    """Fail those that are not done, as the time is up."""
+    for future in futures:
+        if not future.done():
+            try:
+                future.set_exception(TimeoutError(f"not done within {operation.delay_ms} ms"))
+            except InvalidStateError:  # it got done, or was cancelled, at this very moment
+                continue
 
-    If the time is up first, those still pending fail with ``TimeoutError``, and the callback is called all the same.
-    So the futures should be promises that your own code fulfils, not an executor's: an executor that finds its future
-    failed by somebody else complains.
+
+class FuturesWait(Operation, Generic[ResultT]):
+    """What of a :class:`DelayedFuture` may be native.
+
+    Not the hook that calls the user's code: whoever looks for hooks on a thread's stack is to find that one there.
     """
 
     __slots__ = ("_callback", "_done", "_futures")
@@ -64,15 +73,30 @@ class DelayedFuture(DelayedOperation, Generic[ResultT]):
             self._done += 1
         return self.force_complete()
 
+    def _settle(self) -> tuple[Future[ResultT], ...]:
+        """Fail what is pending; all of them."""
+        if self._done < len(self._futures):
+            fail_pending(self, self._futures[self._done :])
+        return self._futures
+
+
+if not TYPE_CHECKING and CORE is not None:
+    FuturesWait = CORE.FuturesWait
+
+
+class DelayedFuture(FuturesWait[ResultT], DelayedOperation, Generic[ResultT]):
+    """Completes when every one of ``futures`` is done, well or not; then calls ``callback(futures)``.
+
+    If the time is up first, those still pending fail with ``TimeoutError``, and the callback is called all the same.
+    So the futures should be promises that your own code fulfils, not an executor's: an executor that finds its future
+    failed by somebody else complains.
+    """
+
+    __slots__ = ()
+
     def on_complete(self) -> None:
         """Fail what is pending, then call back."""
-        for future in self._futures:
-            if not future.done():
-                try:
-                    future.set_exception(TimeoutError(f"not done within {self.delay_ms} ms"))
-                except InvalidStateError:  # it got done, or was cancelled, at this very moment
-                    continue
-        self._callback(self._futures)
+        self._callback(self._settle())
 
 
 class DelayedFuturePurgatory(Generic[ResultT]):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from purgatory import _parking
 from purgatory._edition import CORE
 from purgatory._errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
+from purgatory._future import fail_pending
 from purgatory._hold import checked_lock
 from purgatory._idle_keys import key_failed
 from purgatory._operation import LOBBY, warn_still_open
@@ -90,6 +92,8 @@ if CORE is not None:
         LOBBY,
         OUTCOMES,
         admit=_parking.admit,
+        future=Future,
+        fail_pending=fail_pending,
         forgotten_init=_forgotten_init,
         already_parked=_already_parked,
         closed_error=_closed_error,

@@ -22,8 +22,9 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
+from purgatory._edition import CORE
 from purgatory._errors import InvalidSetting, unhashable
-from purgatory._operation import DelayedOperation
+from purgatory._operation import DelayedOperation, Operation
 from purgatory._outcome import Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
 from timer import checked_delay_ms
@@ -42,8 +43,8 @@ __all__ = ["KeyedThresholdPurgatory", "ThresholdPurgatory"]
 _SPARE = 64
 
 
-class _Waiter(DelayedOperation):
-    """Waits until a number has reached a threshold."""
+class ThresholdWait(Operation):
+    """What of a waiter may be native: not the hook that answers, as in ``purgatory._future``."""
 
     __slots__ = ("error", "future", "number", "threshold", "value")
 
@@ -56,6 +57,7 @@ class _Waiter(DelayedOperation):
         self.error: BaseException | None = None
 
     def try_complete(self) -> bool:
+        """Complete if the number is high enough, or gone."""
         error = self.number.error
         if error is not None:
             self.error = error
@@ -65,6 +67,16 @@ class _Waiter(DelayedOperation):
             return False
         self.value = value
         return self.force_complete()
+
+
+if not TYPE_CHECKING and CORE is not None:
+    ThresholdWait = CORE.ThresholdWait
+
+
+class _Waiter(ThresholdWait, DelayedOperation):
+    """Waits until a number has reached a threshold."""
+
+    __slots__ = ()
 
     def on_complete(self) -> None:
         try:

@@ -22,10 +22,11 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory import DelayedFuture, DelayedOperation, DelayedOperationPurgatory, ThresholdPurgatory
 from tests.benchmarks.harness import Case, Table, compare, say
 
 if TYPE_CHECKING:
@@ -114,6 +115,58 @@ def cycle(keys: int = 1, *, make: Callable[[int], Ready] = Ready) -> Iterator[Ru
 
         yield run
         assert purgatory.parked == 0
+
+
+@contextlib.contextmanager
+def ready_made() -> Iterator[Run]:
+    """A ``DelayedFuture`` for each cycle, all on one future, whose state is set by hand: its own work is not ours."""
+    with DelayedOperationPurgatory("bench") as purgatory:
+
+        def answered(_: object) -> None:
+            pass
+
+        def run(n: int) -> None:
+            park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
+            names, first = ["topic-0"], "topic-0"
+            future: Future[None] = Future()
+            futures = (future,)
+            for _ in range(n):
+                future._state = "PENDING"
+                park(DelayedFuture(DELAY_MS, futures, answered), names)
+                future._state = "FINISHED"
+                check(first)
+
+        yield run
+        assert purgatory.parked == 0
+
+
+@contextlib.contextmanager
+def threshold() -> Iterator[Run]:
+    """A future for the next number each time, and the number comes."""
+    with ThresholdPurgatory("bench", value=0) as numbers:
+        following = itertools.count(1)
+
+        def run(n: int) -> None:
+            wait, rise = numbers.wait, numbers.maybe_complete
+            for number in itertools.islice(following, n):
+                wait(number, DELAY_MS)
+                rise(number)
+
+        yield run
+        assert numbers.num_waiting == 0
+
+
+@contextlib.contextmanager
+def fulfilled() -> Iterator[Run]:
+    """What a future costs by itself: it is made, called back from, and fulfilled."""
+
+    def run(n: int) -> None:
+        for _ in range(n):
+            future: Future[int] = Future()
+            future.add_done_callback(id)
+            future.set_result(1)
+
+    yield run
 
 
 @contextlib.contextmanager
@@ -240,6 +293,25 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
         scale=scale,
         note="reach: asyncio.wait_for 6x the purgatory's time or more; the floor 0.67x or more",
         slug="cycle-peers",
+    )
+
+
+def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
+    """The cycle with the operations that the library brings along."""
+    cases = [
+        Case("the floor", floor, 30_000),
+        Case("purgatory", cycle, 10_000),
+        Case("DelayedFuture, its future's own work left out", ready_made, 10_000),
+        Case("ThresholdPurgatory, its future's included", threshold, 3_000),
+        Case("a future by itself, fulfilled", fulfilled, 5_000),
+    ]
+    return compare(
+        "purgatory: park -> satisfy, ready-made operations",
+        cases,
+        rounds=rounds,
+        scale=scale,
+        note="reach: a DelayedFuture 0.5x the floor",
+        slug="cycle-ready-made",
     )
 
 
@@ -394,6 +466,7 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
     say("purgatory: park -> satisfy")
     yield cycle_beside_peers(rounds=rounds, scale=scale)
+    yield cycle_ready_made(rounds=rounds, scale=scale)
     yield cycle_by_keys(rounds=rounds, scale=scale)
     yield cycle_by_rotation(rounds=rounds, scale=scale)
     yield cycle_by_threads(rounds=rounds, scale=scale)

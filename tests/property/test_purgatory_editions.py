@@ -10,12 +10,20 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 import purgatory
-from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidOperation, Observer
+from purgatory import (
+    DelayedFuture,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+    InvalidOperation,
+    Observer,
+    ThresholdPurgatory,
+)
 from timer import MockTimer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +41,9 @@ class Plan:
         self.is_over = False
         self.operations = []
         self.timer = MockTimer()
+        self.futures = [Future() for _ in range(4)]
+        self.waits = []
+        self.watermark = ThresholdPurgatory("watermark", timer=self.timer, reaper_enabled=False)
         self.keys = [self.random.choice([str, int, Key, lambda n: ("topic", n)])(n) for n in range(9)]
         self.purgatory = DelayedOperationPurgatory(
             "plan",
@@ -53,7 +64,7 @@ class Plan:
         if self.operations and self.random.random() < 0.6:
             return self.random.choice(self.operations[-30:])
         lock = self.random.choice([None, None, None, Lock(), Lock()])
-        kind = self.random.choice([Op, Op, Op, Deaf, Own, Sloppy])
+        kind = self.random.choice([Op, Op, Op, Deaf, Own, Sloppy, Ready, OwnReady])
         operation = kind(self, len(self.operations), self.random.choice([-5, 0, 1, 20, 300, 10**20]), lock)
         self.operations.append(operation)
         return operation
@@ -85,6 +96,10 @@ class Plan:
                 ),
                 ("purge", self.purgatory.purge),
                 ("advance", lambda: self.depth == 0 and self.timer.advance_clock(self.random.choice([0, 1, 30, 400]))),
+                ("fulfil", self.fulfil),
+                ("wait", lambda: self.waits.append(self.watermark.wait(self.random.choice([1, 5, 9]), 50))),
+                ("rise", lambda: self.watermark.maybe_complete(self.random.choice([0, 2, 6, 6, 30]))),
+                ("let go", lambda: bool(self.waits) and self.random.choice(self.waits).cancel()),
                 ("wrong", lambda: self.purgatory.check_and_complete([])),
                 ("wrong", lambda: self.purgatory.try_complete_else_watch(self.choice(), "text")),
                 ("wrong", lambda: self.purgatory.try_complete_else_watch(self.choice(), [])),
@@ -108,6 +123,16 @@ class Plan:
     def cancel_for(self):
         return [operation.number for operation in self.purgatory.cancel_for_key(self.keys[0])]
 
+    def fulfil(self):
+        """One future is done, one that is done is replaced: operations to come wait for that."""
+        place = self.random.randrange(len(self.futures))
+        if self.futures[place].done():
+            self.futures[place] = self.random.choice([Future, Asked])()
+        elif self.random.random() < 0.3:
+            self.futures[place].cancel()
+        else:
+            self.futures[place].set_result(place)
+
     def park(self):
         keys = self.random.choices(self.keys, k=self.random.choice([1, 1, 1, 2, 3, 5]))
         operation = self.choice()
@@ -121,6 +146,8 @@ class Plan:
                 operation.number, operation.outcome, operation.is_completed, operation.checks, operation.drained,
                 len(operation.keys), operation.is_pending, operation.delay_ms, operation.deadline_ns > 0,
             )  # fmt: skip
+        self.say(*[(future.done(), future.cancelled()) for future in [*self.futures, *self.waits[-5:]]])
+        self.say(self.watermark.value, self.watermark.num_waiting, self.watermark.snapshot().totals)
         snapshot = self.purgatory.snapshot()
         self.say(snapshot.parked, snapshot.watched, snapshot.keys, snapshot.idle_keys, snapshot.forgotten_keys)
         self.say(snapshot.totals, snapshot.callback_errors, snapshot.rejected, self.timer.size)
@@ -138,6 +165,7 @@ class Plan:
         self.step()
         self.look()
         self.is_over = True
+        self.watermark.shutdown()
         self.timer.shutdown()
         return "\n".join(self.lines)
 
@@ -206,6 +234,42 @@ class Sloppy(Op):
                 raise ValueError
 
         return Answer()
+
+
+class Asked(Future):
+    """A future that Python is asked of."""
+
+    def done(self):
+        return super().done()
+
+
+class Ready(DelayedFuture):
+    """Waits for futures."""
+
+    __slots__ = ("number", "plan")
+
+    def __init__(self, plan, number, delay_ms, lock):
+        del lock
+        super().__init__(delay_ms, plan.random.sample(plan.futures, plan.random.choice([0, 1, 1, 2, 4])), self.answer)
+        self.plan = plan
+        self.number = number
+
+    def __repr__(self):
+        return f"<{self.number}>"
+
+    def answer(self, futures):
+        Op.act(self, f"answers {len(futures)}")
+
+
+class OwnReady(Ready):
+    """Has hooks of its own."""
+
+    def try_complete(self):
+        Op.act(self, "is tried")
+        return super().try_complete()
+
+    def on_expiration(self):
+        Op.act(self, "expires")
 
 
 class Forgetful(DelayedOperation):

@@ -1,11 +1,21 @@
 """Waiting for a set of futures."""
 
+import gc
 import threading
+import weakref
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 import pytest
 
-from purgatory import DelayedFuturePurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from purgatory import (
+    DelayedFuture,
+    DelayedFuturePurgatory,
+    InvalidOperation,
+    InvalidSetting,
+    Outcome,
+    PurgatoryClosed,
+)
+from purgatory._slow import hooks_on_this_stack
 from tests.support import eventually, in_thread
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -200,3 +210,132 @@ def test_executor_that_is_given_calls_back(mock_timer, called):
         assert "still open" == executor.submit(lambda: "still open").result(10)
 
     assert called.calls[0][1].startswith("mine")
+
+
+# -- the operation by itself
+
+
+def test_operation_looks_at_no_future_twice(purgatory):
+    """What is known to be done is not asked again, and a check that finds one pending asks none behind it."""
+
+    class Asked(Future):
+        asked = 0
+
+        def done(self):
+            self.asked += 1
+            return super().done()
+
+    futures = [Asked(), Asked(), Asked()]
+    operation = DelayedFuture(1_000, futures, lambda _: None)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    assert [2, 0, 0] == [future.asked for future in futures]
+    futures[0].set_result(1)
+    purgatory.check_and_complete("k")
+    futures[1].set_result(1)
+    futures[2].set_result(1)
+
+    assert 1 == purgatory.check_and_complete("k")
+    assert [3, 2, 1] == [future.asked for future in futures]
+    assert tuple(futures) == operation.futures
+
+
+@pytest.mark.parametrize("state", ["running", "cancelled", "notified", "failed"])
+def test_operation_knows_every_state(purgatory, called, state):
+    """A future that runs is pending; one that failed or was cancelled, told of or not, is done."""
+    future = Future()
+    if state in {"cancelled", "notified"}:
+        future.cancel()
+    if state in {"running", "notified"}:
+        future.set_running_or_notify_cancel()
+    if state == "failed":
+        future.set_exception(OSError())
+
+    assert (state != "running") == purgatory.try_complete_else_watch(DelayedFuture(5, [future], called), ["k"])
+    assert (state != "running") == bool(called.calls)
+
+
+@pytest.mark.parametrize("slotted", [False, True])
+@pytest.mark.parametrize("name", ["try_complete", "force_complete", "on_complete", "on_expiration"])
+def test_own_hooks_of_a_subclass_are_called(purgatory, mock_timer, name, slotted):
+    """What a subclass defines anew is called, with what it inherits a ``super()`` away."""
+    ran = []
+
+    def own(self):
+        ran.append(name)
+        return getattr(super(made, self), name)()
+
+    made = type("Made", (DelayedFuture,), {name: own, **({"__slots__": ()} if slotted else {})})
+    operations = [made(5, [Future()], lambda _: None) for _ in range(2)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    operations[0].futures[0].set_result(1)
+    purgatory.check_and_complete("k")
+    mock_timer.advance_clock(5)
+
+    assert [Outcome.SATISFIED, Outcome.EXPIRED] == [operation.outcome for operation in operations]
+    assert {"try_complete": 6, "force_complete": 1, "on_complete": 2, "on_expiration": 1}[name] == len(ran)
+
+
+@pytest.mark.parametrize("where", ["class", "base", "object"])
+def test_hook_that_is_set_later_is_called(purgatory, monkeypatch, called, where):
+    """A ``try_complete`` that is set on the class, its base or an object counts as long as it is there."""
+    made = type("Made", (DelayedFuture,), {} if where == "object" else {"__slots__": ()})
+    done_by_now = done(1)
+    assert purgatory.try_complete_else_watch(made(5, [done_by_now], called), ["k"])
+    operation = made(5, [done_by_now], called)
+    target = {"class": made, "base": DelayedFuture, "object": operation}[where]
+    with monkeypatch.context() as patched:
+        patched.setattr(target, "try_complete", lambda *_: False, raising=False)
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+        assert 0 == purgatory.check_and_complete("k")
+    assert 1 == purgatory.check_and_complete("k")
+
+
+def test_what_is_waited_for_may_raise(purgatory, called, logs):
+    """A future whose ``done`` raises leaves the operation parked, and is looked at again."""
+
+    class Broken(Future):
+        is_broken = True
+
+        def done(self):
+            if self.is_broken:
+                raise OSError
+            return super().done()
+
+    broken = Broken()
+    assert not purgatory.try_complete_else_watch(DelayedFuture(5, [broken], called), ["k"])
+    assert {"try_complete": 2} == purgatory.snapshot().callback_errors
+    assert "on_complete" not in {entry.get("hook") for entry in logs}
+    broken.is_broken = False
+    broken.set_result(1)
+    assert 1 == purgatory.check_and_complete("k")
+
+
+def test_slow_callback_is_seen(purgatory):
+    """The callback runs inside the operation's ``on_complete``, where whoever looks for slow hooks finds it."""
+    found = []
+    operation = DelayedFuture(5, [done(1)], lambda _: found.extend(hooks_on_this_stack()))
+    purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert operation in found
+
+
+def test_forgotten_init_is_said(purgatory):
+    """A subclass that forgets to call ``super().__init__()`` is told so."""
+    made = type("Made", (DelayedFuture,), {"__init__": lambda self: None})
+    with pytest.raises((AttributeError, InvalidOperation)):
+        purgatory.try_complete_else_watch(made(), ["k"])
+
+
+def test_operation_can_be_collected(purgatory):
+    """An operation that its own callback refers to is collected once it has left."""
+    operation = DelayedFuture(5, [Future()], lambda futures: futures)
+    operation.futures[0].mine = operation
+    gone = weakref.ref(operation)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.cancel()
+    del operation
+    gc.collect()
+
+    assert gone() is None
+    assert not hasattr(DelayedFuture[int](5, [], print), "__dict__")

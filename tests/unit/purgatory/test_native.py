@@ -6,11 +6,20 @@ import random
 import sys
 import threading
 import weakref
+from concurrent.futures import Future
 
 import pytest
+import structlog
 
 import purgatory as package
-from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidOperation, PurgatoryFull
+from purgatory import (
+    DelayedFuture,
+    DelayedOperation,
+    DelayedOperationPurgatory,
+    InvalidOperation,
+    PurgatoryFull,
+    ThresholdPurgatory,
+)
 from purgatory._edition import CORE
 from tests.support import Waiting
 from timer import MockTimer
@@ -262,3 +271,37 @@ def test_idle_keys_take_watchers_only():
     """What is no key's watchers is refused by the queue of idle keys."""
     with pytest.raises(TypeError):
         CORE.IdleKeys(5, int).note("key")
+
+
+def test_nothing_leaks_of_what_is_ready_made(mock_timer):
+    """Sets of futures and waiters for a number that complete, expire, fail and are cancelled leave nothing behind."""
+
+    def use():
+        for number in range(200):
+            futures = [Future(), Future()]
+            operation = DelayedFuture(5, futures, futures.count)
+            futures.append(operation)  # a circle
+            used.try_complete_else_watch(operation, ["key"])
+            if number % 3:
+                [future.set_result(1) for future in futures[:2]]
+            if number % 4 == 0:
+                operation.cancel()
+            operation.__init__(5, futures[:1], print)
+            watermark.wait(number, 5).cancel() if number % 5 == 0 else watermark.wait(number, 5)
+        used.check_and_complete("key")
+        watermark.maybe_complete(100)
+        watermark.fail_all(OSError())
+        mock_timer.advance_clock(5)
+        gc.collect()
+        logs.clear()
+
+    blocks = []
+    with (
+        structlog.testing.capture_logs() as logs,
+        DelayedOperationPurgatory("used", timer=mock_timer) as used,
+        ThresholdPurgatory("watermark", timer=mock_timer) as watermark,
+    ):
+        for _ in range(8):
+            use()
+            blocks.append(sys.getallocatedblocks())
+    assert blocks[-1] - blocks[2] < 100, blocks
