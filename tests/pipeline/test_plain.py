@@ -4,13 +4,16 @@ import os
 
 import attrs
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import gen
 from purgatory.pipeline.cli import main, seconds
 from purgatory.pipeline.idle import NEVER, forgetting
 from purgatory.pipeline.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
+from purgatory.pipeline.walk import Walk
 from purgatory.pipeline.whatif import Grid, WrongGrid, choose
 
 
@@ -163,3 +166,33 @@ def test_stream_settings_that_cant_be_are_refused(change):
     """Buckets are a power of two; nothing is less than one."""
     with pytest.raises(ValueError, match=next(iter(change))):
         StreamSettings(**change)
+
+
+@pytest.mark.parametrize("command", ["report", "whatif"])
+def test_a_folder_that_cant_be_written_is_refused_before_the_work(tmp_path, capsys, command, monkeypatch):
+    """A page's folder that can't be made is one line, and nothing was gone over."""
+    monkeypatch.setattr(Walk, "span", None)
+    monkeypatch.setattr("purgatory.pipeline.whatif.load_whole", None)
+    gen.write(tmp_path / "journal", gen.journal(50, seconds=60), JOURNAL, files=1)
+    (tmp_path / "file").touch()
+    assert 2 == main([command, "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "file" / "out")])
+    assert f"{tmp_path}/file/out can't be used: " in capsys.readouterr().err
+
+
+def test_a_workload_isnt_made_in_a_store(tmp_path, capsys, monkeypatch):
+    """`gen` writes into a folder here, and makes none of a store's name."""
+    monkeypatch.chdir(tmp_path)
+    assert 2 == main(["gen", "--out", "s3a://bucket/trace"])
+    assert "gen writes into a folder of this machine" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_what_an_earlier_report_set_aside_is_no_part_of_the_next(tmp_path):
+    """A report into the folder of an earlier one leaves no table of that one behind."""
+    table = gen.journal(50, seconds=60)
+    place = table.schema.get_field_index("outcome")
+    lost = table.set_column(place, "outcome", pa.array(["lost", *table["outcome"].to_pylist()[1:]]))
+    for name, rows in (("before", lost), ("after", table)):
+        gen.write(tmp_path / name, rows, JOURNAL, files=1)
+        assert 0 == main(["report", "--journal", str(tmp_path / name), "--out", str(tmp_path / "out"), "--quiet"])
+        assert (name == "before") == (tmp_path / "out" / "tables" / "quarantine").exists()
