@@ -251,7 +251,7 @@ class Coordinator:
 
     def _session_expired(self, group: Group, member: Member) -> None:
         with group.lock:
-            if group.state is GroupState.DEAD or (member.heartbeat is not None and member.heartbeat.heard):
+            if group.state is GroupState.DEAD or (member.heartbeat is not None and member.heartbeat.is_over):
                 return
             if group.pending.pop(member.member_id, None) is not None:
                 self._check_join(group)

@@ -1,13 +1,12 @@
 """A member's session, waiting for its next sign of life.
 
 - **watched under**: group and member
-- **checked when**: the member heartbeats, commits, joins or syncs
-- **completes when**: there was a sign of life (the coordinator then parks the next session), or the member
-  waits for our answer, during which it has nothing to say
+- **checked when**: the member's session ends
+- **completes when**: it is over, or the member waits for our answer, during which it has nothing to say
 - **at expiry**, after the session timeout: the member is removed and the group rebalances
 
-So a heartbeat "reschedules" by completing one operation and parking another: cheap, as a cancel and an add on
-the timing wheel are.
+A sign of life (heartbeat, commit, join, sync) completes nothing: it puts the deadline off, with `extend`. One that
+comes when the deadline has just passed, while the expiry is on its way to the loop, still counts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["DelayedHeartbeat"]
 
 
 class DelayedHeartbeat(DelayedOperation):
-    """One stretch of a member's session.
+    """A member's session.
 
     Args:
         group: the member's group; its lock is the operation's.
@@ -33,19 +32,19 @@ class DelayedHeartbeat(DelayedOperation):
         expire: called if there was no sign of life.
     """
 
-    __slots__ = ("_expire_member", "_group", "_member", "heard")
+    __slots__ = ("_expire_member", "_group", "_member", "is_over")
 
     def __init__(self, group: Group, member: Member, expire: Callable[[Group, Member], None]) -> None:
         super().__init__(member.session_timeout_ms, lock=group.lock)
         self._group = group
         self._member = member
         self._expire_member = expire
-        self.heard = False
-        """Whether there was a sign of life."""
+        self.is_over = False
+        """Whether the session has ended."""
 
     def try_complete(self) -> bool:
-        """Complete at a sign of life."""
-        return (self.heard or self._member.is_waiting) and self.force_complete()
+        """Complete when nothing is to be heard any more."""
+        return (self.is_over or self._member.is_waiting) and self.force_complete()
 
     def on_expiration(self) -> None:
         """Remove the member."""

@@ -1,7 +1,7 @@
 """Sessions of group members: renewed by every sign of life, lost when there is none for too long.
 
-A session is a chain of `DelayedHeartbeat`s, one parked at a time. Renewing completes the one that waits and parks
-the next; ending completes it and parks none. Belongs to the broker's loop; called with the group's lock held.
+A session is a parked `DelayedHeartbeat`. Renewing puts its deadline off, or parks one if none waits; ending completes
+it. Belongs to the broker's loop; called with the group's lock held.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class Sessions:
         self._lost = lost
 
     def renew(self, group: Group, member: Member) -> None:
-        """A sign of life: begin the session anew."""
+        """A sign of life: the session begins anew."""
+        waiting = member.heartbeat
+        if waiting is not None and not member.is_waiting and waiting.extend(member.session_timeout_ms):
+            return
         self.end(group, member)
         member.heartbeat = DelayedHeartbeat(group, member, self._lost)
         self._purgatory.try_complete_else_watch(member.heartbeat, [(group.group_id, member.member_id)])
@@ -44,5 +47,5 @@ class Sessions:
     def end(self, group: Group, member: Member) -> None:
         """The member needs no session any more."""
         if member.heartbeat is not None:
-            member.heartbeat.heard = True
+            member.heartbeat.is_over = True
             self._purgatory.check_and_complete((group.group_id, member.member_id))

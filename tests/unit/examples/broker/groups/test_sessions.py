@@ -1,0 +1,88 @@
+"""Sessions of members: one operation that is put off, and what a sign of life does that comes at the last moment."""
+
+import pytest
+
+from examples.broker.groups.group import Group, Member
+from examples.broker.groups.sessions import Sessions
+from purgatory import DelayedOperationPurgatory
+from timer import ManualClock, SystemTimer
+
+
+class Loop:
+    """An executor that runs what it was given when it is told to."""
+
+    def __init__(self):
+        self.given = []
+
+    def submit(self, function, *args):
+        self.given.append((function, args))
+
+    def run(self):
+        given, self.given = self.given, []
+        for function, args in given:
+            function(*args)
+
+
+class Fixture:
+    def __init__(self):
+        self.clock, self.loop = ManualClock(), Loop()
+        self.timer = SystemTimer("t", clock=self.clock, executor=self.loop)
+        self.heartbeats = DelayedOperationPurgatory("heartbeat", timer=self.timer)
+        self.lost = []
+        self.sessions = Sessions(self.heartbeats, lambda _, member: self.lost.append(member))
+        self.group = Group("g")
+        self.member = Member(
+            member_id="m",
+            instance_id=None,
+            client_id="c",
+            client_host="/h",
+            session_timeout_ms=1_000,
+            rebalance_timeout_ms=1_000,
+            protocols={},
+        )
+
+    def renew(self):
+        with self.group.lock:
+            self.sessions.renew(self.group, self.member)
+
+    def advance(self, ms):
+        self.clock.advance(ms)
+        self.timer.advance_clock(0)
+
+
+@pytest.fixture
+def session():
+    made = Fixture()
+    made.renew()
+    yield made
+    made.heartbeats.shutdown("cancel")
+    made.timer.shutdown()
+
+
+def test_a_sign_of_life_puts_the_deadline_off(session):
+    """However many signs of life, it is one operation that waits; the member is lost a session after the last one."""
+    first = session.member.heartbeat
+    for _ in range(10):
+        session.advance(900)
+        session.renew()
+    session.advance(999)
+    session.loop.run()
+    assert ([], first, 1) == (session.lost, session.member.heartbeat, session.heartbeats.num_delayed)
+
+    session.advance(2)
+    session.loop.run()
+    assert [session.member] == session.lost
+
+
+def test_a_sign_of_life_at_the_last_moment(session):
+    """One that comes while the expiry is on its way to the loop still counts: the member has a whole session again."""
+    session.advance(1_001)
+    assert session.loop.given
+    session.renew()
+    session.advance(999)
+    session.loop.run()
+    assert [] == session.lost
+
+    session.advance(2)
+    session.loop.run()
+    assert [session.member] == session.lost
