@@ -282,7 +282,8 @@ class Duties:
         """Write which nodes have a partition."""
         topic, index = key
         assignment = {**self.context.assignments[topic], index: nodes}
-        self.writer.write([Set(layout.topic_path(topic), layout.write_assignment(assignment))])
+        topic_id = layout.topic_id_of(self.store.get(layout.topic_path(topic)).data)
+        self.writer.write([Set(layout.topic_path(topic), layout.write_assignment(assignment, topic_id))])
         self.context.assignments[topic] = assignment
 
     def configs_changed(self) -> None:

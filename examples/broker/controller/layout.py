@@ -3,7 +3,7 @@
     /controller                            ephemeral; who is the controller
     /controller_epoch                      how many controllers there were
     /brokers/ids/2                         ephemeral; where node 2 listens, and which start of its process it is
-    /brokers/topics/orders                 which nodes have which partition, the preferred leader first
+    /brokers/topics/orders                 which nodes have which partition, the preferred leader first; the topic's id
     /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas; changed by version only
     /config/topics/orders                  the topic's settings
     /config/changes                        set with every change of a setting, so that one watch hears of all
@@ -55,6 +55,7 @@ __all__ = [
     "reassignments_of",
     "state_of",
     "state_path",
+    "topic_id_of",
     "topic_path",
     "write_assignment",
     "write_config",
@@ -148,9 +149,15 @@ def controller_of(data: bytes) -> int:
     return int(_decode(data)["brokerid"])
 
 
-def write_assignment(assignment: Mapping[int, Sequence[int]]) -> bytes:
-    """Encode which nodes have which partition of a topic."""
-    return _encode(partitions={str(index): list(nodes) for index, nodes in assignment.items()})
+def write_assignment(assignment: Mapping[int, Sequence[int]], topic_id: str = "") -> bytes:
+    """Encode which nodes have which partition of a topic, and what tells it from others of its name."""
+    partitions = {str(index): list(nodes) for index, nodes in assignment.items()}
+    return _encode(partitions=partitions, **({"topic_id": topic_id} if topic_id else {}))
+
+
+def topic_id_of(data: bytes) -> str:
+    """Decode what tells a topic from others of its name; empty if a tool wrote it that knows of no such thing."""
+    return str(_decode(data).get("topic_id", ""))
 
 
 def assignment_of(data: bytes) -> dict[int, tuple[int, ...]]:

@@ -31,6 +31,7 @@ from purgatory import ActionQueue, DelayedOperation, DelayedOperationPurgatory, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
+    from pathlib import Path
 
     from examples.broker.replication.settings import ReplicationSettings
     from examples.broker.storage.topics import TopicStore
@@ -41,6 +42,7 @@ __all__ = ["ReplicaManager"]
 
 Op = TypeVar("Op", bound=DelayedOperation)
 _log = structlog.get_logger(__name__)
+_ID_FILE = "topic_id"
 
 
 class ReplicaManager:
@@ -101,6 +103,7 @@ class ReplicaManager:
         shares_isr: bool = False,
     ) -> Partition:
         folder = f"{topic.name}-{index}"
+        is_new = is_new or self._is_of_another(self.store.folder / folder, topic)
         start, high_watermark = (0, 0) if is_new else self.store.checkpoint_of(folder)
         log = Log(self.store.folder / folder, fsync=self.settings.fsync, start_offset=start, is_new=is_new)
         partition = Partition(
@@ -115,7 +118,21 @@ class ReplicaManager:
         )
         self.partitions[partition.key] = partition
         self.apply_settings(partition, topic)
+        if topic.topic_id:
+            (log.folder / _ID_FILE).write_text(topic.topic_id)
         return partition
+
+    @staticmethod
+    def _is_of_another(folder: Path, topic: Topic) -> bool:
+        """Whether a folder is left from another topic of this name, which was deleted while it wasn't this node's."""
+        try:
+            found = (folder / _ID_FILE).read_text()
+        except FileNotFoundError:
+            return False
+        if not found or not topic.topic_id or found == topic.topic_id:
+            return False
+        _log.warning("what is left of an earlier topic is removed", folder=str(folder))
+        return True
 
     def apply_settings(self, partition: Partition, topic: Topic) -> None:
         """Have a partition heed its topic's settings."""

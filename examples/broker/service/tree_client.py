@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -51,9 +52,11 @@ class TreeJobs:
         found = {}
         for name in names:
             try:
-                assignment = layout.assignment_of(self._store.get(layout.topic_path(name)).data)
+                data = self._store.get(layout.topic_path(name)).data
+                assignment = layout.assignment_of(data)
                 replicas = assignment[min(assignment)] if assignment else ()
-                found[name] = Topic(name, len(assignment), replicas, self._read_settings(name))
+                topic_id = layout.topic_id_of(data)
+                found[name] = Topic(name, len(assignment), replicas, self._read_settings(name), topic_id)
             except NoNode:
                 continue
             except (ValueError, TypeError) as error:
@@ -78,7 +81,7 @@ class TreeJobs:
         """
         node = layout.write_config(settings)
         config = Create(layout.config_path(name), node)
-        topic = Create(layout.topic_path(name), layout.write_assignment(assignment))
+        topic = Create(layout.topic_path(name), layout.write_assignment(assignment, uuid.uuid4().hex))
         try:
             try:
                 self._store.multi([config, topic])
@@ -100,7 +103,7 @@ class TreeJobs:
             assignment = layout.assignment_of(node.data)
             if set(new) & set(assignment):
                 raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the topic has grown meanwhile")
-            data = layout.write_assignment({**assignment, **new})
+            data = layout.write_assignment({**assignment, **new}, layout.topic_id_of(node.data))
             self._store.multi([Set(layout.topic_path(name), data, node.version)])
         except NoNode as error:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from error

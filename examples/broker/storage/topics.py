@@ -44,6 +44,8 @@ class Topic:
     replicas: tuple[int, ...] = attrs.field(converter=_as_tuple)
     settings: Mapping[str, str] = attrs.field(factory=dict)
     """What the topic has of its own; else the node's settings hold. See `topic_settings`."""
+    topic_id: str = ""
+    """In a cluster: what tells it from others that had its name before or will have it."""
 
     @property
     def is_internal(self) -> bool:

@@ -81,8 +81,10 @@ def test_partitions_move_under_load(cluster, tree, topic, eventually):
     create_on(cluster, topic, BEFORE)
     with Load(cluster, topic, 3) as load:
         time.sleep(1)
+        topic_id = layout.topic_id_of(tree.get(layout.topic_path(topic)).data)
         move(tree, topic, AFTER)
         eventually(lambda: not is_moving(tree) and stand(cluster, topic) == moved(AFTER))
+        assert topic_id == layout.topic_id_of(tree.get(layout.topic_path(topic)).data) != ""
         so_far = sum(map(len, load.acknowledged.values()))
         eventually(lambda: sum(map(len, load.acknowledged.values())) > so_far + 100)
     assert load.longest_gap < 2, load.longest_gap  # no session had to run out
@@ -126,3 +128,34 @@ def test_impossible_move_is_dropped(cluster, tree, topic, eventually, nodes):
     eventually(lambda: not is_moving(tree))
     time.sleep(0.5)
     assert [(BEFORE[0], True, True)] == stand(cluster, topic)
+
+
+def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually):
+    """A node that is away while its replica moves and the topic is deleted and made anew begins with nothing.
+
+    Its records are of the same leader epoch as the new ones: by epochs alone they couldn't be told apart.
+    """
+    create_on(cluster, topic, BEFORE[:1])
+    with Load(cluster, topic) as load:
+        eventually(lambda: len(load.acknowledged[0]) > 100)
+    leader = cluster.leader_of(topic)
+    number = next(number for number in BEFORE[0] if cluster.nodes[number] is not leader)
+    cluster.nodes[number].kill()
+    others = [node for node in BEFORE[0] if node != number]
+    eventually(lambda: sorted(cluster.isr_of(topic)) == others)
+    move(tree, topic, [others])
+    eventually(lambda: not is_moving(tree))
+    admin = admin_of(cluster)
+    admin.delete_topics([topic], operation_timeout=20)[topic].result(30)
+    assert [f"{topic}-0"] == folders(cluster, number, topic)
+    cluster.nodes[number].start()
+
+    eventually(lambda: len(admin_of(cluster).list_topics().brokers) == 4)
+    cluster.nodes[number].pause()
+    create_on(cluster, topic, [[*others, number]])
+    with Load(cluster, topic) as load:
+        eventually(lambda: len(load.acknowledged[0]) > 200)
+        cluster.nodes[number].resume()
+        eventually(lambda: sorted(cluster.isr_of(topic)) == BEFORE[0])
+    all_kept_once(cluster, topic, load)
+    eventually(lambda: are_the_same(cluster, topic, [BEFORE[0]]))

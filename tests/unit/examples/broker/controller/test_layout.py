@@ -30,6 +30,8 @@ def test_lists_are_read_back(targets):
     assert list(targets) == layout.keys_of(layout.write_keys(list(targets)))
     assignment = {index: chosen for (_, index), chosen in targets.items()}
     assert assignment == layout.assignment_of(layout.write_assignment(assignment))
+    assert assignment == layout.assignment_of(data := layout.write_assignment(assignment, "an id"))
+    assert ("an id", "") == (layout.topic_id_of(data), layout.topic_id_of(layout.write_assignment(assignment)))
     assert {"a": "b"} == layout.config_of(layout.write_config({"a": "b"}))
 
 

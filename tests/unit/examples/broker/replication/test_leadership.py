@@ -273,3 +273,16 @@ def test_stray_is_dropped(node):
     node.manager.drop_stray(KEY)
     node.manager.drop_stray(("never", 0))
     assert not folder.exists()
+
+
+def test_what_is_left_of_another_topic_is_removed(node):
+    """A folder that belongs to an earlier topic of the name is begun anew; one of the same, or of none, is kept."""
+    topics, kept = node.manager.store.topics, []
+    for topic_id in ("first", "first", "", "second"):
+        topics["t"] = Topic("t", 1, ALL, topic_id=topic_id)
+        node.decide(1, len(kept))
+        kept.append(node.partition.log.next_offset)
+        node.append()
+        node.manager.partitions.pop(KEY).log.close()  # as at a restart
+
+    assert [0, 1, 2, 0] == kept
