@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import attrs
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import gen, stream
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.load import load
+from purgatory.pipeline.load import load, spark_schema
 from purgatory.pipeline.places import NoConnect, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.source import PurgatoryDataSource
@@ -150,9 +152,18 @@ def test_a_source_that_isnt_there_is_refused(spark, tmp_path):
         stream.start(spark, str(tmp_path / "nowhere"), "out", "checkpoint", stream.StreamSettings())
 
 
+def instant(us):
+    return (datetime(1970, 1, 1) + timedelta(microseconds=us)).isoformat()  # noqa: DTZ001  # of UTC, written with a Z
+
+
 def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path, brute, trace_rows):
-    """A trace that is still open, read by sequence number, answered into memory; what the session lacks is set."""
+    """A trace that is still open and lines of JSON (as Kafka's values would be), together, answered into memory."""
     rows = trace_rows("kafka", operations=100, events=200)
+    lines = rows[1::2]
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "values").write_text(
+        "".join(json.dumps({**row, "ts": f"{instant(row['ts'])}Z"}) + "\n" for row in lines)
+    )
     stock = spark.newSession()
     # Spark looks for what has that name already in the session that is the thread's, not in the one that is asked.
     spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(stock._jsparkSession)
@@ -168,13 +179,16 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
     end = {"kind": "flush", "purgatory": "", "operation": None, "keys": [], "levels": [], "delay_ms": 0}
     end["ts"] = gen.START_MS * 1000 + 10**15
     with Trace(tmp_path / "trace") as trace:
-        for row in [*sorted(rows, key=lambda row: row["ts"]), end]:
+        for row in [*sorted(rows[::2], key=lambda row: row["ts"]), end]:
             at_ns = row["ts"] * 1000 - trace._epoch_ns  # the trace's clock is the system's
             names = (row["kind"], row["purgatory"], row["operation"], tuple(row["keys"]))
             trace._put((*names, at_ns, row["delay_ms"], tuple(row["levels"]), "Kafka"))
         assert trace.flush(10)
         assert [] == list((tmp_path / "trace").glob("*.parquet"))
-        source = stock.readStream.format("purgatory").option("kind", "trace").load(str(tmp_path / "trace"))
+        opened = stock.readStream.format("purgatory").option("kind", "trace").load(str(tmp_path / "trace"))
+        values = stock.readStream.text(str(tmp_path / "lines"))
+        values = values.select(F.from_json("value", spark_schema(TRACE)).alias("row")).select("row.*")
+        source = opened.unionByName(values)
         settings = stream.StreamSettings(buckets=2, partitions=2)
         with stream.settled(stock, settings):
             query = (
