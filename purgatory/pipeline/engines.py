@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from purgatory.pipeline.walk import Engine
 
 MOST_LOCAL: Final = 100_000_000
-"""Records up to which a journal is gone over in this process, some minutes on one core, where nothing else is said."""
+"""Records up to which a journal is gone over in this process, where nothing else is said: a minute or two. Spark takes
+more of the processor for each (docs/pipeline.md), so below that it gets ahead only with many cores."""
 
 
 def engine_for(journals: Sequence[str], choice: str = "auto") -> Engine:
