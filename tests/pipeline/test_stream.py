@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -102,6 +103,13 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     assert (20, 0, 1) == tuple(sum(getattr(one, what) for one in told) for what in ("answered", "late", "malformed"))
     assert 0 == told[-1].parked
     assert all(f"batch {one.batch}: {one.rows:,} rows" in str(one) for one in told)
+    # Of each part a batch writes one file, and none where it has no row of it.
+    files = Counter(path.parent.name for path in (tmp_path / "out").glob("part=*/*.parquet"))
+    wrote = {
+        "part=done": sum(one.answered > 0 for one in told),
+        "part=malformed": sum(one.malformed > 0 for one in told),
+    }
+    assert wrote == files
     found = stream.answers(spark, str(tmp_path / "out")).collect()
     assert {("done", "expired"): 20, ("malformed", None): 1} == {
         key: sum((row["part"], row["outcome"]) == key for row in found)
