@@ -792,10 +792,20 @@ static void idle_dealloc(IdleKeys *self)
 
 static PyObject *operation_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 
+static PyObject *idle_start_over(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef idle_methods[] = {
     {"note", (PyCFunction)idle_note, METH_O,
      "note($self, watchers, /)\n--\n\nNobody waits under the key any more, or so it seemed."},
-    {"start_over", operation_nothing, METH_NOARGS, "In a forked child, which has nothing to mend here."},
+    {"start_over", (PyCFunction)idle_start_over, METH_NOARGS, "In a forked child: nobody has the lock."},
     {"purge", (PyCFunction)idle_purge, METH_NOARGS,
      "purge($self, /)\n--\n\nForget every key that nobody waits under; how many those were."},
     {NULL}};
@@ -984,6 +994,9 @@ static PyObject *shard_stop_answering(Shard *self, PyObject *but)
     Py_ssize_t most = PyNumber_AsSsize_t(but, PyExc_OverflowError);
     if (most == -1 && PyErr_Occurred())
         return NULL;
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0}; /* whoever had it isn't here */
+#endif
     lock_shard(self);
     if (self->answering > most)
         self->answering = most;
@@ -1040,8 +1053,10 @@ static int try_hold(Operation *op)
     for (int turn = 0; turn < 2 && !taken; turn++) {
         taken = truth_of_call(
             PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
-        if (!taken)
+        if (!taken) {
             __atomic_store_n(&op->pending, 1, __ATOMIC_SEQ_CST);
+            __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the word is there before the lock is looked at again */
+        }
     }
     return taken;
 }
@@ -1087,6 +1102,7 @@ static int give_hold(Operation *op)
         Py_XDECREF(kept.traceback);
 #endif
     }
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the lock is free before the word is looked for */
     return failed ? -1 : __atomic_load_n(&op->pending, __ATOMIC_SEQ_CST);
 }
 
@@ -1488,6 +1504,9 @@ static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
 static PyObject *operation_start_over(Operation *self, PyObject *Py_UNUSED(none))
 {
     PyObject *struck = NULL;
+#ifdef Py_GIL_DISABLED
+    self->mutex = self->entry.mutex = (PyMutex){0}; /* whoever had them isn't here */
+#endif
     lock_operation(self);
     self->held = self->busy = 0;
     if (self->state == ARRIVING)

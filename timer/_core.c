@@ -1358,6 +1358,34 @@ static PyObject *entrance_remember(Entrance *self, PyObject *const *args, Py_ssi
     Py_RETURN_NONE;
 }
 
+/* In a forked child: whoever had a mutex isn't here, and a thread that waited for one mutex has had another. Nothing was
+ * half done: what is written is written with all of them in hand. */
+static PyObject *entrance_free_locks(Entrance *self, PyObject *buckets)
+{
+    if (!PyList_Check(buckets)) {
+        PyErr_SetString(PyExc_TypeError, "buckets come in a list");
+        return NULL;
+    }
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+    for (int index = 0; index < LANES; index++)
+        self->doors[index].mutex = (PyMutex){0};
+    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(buckets); place++) {
+        TimerBucket *bucket = as_bucket(PyList_GET_ITEM(buckets, place));
+        if (bucket == NULL)
+            return NULL;
+        for (int index = 0; index < LANES; index++) {
+            bucket->lanes[index].mutex = (PyMutex){0};
+            for (TimerEntry *entry = bucket->lanes[index].first; entry != NULL; entry = entry->after)
+                entry->mutex = (PyMutex){0};
+        }
+    }
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
 /* Of all doors. */
 static PyObject *entrance_get_moves(Entrance *self, void *closure)
 {
@@ -1452,6 +1480,8 @@ static PyMethodDef entrance_methods[] = {
      "    DelayValueError: the delay is NaN or infinite."},
     {"_remember", (PyCFunction)(void (*)(void))entrance_remember, METH_FASTCALL,
      "_remember($self, bucket, deadline_ns, /)\n--\n\nLook at this bucket first for deadlines like this one."},
+    {"_free_locks", (PyCFunction)entrance_free_locks, METH_O,
+     "_free_locks($self, buckets, /)\n--\n\nIn a forked child: nobody has a lock of these, or of the way in."},
     {"_count_move", (PyCFunction)entrance_count_move, METH_NOARGS, "_count_move($self, /)\n--\n\nA task was put off."},
     {NULL}};
 

@@ -130,6 +130,9 @@ class Entrance:
         if bucket.closed:  # taken out, and forgotten, before it was noted
             self._known[place] = self._wheel.nowhere
 
+    def _free_locks(self, buckets: list[TimerTaskList]) -> None:
+        """In a forked child: nobody has a lock of these, or of the way in. In Python they have none of their own."""
+
     def _count_move(self) -> None:
         """A task was put off. The lock is held."""
         self._moves += 1

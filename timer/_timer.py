@@ -106,6 +106,7 @@ class SystemTimer(Intake, Timer):
         """In a forked child: nobody has a lock, sleeps or runs a batch; what was handed over is the parent's."""
         self._changed._at_fork_reinit()  # type: ignore[attr-defined]  # with its lock, which the buckets share
         self._sleepers = 0
+        self._free_locks(self._waiting())
         self._dispatcher.start_over()
 
     # -- expiring
