@@ -157,6 +157,10 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Take every operation under a key out of the purgatory: from all its keys, and from the timer.
 
+        An exception that strikes this thread meanwhile (Ctrl-C) costs the list: whoever was taken out by then is the
+        caller's to answer all the same, and has the outcome ``CANCELLED``; the others wait on. Where that matters, take
+        ``operations_for_key(key)`` first and ``cancel()`` each: the outcomes tell.
+
         Returns:
             The operations, uncompleted and the caller's to answer; no hook of theirs runs any more.
 

@@ -399,6 +399,8 @@ class AsyncPurgatory(Generic[OperationT]):
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Take every operation under a key out; whoever awaits one gets ``Outcome.CANCELLED``. Returns the operations.
 
+        An exception that strikes this thread meanwhile costs the list, as it does in the core.
+
         Raises:
             UnhashableKey: the key has no hash.
         """

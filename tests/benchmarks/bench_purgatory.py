@@ -430,8 +430,8 @@ def cycle_by_threads(*, rounds: int = 15, scale: float = 1.0) -> Table:
         Case("2 threads, operations begun by super()", functools.partial(threads, 2), 20_000),
     ]
     note = (
-        "Wall time an operation, whichever thread does it: 1.00 means that a second thread costs nothing, 0.50 that it\n"
-        "does as much as the first, as it can where there is no global lock."
+        "Wall time an operation, whichever thread does it: 1.00 means that a second thread costs nothing, 0.50 that\n"
+        "it does as much as the first, as it can where there is no global lock."
     )
     return compare(
         "purgatory: park -> satisfy in threads", cases, rounds=rounds, scale=scale, note=note, slug="cycle-threads"

@@ -188,6 +188,28 @@ def test_cancel_for_a_missing_key_gives_nothing(purgatory):
     assert [0, 1, 0] == [len(purgatory.cancel_for_key(key)) for key in ("missing", "k", "k")]
 
 
+def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
+    """Whoever was taken out before an exception struck has the outcome; the others wait on, and can be taken out."""
+
+    class Struck(Waiting):
+        strikes = True
+
+        def cancel(self):
+            if self.strikes:
+                raise KeyboardInterrupt
+            return super().cancel()
+
+    first, second, third = park(purgatory, "k"), Struck(), Waiting()
+    for operation in (second, third):
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(KeyboardInterrupt):
+        purgatory.cancel_for_key("k")
+    assert [Outcome.CANCELLED, None, None] == [operation.outcome for operation in (first, second, third)]
+
+    second.strikes = False
+    assert [second, third] == purgatory.cancel_for_key("k")
+
+
 def test_cancel_for_key_leaves_the_completed_alone(purgatory):
     """What has completed is not returned."""
     done, waiting = park(purgatory, "k", "j"), park(purgatory, "k")
