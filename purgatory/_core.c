@@ -118,7 +118,7 @@ static struct {
     PyObject *outcomes;
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *contain_here,
-        *retry, *warn, *tell_finished, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *timer_closed,
+        *retry, *warn, *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *timer_closed,
         *check_some, *checked_delay_ms, *checked_lock, *key_failed, *fail_pending;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
@@ -284,6 +284,8 @@ static inline int look_of(Operation *op)
 
 /* ---------------------------------------------------------------- who is told */
 
+static PyObject *told_get(PyObject *self, void *which);
+
 static inline int any(char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 
 static inline Told *told_of(Operation *op) { return (Told *)(op->home != NULL ? op->home : core.lobby)->observers; }
@@ -291,9 +293,24 @@ static inline Told *told_of(Operation *op) { return (Told *)(op->home != NULL ? 
 /* Tell of the end. `error` is borrowed, or NULL. 0, or -1 with an error. */
 static int tell_finished(Operation *op, PyObject *error)
 {
-    if (!any(&told_of(op)->any_finished))
+    Told *told = told_of(op);
+    if (!any(&told->any_finished))
         return 0;
-    return done_call(PyObject_CallFunctionObjArgs(core.tell_finished, op, error == NULL ? Py_None : error, NULL));
+    PyObject *callables = told_get((PyObject *)told, (void *)2);
+    PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.outcomes, state_of(op)),
+                         error == NULL ? Py_None : error};
+    int failed = callables == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(callables); i++) {
+        PyObject *finished = PyTuple_GET_ITEM(callables, i);
+        failed = done_call(PyObject_Vectorcall(finished, given + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+        if (failed && is_contained()) {
+            PyObject *raised = take_error();
+            failed = done_call(PyObject_CallFunctionObjArgs(core.observer_failed, op, finished, raised, NULL));
+            Py_DECREF(raised);
+        }
+    }
+    Py_XDECREF(callables);
+    return failed;
 }
 
 static int told_traverse(Told *self, visitproc visit, void *arg)
@@ -2610,7 +2627,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"contain", &core.contain},
                   {"retry", &core.retry},
                   {"warn", &core.warn},
-                  {"tell_finished", &core.tell_finished},
+                  {"observer_failed", &core.observer_failed},
                   {"tell_leaving", &core.tell_leaving},
                   {"tell_parked", &core.tell_parked},
                   {"wait_for", &core.wait_for},

@@ -7,7 +7,7 @@ the package is imported.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
@@ -61,10 +61,8 @@ def _retry(retrier: Retrier, operation: Operation) -> None:
     retrier.retry(operation)
 
 
-def _tell_finished(operation: Operation, error: BaseException | None) -> None:
-    outcome = operation.outcome
-    assert outcome is not None
-    operation._home.observers.tell_finished(operation, outcome, error)
+def _observer_failed(operation: Operation, finished: Callable[..., object], error: BaseException) -> None:
+    operation._home.observers._contain_observer(operation, finished, error)
 
 
 def _tell_leaving(operation: Operation) -> None:
@@ -102,7 +100,7 @@ if CORE is not None:
         contain=_contain,
         retry=_retry,
         warn=warn_still_open,
-        tell_finished=_tell_finished,
+        observer_failed=_observer_failed,
         tell_leaving=_tell_leaving,
         tell_parked=_tell_parked,
         wait_for=_wait_for,

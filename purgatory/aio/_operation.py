@@ -49,14 +49,18 @@ class AsyncOperation(DelayedOperation):
 
 
 class Until(DelayedOperation):
-    """Completes when a predicate holds, or raises."""
+    """Completes when a predicate holds, or raises.
+
+    Attributes:
+        predicate: what is asked.
+        error: what it raised. Both are set by who makes it: an ``__init__`` in Python, which calls another, would be a
+            fiftieth of all that waiting costs.
+    """
 
     __slots__ = ("error", "predicate")
 
-    def __init__(self, predicate: Callable[[], object], timeout_ms: int) -> None:
-        super().__init__(timeout_ms)
-        self.predicate = predicate
-        self.error: Exception | None = None
+    error: Exception | None
+    predicate: Callable[[], object]
 
     def try_complete(self) -> bool:
         """Ask the predicate."""

@@ -45,6 +45,7 @@ from purgatory import (
 )
 from purgatory._errors import whole
 from purgatory._operation_type import OperationT
+from purgatory._outcome import PARKED
 from purgatory._slow import watch
 from purgatory.aio._operation import Hooked, Taking, Until, has_async_hooks
 from purgatory.aio._shutdown import Drain, Shutdown
@@ -106,6 +107,7 @@ class AsyncPurgatory(Generic[OperationT]):
     __slots__ = (
         "__weakref__",
         "_asked",
+        "_entries",
         "_kinds",
         "_own_timer",
         "_owned",
@@ -170,6 +172,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._kinds: dict[type, bool] = {}  # types seen, and whether their hooks are coroutines
         self._asked: dict[Hashable, None] = {}  # keys that another thread has asked the loop to check
         self._waiters = Waiters(purgatory, slice_size)
+        self._entries = self._waiters.entries  # of whoever awaits, looked up twice a wait
         self._sweeps = Sweeps(purgatory, slice_size)
         self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
         purgatory.attach(self._waiters)
@@ -205,21 +208,25 @@ class AsyncPurgatory(Generic[OperationT]):
         if hooked:
             return await self._park_hooked(operation, keys)
         answer = self._enter(operation, keys)
+        del keys  # for each who waits, a list less that the garbage collector goes through
         try:
             return await answer
         except BaseException:  # cancelled, or the coroutine is being closed: out it goes, if it is still in
             operation.cancel()
             raise
         finally:
-            self._waiters.forget(operation)
+            self._entries.pop(operation, None)
 
     def _enter(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Outcome]:
         """Park an operation with plain hooks; the future of its outcome, which has an entry until it is forgotten.
 
         No coroutine, and so called by all that await: each on the way is one more object and frame for every waiter.
         """
-        future = self._here().create_future()
-        entries = self._waiters.entries
+        loop = asyncio.get_running_loop()
+        if loop not in self._waiters.mailboxes or self._shutdown.begun:
+            loop = self._here()
+        future: asyncio.Future[Outcome] = loop.create_future()
+        entries = self._entries
         # The entry first: whoever completes the operation must find it.
         if entries.setdefault(operation, future) is not future:
             raise AlreadyParked(operation)
@@ -227,8 +234,9 @@ class AsyncPurgatory(Generic[OperationT]):
             if self._purgatory.try_complete_else_watch(operation, keys):  # type: ignore[arg-type]  # or one of our own
                 if not future.done():
                     future.set_result(Outcome.IMMEDIATE)
-            elif (outcome := operation.outcome) is not None and not operation.keys and not future.done():
-                future.set_result(outcome)  # it was completed before it came here: nobody will say so again
+            elif operation._state > PARKED and not operation.keys and not future.done():
+                assert operation.outcome is not None
+                future.set_result(operation.outcome)  # it was completed before it came here: nobody will say so again
         except BaseException:
             del entries[operation]
             raise
@@ -286,15 +294,18 @@ class AsyncPurgatory(Generic[OperationT]):
         """
         if not callable(predicate):
             raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
-        operation = Until(predicate, timeout_ms)
+        operation = Until(timeout_ms)
+        operation.predicate = predicate
+        operation.error = None
         answer = self._enter(operation, keys)
+        del keys  # as in park
         try:
             outcome = await answer
         except BaseException:  # as in park
             operation.cancel()
             raise
         finally:
-            self._waiters.forget(operation)
+            self._entries.pop(operation, None)
         if operation.error is not None:
             raise operation.error
         return outcome

@@ -36,19 +36,21 @@ __all__ = ["Sweeps"]
 class Sweeps:
     """The sweeps of one purgatory that are under way."""
 
-    __slots__ = ("_purgatory", "_running", "_size")
+    __slots__ = ("_check", "_find", "_purgatory", "_running", "_size")
 
     def __init__(self, purgatory: DelayedOperationPurgatory[Any], size: int) -> None:
         self._purgatory = purgatory
+        self._find, self._check = purgatory._shards.find, purgatory.check_and_complete  # for every check that comes
         self._size = size
         self._running: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Sweep] = {}
 
     def check(self, key: Hashable, mailbox: Mailbox, limit: int | None = None) -> int:
         """Check a key on the mailbox's loop; how many operations were completed before this returned."""
-        purgatory = self._purgatory
-        waiting = purgatory.watching(key)
-        if waiting <= self._size:
-            return purgatory.check_and_complete(key, limit)
+        watchers = self._find(key)
+        if watchers is None:
+            return 0
+        if len(watchers) <= self._size:
+            return self._check(key, limit)
         place = mailbox.loop, key
         sweep = self._running.get(place)
         if sweep is not None:
