@@ -80,7 +80,7 @@ def test_rolling_restart(cluster, topic):
             node.start()
             time.sleep(1.5)
     all_kept_once(cluster, topic, load)
-    assert load.longest_gap < SESSION_MS / 1_000, load.longest_gap  # no session had to run out
+    assert load.longest_gap < 1, load.longest_gap  # no session had to run out, and no client was at a loss
 
 
 def test_stopped_leader_is_fenced(cluster, topic):
