@@ -8,7 +8,7 @@ __all__ = ["LEADER", "Cluster"]
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be refused
 LEADER = 1
-"""Leadership is static: node 1 leads every partition, coordinates every group, and is the controller."""
+"""A node that is alone: it leads every partition, coordinates every group, and is the controller."""
 
 
 @attrs.frozen
@@ -39,11 +39,6 @@ class Cluster:
     def nodes(self) -> range:
         """The ids of all nodes."""
         return range(1, len(self.ports) + 1)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this node leads."""
-        return self.node_id == LEADER
 
     @property
     def advertised_host(self) -> str:

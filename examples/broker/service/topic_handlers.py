@@ -11,8 +11,6 @@ from examples.broker.replication.cluster import LEADER
 from examples.broker.storage.topics import check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
@@ -25,14 +23,12 @@ _CLUSTER_ID = "purgatory-broker"
 
 
 class TopicHandlers:
-    """Metadata, and making and deleting topics."""
+    """Metadata, and making and deleting topics, on a node that is alone."""
 
     def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
         self.config = config
         self.replicas = replicas
         self.topics = topics
-        self.ask_leader_for: Callable[[str], None] = lambda _: None
-        """On a follower: has the leader create a topic that a client asked for here."""
         self.table: dict[int, Handler] = {
             ApiKey.METADATA: self.metadata,
             ApiKey.CREATE_TOPICS: self.create_topics,
@@ -53,21 +49,16 @@ class TopicHandlers:
                 code = ErrorCode.LEADER_NOT_AVAILABLE
                 try:
                     check_name(name)
-                    if self.config.cluster.is_leader:
-                        topic = self.topics.plan(name, partitions=self.config.partitions)
-                        self.topics.create(topic)
-                    else:
-                        self.ask_leader_for(name)
+                    topic = self.topics.plan(name, partitions=self.config.partitions)
+                    self.topics.create(topic)
                 except BrokerError as error:
                     code = error.code
             if topic is None:
                 topics.append(m.MetadataTopic(code, name))
             else:
                 topics.append(self._describe(topic))
-        brokers = [
-            m.MetadataBroker(node, self.config.cluster.advertised_host, port)
-            for node, port in enumerate(self.config.cluster.ports, 1)
-        ]
+        here = self.config.cluster
+        brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
         reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=LEADER, topics=topics))
 
     def _describe(self, topic: Topic) -> m.MetadataTopic:
@@ -92,7 +83,6 @@ class TopicHandlers:
         reply(m.CreateTopicsResponse(topics=answers))
 
     def _create(self, wanted: m.CreatableTopic, *, validate_only: bool) -> None:
-        self._check_controls()
         if wanted.assignments:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "replicas can't be assigned by hand here")
         topic = self.topics.plan(
@@ -117,7 +107,6 @@ class TopicHandlers:
         reply(m.CreatePartitionsResponse(results=answers))
 
     def _grow(self, wanted: m.PartitionsOfTopic, *, validate_only: bool) -> None:
-        self._check_controls()
         _refuse_internal(wanted.name)
         if wanted.assignments is not None:
             raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas can't be assigned by hand here")
@@ -125,17 +114,12 @@ class TopicHandlers:
         if not validate_only:
             self.topics.grow(topic)
 
-    def _check_controls(self) -> None:
-        if not self.config.cluster.is_leader:
-            raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask the controller")
-
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> None:
         """Delete topics with their records."""
         answers = []
         for name in request.topic_names:
             code = ErrorCode.NONE
             try:
-                self._check_controls()
                 _refuse_internal(name)
                 self.topics.delete(name)
             except BrokerError as error:
