@@ -37,6 +37,9 @@ _THREADINGS: Final = tuple(
     if isinstance(kind.__exit__, MethodDescriptorType)
 )
 
+#: What a gate is opened with: ``gate += A_CELL``, which is no call.
+A_CELL: Final = (None,)
+
 #: How long a parker rests between its tries.
 REST_S: Final = 0.0001
 
@@ -97,7 +100,7 @@ class SharedHold:
 Hold = list[None] | SharedHold
 
 
-def wait_for(hold: Hold) -> None:
+def wait_for(hold: Hold, rest_s: float = REST_S) -> None:
     """Take the hold, however long that takes."""
     if isinstance(hold, SharedHold):
         hold.acquire(True)
@@ -106,6 +109,6 @@ def wait_for(hold: Hold) -> None:
         try:
             del hold[0]
         except IndexError:
-            time.sleep(REST_S)  # an operation is rarely looked at before it is parked, and never for long
+            time.sleep(rest_s)  # an operation is rarely looked at before it is parked, and never for long
         else:
             return

@@ -1,7 +1,8 @@
 """A delayed operation: what it waits for, what happens when it has it, and what when its time is up.
 
-**The states of an operation**, and who may take which step. Each step is taken once, under the lock of the operation's
-*home*, the shard of its first key; an operation that was given to no purgatory yet has the :data:`LOBBY` for a home.
+**The states of an operation**, and who may take which step. Each step is taken once, inside the gate of the
+operation's *home*, the shard of its first key (``purgatory._watchers`` says what a gate is); an operation that was
+given to no purgatory yet has the :data:`LOBBY` for a home.
 
 ===========  ========================  =====================================================================
 from         to                        taken by
@@ -48,16 +49,17 @@ So is a check whose thread was stopped by an exception such as ``KeyboardInterru
 **A thread that is stopped** by such an exception between an outcome and the end of its hooks does what is left to do,
 and stops then: who took the step is the only one who will. The interpreter raises the exception of a signal as a
 function begins, after a call of a C function, and as a loop goes round; so two assignments that follow one another are
-never torn apart, and what the code does between two such places is done or not.
+never torn apart, and what the code does between two such places is done or not. On a stack that is used up any call may
+fail. Between the step and the hooks the finisher therefore takes the operation out by ``del``, which is no call.
 
 **Expiry takes the same way.** It sets ``_overdue`` and goes through ``maybe_try_complete``, and whoever then has the
 hold expires the operation instead of checking it. So an expiry never overlaps a ``try_complete`` of the same operation,
 and an executor thread never waits for a lock that a user holds.
 
-**Lock order**: the operation's hold, then a shard's lock or the timer's, which are leaves: neither is taken with the
-other held. Hooks run with the hold taken at most (``on_complete`` in a check or an expiry), never with a shard's lock
-or the timer's. A hook may therefore park and check as it likes; what it must not do is wait for a thread that needs the
-operation's hold.
+**Lock order**: the operation's hold, then a shard's gate or lock or the timer's lock, which are leaves: none is taken
+with another held. Hooks run with the hold taken at most (``on_complete`` in a check or an expiry), never with a shard's
+gate or lock, or the timer's. A hook may therefore park and check as it likes; what it must not do is wait for a thread
+that needs the operation's hold.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ from typing import TYPE_CHECKING, Any, Final
 from purgatory._edition import CORE
 from purgatory._errors import AlreadyParked, ReservedName
 from purgatory._fork import in_child
-from purgatory._hold import Hold, LockLike, SharedHold
+from purgatory._hold import A_CELL, Hold, LockLike, SharedHold, wait_for
 from purgatory._idle_keys import IdleKeys
 from purgatory._log import log
 from purgatory._observers import Observers
@@ -90,7 +92,7 @@ from purgatory._outcome import (
 )
 from purgatory._watchers import WatcherList, Watchers
 from timer import TimerTask
-from timer._task import MISSING, TimerTaskEntry, checked_delay_ms
+from timer._task import TimerTaskEntry, checked_delay_ms
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -104,6 +106,8 @@ LOBBY: Final = WatcherList(Observers(""), IdleKeys(0, int))
 @in_child
 def _renew() -> None:
     LOBBY.lock = threading.RLock()  # a fork may have copied it while another thread held it
+    if CORE is None:
+        LOBBY.gate[:] = A_CELL  # likewise
 
 
 #: Why an operation is overdue.
@@ -128,7 +132,7 @@ class Operation(TimerTaskEntry):
 
     Its private attributes, and who may write them:
 
-    - ``_state``: see the module's header. Under the home's lock.
+    - ``_state``: see the module's header. Inside the home's gate.
     - ``_home``: the shard that it belongs to. The parker, with the first step.
     - ``_hold``: who has it may look at the operation.
     - ``_busy``: whether whoever has the hold is checking, or parking. The holder.
@@ -149,7 +153,10 @@ class Operation(TimerTaskEntry):
     _watches: tuple[Watchers, ...]
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
-        TimerTaskEntry.__init__(self, delay_ms)
+        # TimerTaskEntry.__init__, written out: the call is a twentieth of a cycle.
+        self._bucket = None
+        self._deadline_ns = self._moved_ns = 0
+        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
         self._hold = [None] if lock is None else SharedHold(lock)
         self._home = LOBBY
         self._state = NEW
@@ -247,11 +254,12 @@ class Operation(TimerTaskEntry):
                             ran = True
                     elif self._state <= PARKED:
                         self._checks += 1
-                        answer = self.try_complete()
-                        # Not the answer alone: another thread may have forced the operation, or taken it out.
-                        completed = self._state == SATISFIED if answer else False
-                        if answer and self._state <= PARKED:
-                            warn_still_open(self)
+                        if self.try_complete():
+                            # Not the answer alone: another thread may have forced the operation, or taken it out.
+                            if self._state == SATISFIED:
+                                completed = True
+                            elif self._state <= PARKED:
+                                warn_still_open(self)
                 except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is
                     self._contain("try_complete", raised)
                     completed = False
@@ -340,9 +348,13 @@ class Operation(TimerTaskEntry):
             return False
         # It may have left since. Then its finisher has taken it out of the timer, or is about to: put_off() finds only
         # what is in there, and who takes out finds what was put off.
-        with home.lock:
+        gate = home.gate
+        wait_for(gate, 0)
+        try:
             counts = self._state == PARKED and not self._overdue
             home.extended += counts
+        finally:
+            gate += A_CELL
         return counts
 
     @property
@@ -377,8 +389,7 @@ class Operation(TimerTaskEntry):
 
     # -- the steps
 
-    # Locks are taken by acquire() and release(): 930 instructions on CPython 3.11, where "with" has 2,000. An exception
-    # from a signal strikes as a call returns, acquire() included: then the lock is given back at once.
+    # Each passes the gate of the operation's home: see the header of purgatory._watchers for what may be done inside.
 
     def _arrive(self, home: WatcherList) -> bool:
         """The step from new to arriving, for the parker, who has the hold; False if it has an outcome already.
@@ -386,49 +397,53 @@ class Operation(TimerTaskEntry):
         Raises:
             AlreadyParked: another parker was quicker.
         """
-        lock = LOBBY.lock
+        gate = LOBBY.gate
         try:
-            lock.acquire()
-        except BaseException:
-            give_back(lock)
-            raise
-        took = False
+            del gate[0]
+        except IndexError:
+            wait_for(gate, 0)
         try:
-            try:
-                if self._state == NEW:
-                    self._state = ARRIVING
-                    self._home = home
-                    took = True
-                    return True
-            finally:
-                lock.release()
-        except BaseException:  # just when it had let go
-            if took:
-                self.cancel()
-            raise
+            if self._state == NEW:
+                self._state = ARRIVING
+                self._home = home
+                return True
+        finally:
+            gate += A_CELL
         if self._home is not LOBBY:
             raise AlreadyParked(self)
         return False
 
     def _turn_back(self) -> bool:
         """The step from arriving back to new, for the parker who finds no place; False if it has an outcome already."""
-        # Both locks, as whoever would complete it goes by the one or the other; the lobby's comes first.
-        with LOBBY.lock, self._home.lock:
+        # Both gates, as whoever would complete it goes by the one or the other; the lobby's comes first.
+        outer, inner = LOBBY.gate, self._home.gate
+        while True:
+            wait_for(outer, 0)
+            try:
+                del inner[0]
+                break
+            except IndexError:  # nobody waits for one gate inside another
+                outer += A_CELL
+                wait_for(inner, 0)
+                inner += A_CELL
+        try:
             if self._state != ARRIVING:
                 return False
             self._checks = 0
             self._home = LOBBY
             self._state = NEW
             return True
+        finally:
+            inner += A_CELL
+            outer += A_CELL
 
     def _settle_down(self, home: WatcherList) -> bool:
         """The step from arriving to parked, for the parker; False if it has an outcome already."""
-        lock = home.lock
+        gate = home.gate
         try:
-            lock.acquire()
-        except BaseException:
-            give_back(lock)
-            raise
+            del gate[0]
+        except IndexError:
+            wait_for(gate, 0)
         try:
             if self._state != ARRIVING:
                 return False
@@ -436,25 +451,24 @@ class Operation(TimerTaskEntry):
             self._state = PARKED
             return True
         finally:
-            lock.release()
+            gate += A_CELL
 
     def _finish(self, outcome: int) -> bool:
         """The step to an outcome; True to the one who took it, and has to run the hooks."""
         home = self._home
-        lock = home.lock
+        gate = home.gate
+        under_way = home.under_way
         try:
-            lock.acquire()
-        except BaseException:
-            give_back(lock)
-            raise
-        took = moved = False
+            del gate[0]
+        except IndexError:
+            wait_for(gate, 0)
+        took = False
         try:
             try:
-                state = self._state
-                if state > PARKED:
-                    return False
-                moved = self._home is not home  # it was given a home just now, or refused
-                if not moved:
+                if self._home is home:
+                    state = self._state
+                    if state > PARKED:
+                        return False
                     if outcome == FORCED:
                         if state == ARRIVING:
                             outcome = IMMEDIATE
@@ -468,22 +482,29 @@ class Operation(TimerTaskEntry):
                     took = True
                     home.left[outcome] += 1
                     home.checks += self._checks
-                    home.under_way.append(None)
+                    under_way += A_CELL
             finally:
-                lock.release()
-            if moved:
+                gate += A_CELL
+            if not took:  # it was given a home just now, or refused
                 return self._finish(outcome)
-            # From here to the hooks no Python is called that must not fail: on a stack that is used up it would.
+            # From here to the hooks nothing is called that must not fail: on a stack that is used up it would.
             if state != ARRIVING:
                 bucket = self._bucket
-                # The first look of _withdraw(), without the call. One that expires is in no bucket: it was claimed
-                # there.
-                if bucket is not None and bucket.pop(self, MISSING) is MISSING and outcome != EXPIRED:  # type: ignore[call-overload]
-                    self._withdraw()
+                if bucket is not None:
+                    if outcome == EXPIRED:
+                        bucket.pop(self, None)  # type: ignore[call-overload]  # as a rule it was claimed there
+                    else:
+                        try:
+                            del bucket[self]  # type: ignore[arg-type]  # the first look of _withdraw(), without the call
+                        except KeyError:
+                            self._withdraw()
                 for watchers in self._watches:
-                    watchers.pop(self, None)
+                    try:  # noqa: SIM105  # suppress() is Python, too
+                        del watchers[self]
+                    except KeyError:
+                        pass
                     if not watchers and not watchers.idle:
-                        try:  # noqa: SIM105  # suppress() is Python, too
+                        try:  # noqa: SIM105
                             home.idle_keys.note(watchers)
                         except RecursionError:
                             pass  # it is noted when it falls idle the next time
@@ -491,8 +512,11 @@ class Operation(TimerTaskEntry):
                     taken = home.capacity.taken
                     try:
                         taken.pop(self, None)
-                    except RecursionError:
-                        dict.pop(taken, self, None)  # where it is Python, which counts anew
+                    except RecursionError:  # where it is Python, which counts anew
+                        try:  # noqa: SIM105
+                            del taken[self]
+                        except KeyError:
+                            pass
             if home.observers.leaving:
                 try:  # noqa: SIM105
                     home.observers.tell_leaving(self)
@@ -583,12 +607,6 @@ def warn_still_open(operation: Operation) -> None:
             keys=operation.keys,
             advice="try_complete() returned True without completing: return self.force_complete()",
         )
-
-
-def give_back(lock: threading.RLock) -> None:
-    """Release a lock, if this thread has it: the interrupt may have come before it was taken, or after."""
-    if lock._is_owned():  # type: ignore[attr-defined]
-        lock.release()
 
 
 #: The library's own words for what one may ask an operation: a subclass needs others for its own.

@@ -12,16 +12,16 @@ gives the hold back.
 
 **Completed meanwhile.** Anybody may force the operation, or take it out, while it is being parked. They find it
 arriving, decide its outcome, and leave the rest to the parker, who finds the outcome when it takes the step to parked,
-under the same lock. The operation is in the timer by then, so whoever finds it *parked* finds it everywhere:
+inside the same gate. The operation is in the timer by then, so whoever finds it *parked* finds it everywhere:
 
     1. the parker adds the operation to the timer after the step to parked
     2. a checker completes the operation in between, and finds no timer entry to cancel
     3. the entry stays in the timer until its time is up
 
-**Shut down meanwhile.** ``shutdown`` sets ``_closed`` before it collects what is watched, a shard at a time, under the
-shard's lock. The parker watches before it takes the step to parked, under the lock of the operation's home, and looks
-at ``_closed`` then. Whoever comes to that lock first, either the operation is collected or its parker sees the flag and
-takes it out again.
+**Shut down meanwhile.** ``shutdown`` sets ``_closed`` before it collects what is watched, a key at a time. The parker
+watches before it takes the step to parked, and looks at ``_closed`` then. Making a key and listing the keys exclude one
+another, and so do putting an operation under a key and copying that key's operations: so either the operation is
+collected, or its parker sees the flag and takes it out again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ import time
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from inspect import iscoroutinefunction
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from purgatory._edition import CORE
@@ -64,6 +63,9 @@ __all__ = ["Parking"]
 #: Sorts of tuples that were warned of, and how many that may be.
 _said: set[tuple[str, ...]] = set()
 MOST_SAID: Final = 64
+
+#: Types that are sequences of keys, without a closer look.
+PLAIN: Final = frozenset({list, tuple})
 
 #: How many operations a check with a limit takes from a key at a time.
 STRETCH: Final = 16
@@ -153,7 +155,7 @@ class Parking:
             finally:
                 operation._busy = False
                 hold.append(None)
-            if operation._state != IMMEDIATE and self._observers.parked:
+            if self._observers.parked and operation._state != IMMEDIATE:
                 self._observers.tell_parked(operation)
             if operation._pending:
                 operation.maybe_try_complete()
@@ -165,37 +167,38 @@ class Parking:
 
     def _let_in(self, operation: DelayedOperation, home: WatcherList, keys: Sequence[Hashable]) -> bool:
         """From arriving to parked, or to an outcome. Whether a check here completed the operation."""
-        may_stay = is_parked = False
+        completed = may_stay = is_parked = False
         try:
             while True:  # twice: before it is watched, and after
                 operation._checks += 1
                 try:
-                    answer = operation.try_complete()
-                    completed = operation._state == IMMEDIATE if answer else False
-                    if answer and operation._state == ARRIVING:
-                        warn_still_open(operation)
+                    if operation.try_complete():
+                        if operation._state == IMMEDIATE:
+                            completed = True
+                        elif operation._state == ARRIVING:
+                            warn_still_open(operation)
                 except Exception as error:  # noqa: BLE001  # contained: the operation is parked
                     operation._contain("try_complete", error)
-                    completed = False
-                if operation._state != ARRIVING or may_stay:
+                if operation._state != ARRIVING:
+                    return completed
+                if may_stay:
                     break
                 may_stay = True
                 if self._capacity is not None and not find_place(self._capacity, operation):
-                    break
+                    return False
                 if self._keep_context:  # before anybody can find it
                     operation._context = copy_context()
                 home.watch(keys[0], operation)
                 if len(keys) > 1:
                     self._watch_others(operation, keys)
-            if operation._state == ARRIVING:
-                if self._timer is not None:
-                    self._timer.add(operation)
-                else:
-                    operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
-                is_parked = operation._settle_down(home)
-                if self._closed and operation.cancel():
-                    raise PurgatoryClosed(self._name)
-            return completed
+            if self._timer is not None:
+                self._timer.add(operation)
+            else:
+                operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+            is_parked = operation._settle_down(home)
+            if self._closed and operation.cancel():
+                raise PurgatoryClosed(self._name)
+            return False
         except TimerClosed:
             if not self._closed:
                 operation.cancel()
@@ -217,7 +220,7 @@ class Parking:
 
     def _watch_others(self, operation: Operation, keys: Sequence[Hashable]) -> None:
         """Watch under the keys that come after the first, until it is complete."""
-        for key in islice(keys, 1, None):
+        for key in keys[1:]:
             if operation._state != ARRIVING:
                 break
             self._shards.of(key).watch(key, operation)
@@ -247,7 +250,7 @@ class Parking:
         if watchers is None:
             return 0
         completed = 0
-        operations = watchers.operations()  # a copy: they come and go while hooks run
+        operations = [*watchers.keys()]  # operations(), without the call: a copy, as they come and go while hooks run
         try:
             for operation in operations:
                 if operation._state <= PARKED and operation.maybe_try_complete():
@@ -327,7 +330,10 @@ def each_once(watch_keys: Sequence[Hashable]) -> list[Hashable]:
         NoKeys: there are none.
         UnhashableKey: one has no hash.
     """
-    if isinstance(watch_keys, (str, bytes, bytearray)) or not isinstance(watch_keys, Sequence):
+    # Whether something is a sequence costs as much to ask as to tell three keys apart.
+    if type(watch_keys) not in PLAIN and (
+        isinstance(watch_keys, (str, bytes, bytearray)) or not isinstance(watch_keys, Sequence)
+    ):
         raise WatchKeysType(watch_keys)
     try:
         keys = list(dict.fromkeys(watch_keys))

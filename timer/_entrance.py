@@ -83,10 +83,11 @@ class Entrance:
             if not task._movable and task.is_pending:
                 raise TaskHeld(task)
             task._withdraw()
+            task._moved_ns = 0
         delay_ms = task._delay_ms
         deadline_ns = self._clock() + delay_ms * 1_000_000
         bucket = self._known[deadline_ns >> STRETCH & LAST_PLACE]
-        if not bucket.after_ns < deadline_ns <= bucket.until_ns or delay_ms <= 0 or self._max_pending is not None:
+        if not bucket.after_ns < deadline_ns <= bucket.until_ns or delay_ms <= 0:
             found = None
             if delay_ms > 0 and self._max_pending is None:
                 found = self._wheel.find((deadline_ns - self._origin_ns - 1) // self._tick_ns + 1)
@@ -95,7 +96,6 @@ class Entrance:
                 return
             self._remember(found, deadline_ns)
             bucket = found
-        task._moved_ns = 0
         task._deadline_ns = deadline_ns
         # Without the lock, in the order that TimingWheel's header gives under "One task, one bucket".
         task._bucket = bucket
@@ -123,6 +123,8 @@ class Entrance:
 
     def _remember(self, bucket: TimerTaskList, deadline_ns: int) -> None:
         """Look at this bucket first for deadlines like this one."""
+        if self._max_pending is not None:
+            return  # all that come to a timer with a limit are counted behind the lock
         tick_ns, place = self._tick_ns, deadline_ns >> STRETCH & LAST_PLACE
         bucket.after_ns = self._origin_ns + (bucket.first - 1) * tick_ns
         bucket.until_ns = self._origin_ns + (bucket.end - 1) * tick_ns

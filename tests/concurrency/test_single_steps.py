@@ -86,8 +86,16 @@ def look_and_take(hold):
     return found
 
 
-def held_by_two(take):
-    """How often a thread had the hold while another had it."""
+def append_cell(hold):
+    hold.append(None)
+
+
+def add_cell(gate):
+    gate += (None,)
+
+
+def held_by_two(take, give_back=append_cell):
+    """How often a thread had the hold while another had it, and how many cells there are too many or too few."""
     hold, inside, met = [None], [], []
 
     def run():
@@ -98,15 +106,16 @@ def held_by_two(take):
                     met.append(None)
                 yielding(None)
                 inside.pop()
-                hold.append(None)
+                give_back(hold)
 
     run_threads(*[run] * THREADS)
-    return len(met)
+    return len(met) + abs(len(hold) - 1)
 
 
-def test_one_thread_gets_the_cell_of_a_list():
-    """``del hold[0]`` and ``append``: an operation's own hold."""
-    assert 0 == held_by_two(take_cell)
+@pytest.mark.parametrize("give_back", [append_cell, add_cell])
+def test_one_thread_gets_the_cell_of_a_list(give_back):
+    """``del hold[0]`` and ``append``: an operation's own hold. ``del gate[0]`` and ``+=``: a shard's gate."""
+    assert 0 == held_by_two(take_cell, give_back)
 
 
 def test_a_look_and_then_a_clear_is_two_steps():

@@ -116,5 +116,6 @@ class Edition:
             lobby = getattr(module, "LOBBY", None)
             if lobby is not None:
                 lobby.lock = threads.RLock()
+                lobby.gate[:] = [None]
                 lobby.under_way.clear()
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer)

@@ -183,12 +183,12 @@ OURS = (
         "the operation is not checked again once it is watched",
         PARKING,
         """
-        if operation._state != ARRIVING or may_stay:
+        if may_stay:
             break
         may_stay = True
         """,
         """
-        if operation._state != ARRIVING or may_stay:
+        if may_stay:
             break
         may_stay = True
         if operation._checks:
@@ -213,22 +213,20 @@ OURS = (
     ),
     Mutant(
         "two-outcomes",
-        "the step from open to an outcome is looked at and taken without the lock",
+        "the step from open to an outcome is looked at and taken outside the gate",
         OPERATION,
         """
         state = self._state
         if state > PARKED:
             return False
-        moved = self._home is not home  # it was given a home just now, or refused
         """,
         """
         state = self._state
-        lock.release()
+        gate += A_CELL
         if self._state > PARKED:
-            lock.acquire()
+            wait_for(gate, 0)
             return False
-        lock.acquire()
-        moved = self._home is not home  # it was given a home just now, or refused
+        wait_for(gate, 0)
         """,
         "complete_vs_cancel",
         1,
@@ -373,7 +371,7 @@ OURS = (
     ),
     Mutant(
         "unlocked-arrival",
-        "the parker takes the step to parked without the lock, after a look at the state",
+        "the parker takes the step to parked outside the gate, after a look at the state",
         OPERATION,
         """
         if self._state != ARRIVING:
@@ -383,12 +381,12 @@ OURS = (
         return True
         """,
         """
-        lock.release()
+        gate += A_CELL
         if self._state != ARRIVING:
-            lock.acquire()
+            wait_for(gate, 0)
             return False
         self._state = PARKED
-        lock.acquire()
+        wait_for(gate, 0)
         home.parked += 1
         return True
         """,
@@ -418,13 +416,14 @@ OURS = (
         "who ends an operation leaves it under its keys",
         OPERATION,
         """
-            watchers.pop(self, None)
+            try:  # noqa: SIM105  # suppress() is Python, too
+                del watchers[self]
+            except KeyError:
+                pass
             if not watchers and not watchers.idle:
-                try:  # noqa: SIM105  # suppress() is Python, too
         """,
         """
             if not watchers and not watchers.idle:
-                try:  # noqa: SIM105  # suppress() is Python, too
         """,
         "check_vs_force",
         0,
@@ -439,11 +438,11 @@ OURS = (
         2,
     ),
     Mutant(
-        "refused-under-one-lock",
-        "an operation that is refused is taken back under its shard's lock alone",
+        "refused-through-one-gate",
+        "an operation that is refused is taken back through its shard's gate alone",
         OPERATION,
-        "with LOBBY.lock, self._home.lock:",
-        "with self._home.lock:",
+        "outer, inner = LOBBY.gate, self._home.gate",
+        "outer, inner = [None], self._home.gate",
         "refused_vs_force",
         2,
     ),

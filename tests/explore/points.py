@@ -36,7 +36,7 @@ FIXED = _words(
     "_delay_ms _dispatcher _errors _hold _idle_keys _inside _interval _known _levels _lock _max_pending _missed "
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _own_executor _own_timer _rest_s "
     "_retrier _row _shards _slots _tick_ns _timer _wheel _wheel_size __weakref__ append by_key capacity clock end "
-    "find first home idle_keys key known left level lock name nowhere observers retrier slots span taken timer "
+    "find first gate home idle_keys key known left level lock name nowhere observers retrier slots span taken timer "
     "under_way _put_back"
 )
 #: Fields of the scenarios' and the explorer's own tests.
@@ -53,6 +53,11 @@ _SWITCHES = FIELDS | OWN
 _SUBSCRIPTS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "CONTAINS_OP"})
 
 
+def _adds_a_cell(step: dis.Instruction, before: dis.Instruction | None) -> bool:
+    """Whether it is the ``+= A_CELL`` that opens a gate, or counts one who answers: a step on a shared list."""
+    return step.opname == "BINARY_OP" and before is not None and before.argval == "A_CELL"
+
+
 @cache
 def points_of(code: CodeType) -> dict[int, str]:
     """The offsets in ``code`` before which a switch may happen, and what each does."""
@@ -66,6 +71,8 @@ def points_of(code: CodeType) -> dict[int, str]:
             points[step.offset] = f"write {name}"
         elif operation in _SUBSCRIPTS:
             points[step.offset] = operation.split("_")[0].lower() + " item"
+        elif _adds_a_cell(step, before):
+            points[step.offset] = "add a cell"
         elif operation == "LOAD_GLOBAL" and name == "len":
             points[step.offset] = str(name)
         elif (
@@ -139,6 +146,8 @@ def touches_of(code: CodeType) -> dict[int, frozenset[tuple[str, int]]]:
             loaded.setdefault(place, []).append(name)
         elif operation in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
             found |= {(kind, WRITE) for kind in _KINDS}
+        elif _adds_a_cell(step, before):
+            found.add(("list", WRITE))
         elif operation in _WHOLE or (
             operation.startswith(_TRUTH) and before is not None and before.opname.startswith(("LOAD_", "COPY"))
         ):

@@ -150,9 +150,10 @@ def test_shutdown_in_a_hook_of_an_expiry(hook):
     assert eventually(lambda: other.is_completed)
 
 
-def test_operation_parked_during_the_shutdown_is_answered():
+@pytest.mark.parametrize("own", [True, False])
+def test_operation_parked_during_the_shutdown_is_answered(mock_timer, own):
     """An operation on its way in is either settled with the others, or refused: never left behind."""
-    purgatory = DelayedOperationPurgatory("test")
+    purgatory = DelayedOperationPurgatory("test", timer=None if own else mock_timer)
 
     def look(operation):
         if operation.checks == 1:
