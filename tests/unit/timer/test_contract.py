@@ -368,9 +368,9 @@ def test_task_that_ran_is_freed(bench, timer):
     bench.settle(timer)
     gone = weakref.ref(task)
     del task
-    gc.collect()
 
-    assert gone() is None
+    # Without a global lock, references that another thread gave up are settled by the owner's thread, in a moment.
+    assert eventually(lambda: (gc.collect(), gone())[1] is None)
 
 
 def test_task_moves_between_timers(bench, timer):
