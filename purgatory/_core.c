@@ -118,8 +118,8 @@ static struct {
     PyObject *outcomes;
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *contain_here,
-        *retry, *warn, *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *timer_closed,
-        *check_some, *checked_delay_ms, *checked_lock, *key_failed, *fail_pending;
+        *retry, *warn, *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook,
+        *timer_closed, *check_some, *checked_delay_ms, *checked_lock, *key_failed, *fail_pending;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
@@ -1081,6 +1081,9 @@ static int try_hold(Operation *op)
 /* Take the hold, however long that takes. 0, or -1 with an error. */
 static int wait_for_hold(Operation *op)
 {
+    /* Looked at first: who tries leaves word, and a holder who left word for himself would never be done. */
+    if (op->lock == NULL && flag_of(&op->held) && done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)))
+        return -1;
     int taken = try_hold(op);
     if (taken)
         return taken < 0 ? -1 : 0;
@@ -2569,7 +2572,7 @@ static PyMethodDef parking_methods[] = {
      "    NoKeys: there are no keys.\n"
      "    WatchKeysType: ``watch_keys`` is a ``str``, or no sequence.\n"
      "    UnhashableKey: a key has no hash.\n"
-     "    InvalidOperation: ``operation`` is no operation.\n"
+     "    InvalidOperation: ``operation`` is no operation; or a hook of its own asks for this.\n"
      "    AlreadyParked: the operation was given to a purgatory before.\n"
      "    PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be\n"
      "        parked again later.\n"
@@ -2633,6 +2636,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"wait_for", &core.wait_for},
                   {"find_place", &core.find_place},
                   {"put_off", &core.put_off},
+                  {"refuse_own_hook", &core.refuse_own_hook},
                   {"timer_closed", &core.timer_closed},
                   {"check_some", &core.check_some},
                   {"checked_delay_ms", &core.checked_delay_ms},

@@ -48,6 +48,7 @@ from purgatory._hold import wait_for
 from purgatory._log import log
 from purgatory._operation import LOBBY, DelayedOperation, warn_still_open
 from purgatory._outcome import ARRIVING, IMMEDIATE, PARKED
+from purgatory._slow import hooks_on_this_stack
 from timer import NS_PER_MS, TimerClosed
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Parking:
             NoKeys: there are no keys.
             WatchKeysType: ``watch_keys`` is a ``str``, or no sequence.
             UnhashableKey: a key has no hash.
-            InvalidOperation: ``operation`` is no operation.
+            InvalidOperation: ``operation`` is no operation; or a hook of its own asks for this.
             AlreadyParked: the operation was given to a purgatory before.
             PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be
                 parked again later.
@@ -143,6 +144,7 @@ class Parking:
         try:
             del hold[0]
         except IndexError:
+            refuse_own_hook(operation)
             wait_for(hold)
         is_in = False
         try:
@@ -359,6 +361,16 @@ def _warn_one_key(watch_keys: tuple[Hashable, ...]) -> None:
             keys=watch_keys,
             advice="a tuple is taken for a sequence of keys: write [key] for one, or a list of the keys to be sure",
         )
+
+
+def refuse_own_hook(operation: Operation) -> None:
+    """A parker who finds the hold taken waits for it: not if it is the thread that has it, which would wait for ever.
+
+    Raises:
+        InvalidOperation: a hook of the operation is what parks it.
+    """
+    if id(operation) in map(id, hooks_on_this_stack()):
+        raise InvalidOperation(operation, "a hook of its own asks for it, and would wait for itself")
 
 
 def find_place(capacity: Capacity, operation: Operation) -> bool:

@@ -106,6 +106,7 @@ if CORE is not None:
         wait_for=_wait_for,
         find_place=_parking.find_place,
         put_off=_put_off,
+        refuse_own_hook=_parking.refuse_own_hook,
         timer_closed=TimerClosed,
         check_some=_parking.check_some,
         checked_delay_ms=checked_delay_ms,

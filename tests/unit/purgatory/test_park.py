@@ -382,6 +382,27 @@ def test_what_is_no_operation_is_refused(purgatory, operation):
         purgatory.try_complete_else_watch(operation, ["k"])
 
 
+def test_operation_that_parks_itself_is_refused(purgatory):
+    """Looked at before it is parked, an operation can't be parked from within: its thread would wait for itself."""
+
+    refused = []
+
+    class Selfish(Waiting):
+        def try_complete(self):
+            with pytest.raises(InvalidOperation, match="a hook of its own asks for it") as caught:
+                purgatory.try_complete_else_watch(self, ["k"])
+            refused.append(caught.value.operation)
+            return False
+
+    operation = Selfish()
+    assert not in_thread(operation.maybe_try_complete)
+    assert [operation] == refused
+    assert 0 == purgatory.parked
+    operation.try_complete = lambda: False
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    assert 1 == purgatory.parked
+
+
 def test_operation_with_an_equality_of_its_own_is_refused(purgatory):
     """Operations are told apart by identity; one that a decorator gave an equality is refused with advice."""
 
