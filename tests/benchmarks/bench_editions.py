@@ -165,7 +165,7 @@ def cycles(*, rounds: int = 15, scale: float = 1.0) -> Table:
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach, native: 1.15x the floor, three keys 1.8x; Python: 4x, three keys 9x",
+        note="reach, native: 1.15x the floor, three keys 1.8x; Python: 4x, three keys 6x",
         slug="editions-cycle",
     )
 
