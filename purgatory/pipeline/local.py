@@ -7,9 +7,12 @@ one row each with its windows.
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
 import pyarrow as pa
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from purgatory.pipeline.walk import Parts
+
+
+_BatchT = TypeVar("_BatchT")
+_AnswerT = TypeVar("_AnswerT")
+
+_THREADS: Final = 4  # more wait for the interpreter
 
 
 def folders(given: Iterable[str]) -> list[str]:
@@ -77,7 +86,7 @@ class Local:
         damaged: list[str] = []
         found: dict[str, list[pa.Table]] = {part: [] for part in parts}
         batches = self._batches(columns, runs, damaged if allow_gaps else None)
-        for table in kernels.walk(batches, parts):
+        for table in kernels.walk(batches, parts, each=_side_by_side):
             found[table.column("part")[0].as_py()].append(table)
         keys = None
         if "keys" in parts:
@@ -104,6 +113,23 @@ class Local:
             )
             read.append(coverage.noted(rows, each.journal, runs))
         return chain.from_iterable(read)
+
+
+def _side_by_side(function: Callable[[_BatchT], _AnswerT], batches: Iterable[_BatchT]) -> Iterator[_AnswerT]:
+    """``map`` in a few threads, with as many batches on the way as are at work: sorting and adding up is done in C."""
+    threads = min(os.cpu_count() or 1, _THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        under_way: deque[Future[_AnswerT]] = deque()
+        try:
+            for batch in batches:
+                under_way.append(pool.submit(function, batch))
+                if len(under_way) > threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for each in under_way:
+                each.cancel()
 
 
 def _blobs(tables: Iterable[pa.Table]) -> list[bytes]:

@@ -103,7 +103,7 @@ def main(*, quick: bool = False) -> Iterator[Table]:
         ],
         rounds=7 if quick else 31,
         scale=scale,
-        note="at most 1.03 with the collector; histograms are observed for each operation, and cost what they cost beside any cycle",
+        note="at most 1.03 with the collector; histograms cost an operation the same beside any cycle",
     )
     yield compare(
         "one scrape",
