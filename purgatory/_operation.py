@@ -508,6 +508,7 @@ class Operation(TimerTaskEntry):
                             home.idle_keys.note(watchers)
                         except RecursionError:
                             pass  # it is noted when it falls idle the next time
+                    took = True  # it is: a statement at the end, see "Loops inside a try" in purgatory._parking
                 if home.capacity is not None:
                     taken = home.capacity.taken
                     try:

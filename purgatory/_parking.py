@@ -18,6 +18,9 @@ inside the same gate. The operation is in the timer by then, so whoever finds it
     2. a checker completes the operation in between, and finds no timer entry to cancel
     3. the entry stays in the timer until its time is up
 
+**Loops inside a try.** CPython 3.12 and newer forget the handlers around a jump back that follows a condition, and an
+interrupt may strike just there. So where a handler minds interrupts, the body of a loop ends with a plain statement.
+
 **Shut down meanwhile.** ``shutdown`` sets ``_closed`` before it collects what is watched, a key at a time. The parker
 watches before it takes the step to parked, and looks at ``_closed`` then. Making a key and listing the keys exclude one
 another, and so do putting an operation under a key and copying that key's operations: so either the operation is
@@ -255,8 +258,7 @@ class Parking:
         operations = [*watchers.keys()]  # operations(), without the call: a copy, as they come and go while hooks run
         try:
             for operation in operations:
-                if operation._state <= PARKED and operation.maybe_try_complete():
-                    completed += 1
+                completed += operation._state <= PARKED and operation.maybe_try_complete()
         except BaseException:
             _check_later(operations)
             raise
@@ -275,13 +277,14 @@ def check_some(watchers: Watchers | None, limit: int) -> int:
     while stretch:
         try:
             for operation in stretch:
-                if operation._state <= PARKED and operation.maybe_try_complete():
-                    completed += 1
-                    if completed == limit:
-                        return completed
+                if completed == limit:
+                    return completed
+                completed += operation._state <= PARKED and operation.maybe_try_complete()
         except BaseException:
             _check_later(stretch)
             raise
+        if completed == limit:
+            return completed
         stretch = _behind(watchers, seen, stretch)
     return completed
 

@@ -78,7 +78,9 @@ class Driver:
     def _run(self) -> None:
         while not self._is_over():
             try:
-                while not self._is_over():
+                while True:
+                    if self._is_over():
+                        break
                     self._heartbeat_ns = time.monotonic_ns()
                     self._timer.advance_until(self._is_stopped)
             except BaseException as error:  # noqa: BLE001  # whatever it is, expiry must go on

@@ -222,8 +222,7 @@ MUTANTS = (
         "no callback runs with a shard's lock held",
         PARKING,
         "            for operation in operations:\n"
-        "                if operation._state <= PARKED and operation.maybe_try_complete():\n"
-        "                    completed += 1\n"
+        "                completed += operation._state <= PARKED and operation.maybe_try_complete()\n"
         "        except",
         "            for operation in operations:\n"
         "                with operation._home.lock:\n"
@@ -321,7 +320,7 @@ MUTANTS = (
     Mutant(
         "a check with a limit completes no more",
         PARKING,
-        "                    if completed == limit:\n                        return completed\n",
+        "                if completed == limit:\n                    return completed\n",
         "",
         T_CHECK + "test_limited_check_completes_so_many_in_the_order_of_arrival",
     ),
