@@ -23,6 +23,11 @@ def yielding(value):
     return value
 
 
+def finds(hammer, *arguments):
+    """Whether a hammer finds anything, within so many blows: on a busy machine threads may come one after the other."""
+    return any(hammer(*arguments) for _ in range(50))
+
+
 # -- who takes something out is the only one
 
 
@@ -65,7 +70,7 @@ def test_one_thread_gets_what_is_taken_out_of_a_dict(take):
 
 def test_a_look_and_then_a_delete_is_two_steps():
     """The hammer finds it."""
-    assert 0 < taken_by_two(look_and_delete)
+    assert finds(taken_by_two, look_and_delete)
 
 
 # -- a hold has one holder
@@ -120,7 +125,7 @@ def test_one_thread_gets_the_cell_of_a_list(give_back):
 
 def test_a_look_and_then_a_clear_is_two_steps():
     """The hammer finds it."""
-    assert 0 < held_by_two(look_and_take)
+    assert finds(held_by_two, look_and_take)
 
 
 # -- a queue loses nothing, and keeps each thread's order
@@ -191,7 +196,7 @@ def test_a_deque_loses_nothing_and_gives_nothing_twice():
 
 def test_a_look_at_the_first_and_then_a_popleft_is_two_steps():
     """The hammer finds it."""
-    assert 0 < lost_or_doubled(read_and_drop_first)
+    assert finds(lost_or_doubled, read_and_drop_first)
 
 
 # -- a copy is of one moment
@@ -274,7 +279,7 @@ def test_a_list_of_a_plain_dict_is_of_one_moment():
 
 def test_a_walk_is_many_steps():
     """The hammer finds it."""
-    assert 0 < torn(walk, dict)
+    assert finds(torn, walk, dict)
 
 
 # -- who comes first is there for all
@@ -308,7 +313,7 @@ def test_one_value_comes_first():
 
 def test_a_look_and_then_a_set_is_two_steps():
     """The hammer finds it."""
-    assert 0 < firsts(look_and_set)
+    assert finds(firsts, look_and_set)
 
 
 # -- one of two sees the other
@@ -359,7 +364,7 @@ def test_who_comes_in_sees_the_flag_or_is_seen():
 
 def test_a_look_before_the_insertion_is_too_early():
     """The hammer finds it."""
-    assert 0 < left_behind(look_then_insert)
+    assert finds(left_behind, look_then_insert)
 
 
 # -- a list that is shortened and made longer
