@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import purgatory
 import timer
-from tests.benchmarks.bench_purgatory import DELAY_MS, floor, wait_for
+from tests.benchmarks.bench_purgatory import cycle, floor, rotation, wait_for
 from tests.benchmarks.bench_timer import CONSTANT_MS, OUTSTANDING, call_later
 from tests.benchmarks.harness import Case, Table, compare, say
 from tests.explore.edition import Edition
@@ -58,44 +58,12 @@ def _ready(core: Any) -> Any:
     return Ready
 
 
-@contextlib.contextmanager
-def _cycle(core: Any, keys: int) -> Iterator[Run]:
-    """Park under so many keys, then an event on the first."""
-    make = _ready(core)
-    names = [f"topic-{key}" for key in range(keys)]
-    with core.DelayedOperationPurgatory("bench") as purgatory:
-
-        def run(n: int) -> None:
-            park, check, first = purgatory.try_complete_else_watch, purgatory.check_and_complete, names[0]
-            for _ in range(n):
-                operation = make(DELAY_MS)
-                park(operation, names)
-                operation.ready = True
-                check(first)
-
-        yield run
-        assert purgatory.parked == 0
+def _cycle(core: Any, keys: int) -> AbstractContextManager[Run]:
+    return cycle(keys, make=_ready(core), kind=core.DelayedOperationPurgatory)
 
 
-@contextlib.contextmanager
-def _rotation(core: Any, number: int) -> Iterator[Run]:
-    """The cycle under one key after the other, of so many: each falls idle before it is wanted again."""
-    make = _ready(core)
-    keys = [[("topic", place)] for place in range(number)]
-    with core.DelayedOperationPurgatory("bench") as purgatory:
-        turn = itertools.cycle(keys)
-
-        def run(n: int) -> None:
-            park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
-            for key in itertools.islice(turn, n):
-                operation = make(DELAY_MS)
-                park(operation, key)
-                operation.ready = True
-                check(key[0])
-
-        run(number)
-        yield run
-        assert purgatory.parked == 0
+def _rotation(core: Any, number: int) -> AbstractContextManager[Run]:
+    return rotation(number, make=_ready(core), kind=core.DelayedOperationPurgatory)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedFuture, DelayedOperation, DelayedOperationPurgatory, ThresholdPurgatory
 from tests.benchmarks.harness import Case, Table, compare, say
@@ -109,9 +109,11 @@ class FloorReady(FloorOperation):
 
 
 @contextlib.contextmanager
-def cycle(keys: int = 1, *, make: Callable[[int], Ready] = Ready) -> Iterator[Run]:
+def cycle(
+    keys: int = 1, *, make: Callable[[int], Any] = Ready, kind: Callable[[str], Any] = DelayedOperationPurgatory
+) -> Iterator[Run]:
     """Ours: park under so many keys, then an event on the first."""
-    with DelayedOperationPurgatory("bench") as purgatory:
+    with kind("bench") as purgatory:
 
         def run(n: int) -> None:
             park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
@@ -384,17 +386,19 @@ def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15,
 
 
 @contextlib.contextmanager
-def rotation(number: int) -> Iterator[Run]:
+def rotation(
+    number: int, *, make: Callable[[int], Any] = Ready, kind: Callable[[str], Any] = DelayedOperationPurgatory
+) -> Iterator[Run]:
     """The cycle under one key after the other, of so many: each falls idle before it is wanted again."""
     keys = [[("topic", place)] for place in range(number)]
-    with DelayedOperationPurgatory("bench") as purgatory:
+    with kind("bench") as purgatory:
         turn = itertools.cycle(keys)
 
         def run(n: int) -> None:
             park, check = purgatory.try_complete_else_watch, purgatory.check_and_complete
             for _ in range(n):
                 key = next(turn)
-                operation = Ready(DELAY_MS)
+                operation = make(DELAY_MS)
                 park(operation, key)
                 operation.ready = True
                 check(key[0])
