@@ -12,9 +12,9 @@ parker of an operation, its checkers, those who force and cancel it, and the tim
     left to its deadline             1 to 40 ms for one in eight, a day for the others
 
 A round is some ten thousand operations a thread. At its end each thread makes its own ready and checks their keys,
-once, beside the others that do the same. When all have done so nobody checks any more, and within seconds each operation must
-have an outcome: one without lost an event. Then every operation is asked how often its hooks ran, what it says its
-outcome was, and the purgatory what it counted:
+once, beside the others that do the same. When all have done so nobody checks any more, and within seconds each
+operation must have an outcome: one without lost an event. Then every operation is asked how often its hooks ran, what
+it says its outcome was, and the purgatory what it counted:
 
     lost       no outcome, or one that wants an answer and has none
     doubled    answered twice, or answered and taken out
