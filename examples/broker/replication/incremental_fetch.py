@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["IncrementalFetch"]
 
 _LAST_EPOCH = 0x7FFFFFFF
+_NOTHING = (-1, -1, -1)
 
 
 class IncrementalFetch:
@@ -69,4 +70,5 @@ class IncrementalFetch:
 
     def name_again(self, key: Key) -> None:
         """Have the next request name a partition, whether or not it changed."""
-        self._named.pop(key, None)
+        if key in self._named:  # and it stays there: should it be followed no more by then, it is to be forgotten
+            self._named[key] = _NOTHING

@@ -1,0 +1,55 @@
+"""A follower's side of a fetch session: what it names, and what it takes back."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from examples.broker.protocol.messages.records import FetchRequest, FetchResponse
+from examples.broker.replication.incremental_fetch import IncrementalFetch
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+def replica(end=0):
+    return SimpleNamespace(leader_epoch=0, log=SimpleNamespace(next_offset=end, start_offset=0))
+
+
+@pytest.fixture
+def asked():
+    """Ask for partitions in a session that goes on; give what is named and what is forgotten."""
+    fetch = IncrementalFetch(1_000)
+
+    def ask(partitions):
+        request = FetchRequest(replica_id=2, max_wait_ms=0, min_bytes=1)
+        fetch.ask(request, partitions)
+        fetch.answered(FetchResponse(session_id=7))
+        named = [(topic.name, part.index) for topic in request.topics for part in topic.partitions]
+        return named, [(topic.name, index) for topic in request.forgotten_topics for index in topic.partitions]
+
+    ask.name_again = fetch.name_again
+    return ask
+
+
+def test_only_what_changed_is_named(asked):
+    """The first request names all, the next one what moved, and what is followed no more is taken back."""
+    assert ([T0, T1], []) == asked({T0: replica(), T1: replica()})
+    assert ([T1], []) == asked({T0: replica(), T1: replica(5)})
+    assert ([], [T0]) == asked({T1: replica(5)})
+    assert ([], []) == asked({T1: replica(5)})
+
+
+def test_what_was_refused_is_named_again(asked):
+    """A partition that came with an error is named by the next request, changed or not."""
+    asked({T0: replica(), T1: replica()})
+    asked.name_again(T0)
+    assert ([T0], []) == asked({T0: replica(), T1: replica()})
+
+
+def test_what_was_refused_is_taken_back_all_the_same(asked):
+    """A partition that came with an error, and is followed no more by then, is taken back.
+
+    Else the leader would answer each request at once, with the same error for ever: leader and follower at full speed.
+    """
+    asked({T0: replica(), T1: replica()})
+    asked.name_again(T0)
+    assert ([], [T0]) == asked({T1: replica()})
