@@ -1,12 +1,16 @@
 """What the tests of a cluster have in common: topics that every node knows, load that is noted, and reading it back."""
 
 import collections
+import contextlib
 import threading
 import time
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from examples.broker.controller import layout
+from examples.broker.coordination import Create, NoNode
 
 
 def admin_of(cluster):
@@ -25,10 +29,21 @@ def create(cluster, topic, partitions=1, replicas=3, **config):
             time.sleep(0.02)
 
 
-class Load:
-    """An idempotent producer that sends all the time, and what became of each record."""
+def move(tree, wanted):
+    """Ask for other replicas of partitions, or another order, as `kafka-reassign-partitions --zookeeper` did."""
+    tree.multi([Create(layout.REASSIGNMENTS, layout.write_reassignments(wanted))])
 
-    def __init__(self, cluster, topic, partitions=1, per_second=300):
+
+def is_moving(tree):
+    with contextlib.suppress(NoNode):
+        return bool(tree.get(layout.REASSIGNMENTS))
+    return False
+
+
+class Load:
+    """A producer that sends all the time, idempotent unless told otherwise, and what became of each record."""
+
+    def __init__(self, cluster, topic, partitions=1, per_second=300, **settings):
         self.topic, self.partitions, self.pause = topic, partitions, 1 / per_second
         self.acknowledged = collections.defaultdict(list)
         self.failed = []
@@ -45,6 +60,7 @@ class Load:
                 "topic.metadata.refresh.fast.interval.ms": 50,
                 "message.timeout.ms": 90_000,
                 "log_level": 0,
+                **{name.replace("_", "."): value for name, value in settings.items()},
             }
         )
         self._thread = threading.Thread(target=self._run)

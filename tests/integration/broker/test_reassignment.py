@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from examples.broker.controller import layout
-from examples.broker.coordination import Create, EmbeddedStore, NodeExists, NoNode
-from tests.integration.broker.load import Load, admin_of, all_kept_once
+from examples.broker.coordination import EmbeddedStore, NodeExists
+from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move
 
 pytestmark = pytest.mark.slow
 
@@ -36,16 +36,8 @@ def create_on(cluster, topic, assignment):
     admin.create_topics([new], operation_timeout=20)[topic].result(30)
 
 
-def move(tree, topic, assignment):
-    """Ask as `kafka-reassign-partitions --zookeeper` did."""
-    wanted = {(topic, index): tuple(nodes) for index, nodes in enumerate(assignment)}
-    tree.multi([Create(layout.REASSIGNMENTS, layout.write_reassignments(wanted))])
-
-
-def is_moving(tree):
-    with contextlib.suppress(NoNode):
-        return bool(tree.get(layout.REASSIGNMENTS))
-    return False
+def all_of(topic, assignment):
+    return {(topic, index): tuple(nodes) for index, nodes in enumerate(assignment)}
 
 
 def stand(cluster, topic):
@@ -82,7 +74,7 @@ def test_partitions_move_under_load(cluster, tree, topic, eventually):
     with Load(cluster, topic, 3) as load:
         time.sleep(1)
         topic_id = layout.topic_id_of(tree.get(layout.topic_path(topic)).data)
-        move(tree, topic, AFTER)
+        move(tree, all_of(topic, AFTER))
         eventually(lambda: not is_moving(tree) and stand(cluster, topic) == moved(AFTER))
         assert topic_id == layout.topic_id_of(tree.get(layout.topic_path(topic)).data) != ""
         so_far = sum(map(len, load.acknowledged.values()))
@@ -105,7 +97,7 @@ def test_move_outlives_its_controller(cluster, tree, topic, eventually):
         controller = cluster.nodes[layout.controller_of(tree.get(layout.CONTROLLER).data)]
         assert controller is cluster.nodes[1]
         cluster.nodes[4].pause()
-        move(tree, topic, AFTER)
+        move(tree, all_of(topic, AFTER))
         # The first step stands in the tree: the new node has joined the replicas.
         eventually(lambda: b"4" in tree.get(layout.topic_path(topic)).data)
         controller.kill()
@@ -124,7 +116,7 @@ def test_impossible_move_is_dropped(cluster, tree, topic, eventually, nodes):
     """A move to a node that isn't there, twice to the same or to nowhere is dropped, and the partition stays."""
     create_on(cluster, topic, BEFORE[:1])
     with contextlib.suppress(NodeExists):
-        move(tree, topic, [nodes])
+        move(tree, all_of(topic, [nodes]))
     eventually(lambda: not is_moving(tree))
     time.sleep(0.5)
     assert [(BEFORE[0], True, True)] == stand(cluster, topic)
@@ -143,7 +135,7 @@ def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually
     cluster.nodes[number].kill()
     others = [node for node in BEFORE[0] if node != number]
     eventually(lambda: sorted(cluster.isr_of(topic)) == others)
-    move(tree, topic, [others])
+    move(tree, all_of(topic, [others]))
     eventually(lambda: not is_moving(tree))
     admin = admin_of(cluster)
     admin.delete_topics([topic], operation_timeout=20)[topic].result(30)

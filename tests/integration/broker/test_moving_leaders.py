@@ -1,0 +1,88 @@
+"""Leadership that goes to and fro while writes are parked, with producers that nobody here wrote."""
+
+import collections
+import time
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from examples.broker.controller import layout
+from examples.broker.coordination import EmbeddedStore
+from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move, read_all
+
+pytestmark = pytest.mark.slow
+
+MOVES = 20
+
+
+@pytest.fixture
+def cluster(start_cluster):
+    """Nodes that may be silent for long, and leaders that are preferred lead at once."""
+    return start_cluster(3, "--session-ms", "20000", "--lag-ms", "30000", "--leader-rebalance-ms", "100")
+
+
+@pytest.fixture
+def tree(cluster):
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
+    store.start()
+    yield store
+    store.close()
+
+
+def contents(cluster, topic):
+    """What the nodes have of a partition, each different content once."""
+    folders = [cluster.folder / f"node-{node}" / f"{topic}-0" for node in cluster.nodes]
+    return {b"".join(path.read_bytes() for path in sorted(folder.glob("*.log"))) for folder in folders}
+
+
+def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
+    """What an idempotent producer has parked is there once, in order, however often the leader changes meanwhile.
+
+    Each write was appended when its leader went, and is answered NOT_LEADER_OR_FOLLOWER; the producer sends it to the
+    new leader, which has it already and recognises it. So the leaders that come and go must all know their producers.
+
+    The other topic shows that this was put to the test: nothing tells a leader that a batch without a number is one
+    it has, and librdkafka sends it again whatever `retries` says.
+    """
+    plain = f"{topic}-plain"
+    silent = next(node for node in (3, 2) if node != layout.controller_of(tree.get(layout.CONTROLLER).data))
+    one, other = (node for node in cluster.nodes if node != silent)
+    admin = admin_of(cluster)  # kept: the request goes with it
+    new = [NewTopic(name, 1, replica_assignment=[[one, other, silent]]) for name in (topic, plain)]
+    for made in admin.create_topics(new, operation_timeout=20).values():
+        made.result(30)
+
+    with (
+        Load(cluster, topic) as numbered,
+        Load(cluster, plain, enable_idempotence=False, acks="all", retries=0) as unnumbered,
+    ):
+
+        def acknowledged():
+            return [len(load.acknowledged[0]) for load in (numbered, unnumbered)]
+
+        def grown(before):
+            return all(now > then for now, then in zip(acknowledged(), before, strict=True))
+
+        def stands_still():
+            before = acknowledged()
+            time.sleep(0.2)
+            return before == acknowledged()
+
+        for number in range(MOVES):
+            before = acknowledged()
+            eventually(lambda before=before: grown(before))
+            cluster.nodes[silent].pause()  # but in sync: all that is written from now on waits for it
+            eventually(stands_still)
+            leader, follower = (one, other) if number % 2 else (other, one)
+            move(tree, {(name, 0): (leader, follower, silent) for name in (topic, plain)})
+            for name in (topic, plain):
+                cluster.leader_of(name, other_than=cluster.nodes[follower])
+            cluster.nodes[silent].resume()
+            eventually(lambda: not is_moving(tree))
+
+    all_kept_once(cluster, topic, numbered)
+    there = collections.Counter(read_all(cluster, plain))
+    assert set(unnumbered.acknowledged[0]) == set(there)
+    assert MOVES <= sum(count > 1 for count in there.values())
+    for name in (topic, plain):
+        eventually(lambda name=name: 1 == len(contents(cluster, name)))
