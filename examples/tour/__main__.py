@@ -69,9 +69,10 @@ def _tour(cluster: Cluster, folder: Path, settings: Settings, options: argparse.
     with Load(cluster.bootstrap, settings, ledger):
         outage = watch(cluster, topic, settings, ledger, screen.say)
     balance = ledger.balance(read_all(cluster.bootstrap, settings.partitions))
-    screen.clients(ledger, outage)
-    screen.purgatories(cluster.urls["console"])
-    print(f"\n{screen.verdict(balance)}", flush=True)
+    screen.clients(ledger, outage, settings.timeout_ms)
+    purgatories = cluster.purgatories()
+    screen.purgatories(purgatories)
+    print(f"\n{screen.verdict(balance, purgatories['produce']['totals']['expired'])}", flush=True)
     page = None if options.no_report else _make_page(cluster.journal / "node-1", folder)
 
     print("\nServed while it ran:" if not options.keep else "\nServed until Ctrl-C:")
@@ -118,9 +119,10 @@ def main(arguments: list[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, _interrupt)  # ended like Ctrl-C, so that everything started is ended too
     print(
-        f"{_REPLICAS} replicas, {settings.partitions} partitions, {settings.rate:g} records a second with acks=all, "
-        f"{settings.consumers} consumers; a write waits {settings.timeout_ms} ms for its replicas, "
-        f"and a node that is silent for {settings.session_ms} ms is given up\n",
+        f"{_REPLICAS} replicas, {settings.partitions} partitions; {settings.producers} idempotent producers, "
+        f"{settings.rate:g} records a second with acks=all; {settings.consumers} consumers.\n"
+        f"A write waits {settings.timeout_ms} ms for its replicas, "
+        f"and a node that is silent for {settings.session_ms} ms is given up.\n",
         flush=True,
     )
     try:

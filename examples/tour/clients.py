@@ -1,7 +1,12 @@
-"""The load: a producer that wants all replicas to have its records, and a group of consumers that long-poll.
+"""The load: producers that want all replicas to have their records, and a group of consumers that long-poll.
 
-The client is confluent-kafka, which knows nothing of us. It does not retry, so that what the broker answers is
-what is counted. A record's value is its number and when it was sent.
+The client is confluent-kafka, which knows nothing of us. A record's value is its number and when it was sent.
+
+The producers are idempotent: they number what they send, and when a write was answered "timed out" or "not leader", or
+not at all, they send it again until it is acknowledged. All three happen when a leader dies, and in all three the
+record may be in the log already; by the number a leader knows. A producer that isn't idempotent would have to choose
+between losing records and having them twice, and librdkafka chooses for it: it sends again what a leader that goes had
+appended and not yet acknowledged, even with `retries=0`, for it takes "not leader" to say that nothing was appended.
 """
 
 from __future__ import annotations
@@ -79,7 +84,7 @@ class Load:
         self._ledger = ledger
         self._rate = settings.rate if rate is None else rate
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._produce, name="tour-producer")]
+        self._threads = [threading.Thread(target=self._produce, name="tour-producers")]
         self._threads += [
             threading.Thread(target=self._consume, name=f"tour-consumer-{number}")
             for number in range(1, settings.consumers + 1)
@@ -99,16 +104,19 @@ class Load:
 
     def _produce(self) -> None:
         ledger, settings = self._ledger, self._settings
-        producer = Producer(
-            _client(
-                self._bootstrap,
-                acks="all",
-                retries=0,
-                linger_ms=10,
-                request_timeout_ms=settings.timeout_ms,
-                message_timeout_ms=int(_PATIENCE_S * 1e3),
+        producers = [
+            Producer(
+                _client(
+                    self._bootstrap,
+                    acks="all",
+                    enable_idempotence=True,
+                    linger_ms=10,
+                    request_timeout_ms=settings.timeout_ms,
+                    message_timeout_ms=int(_PATIENCE_S * 1e3),
+                )
             )
-        )
+            for _ in range(settings.producers)
+        ]
         began = ledger.now_s()
         sent = 0
         while not self._stopping.is_set():
@@ -119,11 +127,14 @@ class Load:
                 def done(error: KafkaError | None, _: object, number: int = number, sent_s: float = sent_s) -> None:
                     ledger.answered(number, sent_s, ACKNOWLEDGED if error is None else error.name())
 
+                producer = producers[number % len(producers)]
                 producer.produce(TOPIC, b"%d %.6f" % (number, sent_s), key=b"%d" % number, on_delivery=done)
                 ledger.sent += 1
                 sent += 1
-            producer.poll(0.005)
-        producer.flush(_PATIENCE_S)
+            for producer in producers:
+                producer.poll(0.005 / len(producers))
+        for producer in producers:
+            producer.flush(_PATIENCE_S)
 
     def _consume(self) -> None:
         consumer = Consumer(

@@ -7,13 +7,15 @@ the clients have ended. If we are killed, the nodes find their standard input cl
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import select
 import socket
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +100,15 @@ class Cluster:
         for node, process in self._nodes.items():
             if process.poll() is not None and node not in self._killed:
                 raise ClusterError(f"node {node} ended with {process.returncode}; its log is {self._log(node)}")
+
+    def purgatories(self) -> dict[str, dict[str, Any]]:
+        """What the purgatories of node 1 did so far, by name, as its console tells scripts.
+
+        Raises:
+            OSError: nobody answers.
+        """
+        with urllib.request.urlopen(f"{self.urls['console']}api/state", timeout=30) as response:  # noqa: S310 - ours
+            return {each["id"]: each for each in json.load(response)["purgatories"]}
 
     def kill(self, node: int) -> None:
         """Have a node die at once (SIGKILL). It is dead when this returns."""

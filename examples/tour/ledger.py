@@ -13,10 +13,9 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["ACKNOWLEDGED", "TIMED_OUT", "Balance", "Ledger", "percentile"]
+__all__ = ["ACKNOWLEDGED", "Balance", "Ledger", "percentile"]
 
 ACKNOWLEDGED = "acknowledged"
-TIMED_OUT = "REQUEST_TIMED_OUT"
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -43,18 +42,20 @@ class Balance:
     Attributes:
         acknowledged: records that the broker said it has.
         missing: those of them that aren't in the log. There are none.
-        doubled: those of them that are there more than once. There are none.
-        refused_but_there: records answered "timed out" or refused after the append, which the log holds all the same.
+        doubled: records that are there more than once, acknowledged or not. There are none.
+        given_up: records that a producer gave up, having been told nothing for sure. As a rule there are none.
+        given_up_but_there: those of them that the log holds all the same.
     """
 
     acknowledged: int
     missing: int
     doubled: int
-    refused_but_there: int
+    given_up: int
+    given_up_but_there: int
 
     @property
     def holds(self) -> bool:
-        """Whether every acknowledged record is there, once."""
+        """Whether every acknowledged record is there, and none more than once."""
         return self.acknowledged > 0 and not self.missing and not self.doubled
 
 
@@ -104,10 +105,11 @@ class Ledger:
         there = Counter(log)
         answers = self.answers()
         acknowledged = [answer.number for answer in answers if answer.verdict == ACKNOWLEDGED]
-        refused = [answer.number for answer in answers if answer.verdict != ACKNOWLEDGED]
+        given_up = [answer.number for answer in answers if answer.verdict != ACKNOWLEDGED]
         return Balance(
             acknowledged=len(acknowledged),
             missing=sum(there[number] == 0 for number in acknowledged),
-            doubled=sum(there[number] > 1 for number in acknowledged),
-            refused_but_there=sum(there[number] > 0 for number in refused),
+            doubled=sum(count > 1 for count in there.values()),
+            given_up=len(given_up),
+            given_up_but_there=sum(there[number] > 0 for number in given_up),
         )

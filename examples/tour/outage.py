@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from examples.tour.ledger import ACKNOWLEDGED, TIMED_OUT
+from examples.tour.ledger import ACKNOWLEDGED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from examples.tour.clients import Topic
     from examples.tour.cluster import Cluster
@@ -48,12 +48,15 @@ class Outage:
             return f"node {VICTIM} is started again, and catches up"
         return None
 
-    def notice(self, in_sync: set[int] | None, leaders: list[int] | None) -> list[str]:
+    def notice(self, in_sync: set[int] | None, leaders: list[int] | None, timed_out: int) -> list[str]:
         """What is new, in words."""
         news = self._leadership(leaders)
-        if not self._timed_out and self._ledger.verdicts[TIMED_OUT]:
+        if timed_out and not self._timed_out:
             self._timed_out = True
-            news.append(f"the first write is answered {TIMED_OUT}")
+            news.append(
+                f"the first writes have waited {self._settings.timeout_ms} ms at node 1: "
+                "answered REQUEST_TIMED_OUT, and sent again"
+            )
         if in_sync is not None and self._in_sync is not None and in_sync != self._in_sync:
             gone, back = self._in_sync - in_sync, in_sync - self._in_sync
             if gone:
@@ -99,20 +102,21 @@ def watch(
     ):
         cluster.check()
         done = outage.act(passed)
-        in_sync = topic.in_sync()
-        for news in [*([done] if done else []), *outage.notice(in_sync, topic.leaders())]:
+        in_sync, writes = topic.in_sync(), cluster.purgatories()["produce"]
+        for news in [*([done] if done else []), *outage.notice(in_sync, topic.leaders(), writes["totals"]["expired"])]:
             say(passed, f"  * {news}")
         if passed >= next_line:
             next_line = passed + 1
-            say(passed, _figures(ledger, in_sync))
+            say(passed, _figures(ledger, writes, in_sync))
         time.sleep(0.1)
     return outage
 
 
-def _figures(ledger: Ledger, in_sync: set[int] | None) -> str:
-    others = sum(ledger.verdicts.values()) - ledger.verdicts[ACKNOWLEDGED] - ledger.verdicts[TIMED_OUT]
+def _figures(ledger: Ledger, writes: Mapping[str, Any], in_sync: set[int] | None) -> str:
+    given_up = sum(ledger.verdicts.values()) - ledger.verdicts[ACKNOWLEDGED]
     return (
-        f"sent {ledger.sent:>6,}   acknowledged {ledger.verdicts[ACKNOWLEDGED]:>6,}   "
-        f"timed out {ledger.verdicts[TIMED_OUT]:>5,}   {f'refused {others:,}   ' if others else ''}"
-        f"received {ledger.received:>6,}   in sync {' '.join(map(str, sorted(in_sync or ()))) or '?'}"
+        f"sent {ledger.sent:>5,}   acknowledged {ledger.verdicts[ACKNOWLEDGED]:>5,}   "
+        f"{f'given up {given_up:,}   ' if given_up else ''}received {ledger.received:>5,}   "
+        f"node 1: {writes['parked']:>2} writes parked, {writes['totals']['expired']:>2} timed out   "
+        f"in sync {' '.join(map(str, sorted(in_sync or ()))) or '?'}"
     )

@@ -31,6 +31,8 @@ class Settings:
     session_ms: int = attrs.field(default=2_500, validator=_positive)
     """A node that is silent for longer is dead to the others."""
     partitions: int = attrs.field(default=6, validator=_positive)
+    producers: int = attrs.field(default=4, validator=_positive)
+    """An idempotent producer has five requests to a node under way at most."""
     consumers: int = attrs.field(default=3, validator=_positive)
 
     @stop_at.default

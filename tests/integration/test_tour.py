@@ -86,6 +86,7 @@ def test_the_tour_tells_its_story(tour, tmp_path):
     assert 0 == process.returncode, shown
     for word in (
         "node 3 is killed",
+        "answered REQUEST_TIMED_OUT, and sent again",
         "what node 3 led is led by others now",
         "node 3 is no longer in sync",
         "node 3 is in sync again",
@@ -139,14 +140,19 @@ def test_interrupted_it_leaves_nothing_running(tour, tmp_path, number):
 
 
 def test_a_lost_record_is_noticed():
-    """A record that was acknowledged and isn't in the log, or is there twice, breaks the balance."""
+    """An acknowledged record that isn't in the log breaks the balance, and so does any that is there twice."""
     ledger = Ledger()
-    for number, verdict in enumerate([ACKNOWLEDGED, ACKNOWLEDGED, "REQUEST_TIMED_OUT"]):
+    for number, verdict in enumerate([ACKNOWLEDGED, ACKNOWLEDGED, "_MSG_TIMED_OUT"]):
         ledger.answered(number, 0.0, verdict)
 
-    assert (True, 1) == (ledger.balance([0, 1, 2]).holds, ledger.balance([0, 1, 2]).refused_but_there)
+    assert (True, 1, 1) == (
+        ledger.balance([0, 1, 2]).holds,
+        ledger.balance([0, 1, 2]).given_up,
+        ledger.balance([0, 1, 2]).given_up_but_there,
+    )
     assert (False, 1) == (ledger.balance([0, 2]).holds, ledger.balance([0, 2]).missing)
     assert (False, 1) == (ledger.balance([0, 1, 1]).holds, ledger.balance([0, 1, 1]).doubled)
+    assert (False, 1) == (ledger.balance([0, 1, 2, 2]).holds, ledger.balance([0, 1, 2, 2]).doubled)
     assert not Ledger().balance([]).holds
 
 
