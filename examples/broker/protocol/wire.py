@@ -102,26 +102,28 @@ def array(first: int = 0, last: int = _LATEST) -> Any:
     return attrs.field(factory=list, metadata={"versions": range(first, last + 1)})
 
 
-def decode(message: type[M], version: int, data: bytes, start: int = 0) -> M:
-    """Read one message that fills `data` from `start` to its end.
+def decode(message: type[M], version: int, data: bytes, start: int = 0, end: int | None = None) -> M:
+    """Read one message that fills `data` from `start` to `end`, else to where the data ends.
 
     Raises:
         MalformedRequest: if the bytes are no such message.
     """
-    value, end = decode_prefix(message, version, data, start)
-    if end != len(data):
-        raise MalformedRequest(f"{message.__name__} v{version}: {len(data) - end} bytes too many")
+    end = len(data) if end is None else end
+    value, position = decode_prefix(message, version, data, start, end)
+    if position != end:
+        wrong = f"{end - position} bytes too many" if position < end else f"{position - end} bytes are missing"
+        raise MalformedRequest(f"{message.__name__} v{version}: {wrong}")
     return value
 
 
-def decode_prefix(message: type[M], version: int, data: bytes, start: int = 0) -> tuple[M, int]:
-    """Read one message at the start of `data`; give it and where it ends.
+def decode_prefix(message: type[M], version: int, data: bytes, start: int, end: int) -> tuple[M, int]:
+    """Read one message that starts at `start`; give it and where it ends, which may lie past `end` if it is broken.
 
     Raises:
         MalformedRequest: if the bytes are no such message.
     """
     try:
-        return _decoder(message, version)(data, start, len(data))  # type: ignore[arg-type]  # classes hash
+        return _decoder(message, version)(data, start, end)  # type: ignore[arg-type]  # classes hash
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{message.__name__} v{version}: {error}") from error
 

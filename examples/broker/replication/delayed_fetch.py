@@ -6,8 +6,9 @@
   an older segment, where no more will come; or one has an error
 - **at expiry**: answers with what there is, without error
 
-`try_complete` only measures; the bytes are read once, in `on_complete`. In a session it measures the partitions
-where something happened, not all (see `fetch_sessions`).
+`is_worth_while` only measures; the bytes are read once, in `on_complete`. In a session it measures the partitions
+where something happened, not all (see `fetch_sessions`). A fetch that it finds worth while when it comes is answered
+without ever being an operation, as are most of a reader that lags behind.
 """
 
 from __future__ import annotations
@@ -23,7 +24,31 @@ if TYPE_CHECKING:
     from examples.broker.replication.fetch_sessions import FetchSession
     from examples.broker.replication.partition import Key, Partition
 
-__all__ = ["DelayedFetch"]
+__all__ = ["DelayedFetch", "is_worth_while"]
+
+
+def is_worth_while(session: FetchSession, leader: Callable[[Key], Partition], min_bytes: int) -> bool:
+    """Whether there is enough to read, or something that can't wait; `leader` gives a partition, or raises why not."""
+    gathered = 0
+    by_follower = session.by_follower
+    for key in session.due:
+        want = session.wanted[key]
+        try:
+            partition = leader(key)
+        except BrokerError:
+            return True
+        log = partition.log
+        end = partition.readable_end(by_follower=by_follower)
+        if want.offset == end:
+            continue
+        if not log.start_offset <= want.offset <= log.next_offset:
+            return True
+        if want.offset < end:
+            # Hardly anybody asks for more than one byte: then that there is something is enough to know.
+            if min_bytes <= 1 or log.is_in_older_segment(want.offset):
+                return True
+            gathered += min(log.distance(want.offset, end), want.max_bytes)
+    return gathered >= min_bytes
 
 
 class DelayedFetch(DelayedOperation):
@@ -55,24 +80,7 @@ class DelayedFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         """Complete if enough has gathered."""
-        gathered = 0
-        for key in self._session.due:
-            want = self._session.wanted[key]
-            try:
-                partition = self._leader(key)
-            except BrokerError:
-                return self.force_complete()
-            log = partition.log
-            end = partition.readable_end(by_follower=self._session.by_follower)
-            if want.offset == end:
-                continue
-            if not log.start_offset <= want.offset <= log.next_offset:
-                return self.force_complete()
-            if want.offset < end:
-                if log.is_in_older_segment(want.offset):
-                    return self.force_complete()
-                gathered += min(log.distance(want.offset, end), want.max_bytes)
-        return gathered >= self._min_bytes and self.force_complete()
+        return is_worth_while(self._session, self._leader, self._min_bytes) and self.force_complete()
 
     def on_complete(self) -> None:
         """Read and answer."""

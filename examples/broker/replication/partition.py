@@ -134,9 +134,8 @@ class Partition:
             raise BrokerError(ErrorCode.INVALID_RECORD, "one batch for each partition, and nothing behind it")
         if batch.size > self.max_batch_bytes:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE)
-        end = self.log.next_offset
         for follower in self._followers.values():
-            follower.caught_up_at = follower.last_caught_up(end)
+            follower.caught_up_at = follower.last_caught_up(self.log.next_offset)
         first = self.log.append(data, batch, self.leader_epoch)
         self.advance_high_watermark()
         return first, first + batch.last_offset_delta + 1

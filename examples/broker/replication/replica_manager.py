@@ -18,7 +18,7 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.cluster import LEADER, Cluster
 from examples.broker.replication.delayed_delete_records import DelayedDeleteRecords, Deletion
-from examples.broker.replication.delayed_fetch import DelayedFetch
+from examples.broker.replication.delayed_fetch import DelayedFetch, is_worth_while
 from examples.broker.replication.delayed_produce import DelayedProduce, Produced
 from examples.broker.replication.fetch_sessions import FetchSession, FetchSessions, Found, Wanted
 from examples.broker.replication.leadership import NO_LEADER, Leadership
@@ -247,9 +247,10 @@ class ReplicaManager:
                 _log.debug("append refused", key=key, reason=str(error))
             else:
                 results[key] = (ErrorCode.NONE, first)
-                parts.append(Produced(partition, first, required))
                 self.changed(partition)
-        if acks != ACKS_ALL or not parts:
+                if acks == ACKS_ALL:
+                    parts.append(Produced(partition, first, required))
+        if not parts:
             respond(results)
             return
 
@@ -272,17 +273,21 @@ class ReplicaManager:
         respond: Callable[[list[Found]], None],
     ) -> DelayedFetch | None:
         """Call `respond` when there is enough to read; give the operation if it was parked."""
+
+        def source(key: Key) -> Partition:
+            return self._source(session, key)
+
+        keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
+        if max_wait_ms <= 0 or not keys or is_worth_while(session, source, min_bytes):
+            respond(self._read(session, max_bytes))
+            return None
         operation = DelayedFetch(
             min(max_wait_ms, self.settings.max_wait_ms),
             session,
-            lambda key: self._source(session, key),
+            source,
             min_bytes,
             respond=lambda: respond(self._read(session, max_bytes)),
         )
-        keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
-        if not keys:
-            operation.force_complete()
-            return None
         parked = self._park(self.fetches, operation, keys)
         return operation if parked else None
 
@@ -303,12 +308,13 @@ class ReplicaManager:
         room = min(max_bytes, self.settings.max_fetch_bytes)
         told = []
         is_first = True
+        by_follower = session.by_follower
         for key in list(session.due):
             want = session.wanted[key]
             records, cut, bounds = b"", False, (-1, -1)
             try:
                 partition = self._source(session, key)
-                end = partition.readable_end(by_follower=session.by_follower)
+                end = partition.readable_end(by_follower=by_follower)
                 bounds = (partition.high_watermark, partition.log.start_offset)
                 if room > 0 or is_first:
                     records = partition.log.read(want.offset, end, max(min(want.max_bytes, room), 0))
@@ -323,7 +329,7 @@ class ReplicaManager:
             if records:
                 is_first = False
                 room -= len(records)
-                if session.by_follower:
+                if by_follower:
                     partition.follower_sent(session.node, session.clock.at)
             if session.settle(found, cut=cut):
                 told.append(found)

@@ -11,9 +11,12 @@ After what a chunk of input asked for is answered, the action queue is run: the 
 caused in the purgatories come after the requesters' own answers.
 
 **Why asyncio, on one thread.** Handlers never wait (what can't be answered is parked), so threads would
-only add locks. A protocol rather than streams: no task, no future and no wake-up per request. A
-`BufferedProtocol`, with one input buffer for all connections: a plain one has asyncio allocate 256 KB for
+only add locks. A protocol rather than streams: no task, no future and no wake-up per request. For asyncio's own
+loop a `BufferedProtocol`, with one input buffer for all connections: a plain one has it allocate 256 KB for
 every read, which alone took some 50 us on the machine this was written on, as much as all the rest.
+
+A small request is decoded where it lies in the input, and small responses are joined into one write. Large ones
+are handed on in pieces: without the copies a produce of 900 KB takes half the processor time.
 
 **What a bad client can do** is limited here: a frame larger than `max_request_bytes` or one that is no
 request closes the connection with a logged reason; so does one that doesn't arrive whole within
@@ -48,9 +51,11 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Reply", "Server"]
 
 _log = structlog.get_logger(__name__)
+_SIZE = struct.Struct(">i")
 _FRAME = struct.Struct(">ii")
 _SMALLEST_REQUEST = 8
 _INPUT_BYTES = 256 * 1024
+_WORTH_JOINING = 16 * 1024
 
 
 class Reply:
@@ -62,7 +67,8 @@ class Reply:
         self.connection = connection
         self._version = version
         self._correlation_id = correlation_id
-        self.frame: bytes | None = None
+        self.frame: list[bytes] | None = None
+        """The response, in pieces, once it is there."""
         self.on_lost: Callable[[], object] | None = None
         """Called if the client goes away before it is answered."""
 
@@ -70,7 +76,7 @@ class Reply:
         """Answer; the response goes out when those before it have."""
         pieces = encode(response, self._version)
         size = sum(map(len, pieces))
-        self._fill(b"".join((_FRAME.pack(size + 4, self._correlation_id), *pieces)))
+        self._fill([_FRAME.pack(size + 4, self._correlation_id), *pieces])
 
     @property
     def peer(self) -> str:
@@ -79,17 +85,21 @@ class Reply:
 
     def nothing(self) -> None:
         """Give up the place: this request gets no response."""
-        self._fill(b"")
+        self._fill([])
 
-    def _fill(self, frame: bytes) -> None:
+    def _fill(self, frame: list[bytes]) -> None:
         if self.frame is None:
             self.frame = frame
             self.on_lost = None
             self.connection.flush()
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One client."""
+class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
+    """One client.
+
+    Both kinds of protocol, so that each loop takes the one that it is better at: asyncio's asks for a buffer, uvloop,
+    which has one of its own, calls `data_received`.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -143,10 +153,13 @@ class Connection(asyncio.BufferedProtocol):
             self._buffer += data
             self._handle_buffer()
             return
-        taken = self._handle_frames(data)  # the common case: nothing is left over, and nothing is copied
+        taken = self._handle_frames(data)
         if taken < len(data):
             self._buffer += data[taken:]
-        self._after_input()
+            self._after_input()
+        else:  # the common case: nothing is left over, and nothing is copied
+            self.flush()
+            self._server.run_actions()
 
     def pause_writing(self) -> None:
         """The client doesn't read: don't read from it either."""
@@ -175,13 +188,14 @@ class Connection(asyncio.BufferedProtocol):
         self._handling = True
         try:
             while end - position >= 4 and not self._paused and self._transport is not None:  # noqa: PLR2004
-                size = int.from_bytes(data[position : position + 4], "big", signed=True)
+                (size,) = _SIZE.unpack_from(data, position)
                 if not _SMALLEST_REQUEST <= size <= self._config.max_request_bytes:
                     raise MalformedRequest(f"a request of {size} bytes")
-                if end - position - 4 < size:
+                start, following = position + 4, position + 4 + size
+                if following > end:
                     break
-                self._handle(data[position + 4 : position + 4 + size])
-                position += 4 + size
+                self._handle(data, start, following)
+                position = following
                 if len(self._replies) >= self._config.max_in_flight:
                     self._pace()
         except MalformedRequest as error:
@@ -190,8 +204,9 @@ class Connection(asyncio.BufferedProtocol):
             self._handling = False
         return position
 
-    def _handle(self, frame: bytes) -> None:
-        header, position = decode_prefix(RequestHeader, 0, frame)
+    def _handle(self, data: bytes, start: int, end: int) -> None:
+        """Handle the request that lies in `data` from `start` to `end`."""
+        header, position = decode_prefix(RequestHeader, 0, data, start, end)
         api = APIS.get(header.api_key)
         handler = self._server.handlers.get(header.api_key)
         version = header.api_version
@@ -205,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             self._replies.append(Reply(self, 0, header.correlation_id))
             self._replies[-1](self._server.api_versions(ErrorCode.UNSUPPORTED_VERSION))
             return
-        request: Any = decode(api.request, version, frame, position)
+        request: Any = decode(api.request, version, data, position, end)
         self._replies.append(reply)
         self._server.requests += 1
         try:
@@ -242,11 +257,14 @@ class Connection(asyncio.BufferedProtocol):
         replies = self._replies
         if not replies or replies[0].frame is None:
             return
-        ready = []
+        ready: list[bytes] = []
         while replies and (frame := replies[0].frame) is not None:
-            ready.append(frame)
+            ready += frame
             replies.popleft()
-        self._transport.write(ready[0] if len(ready) == 1 else b"".join(ready))
+        if sum(map(len, ready)) < _WORTH_JOINING:
+            self._transport.write(b"".join(ready))
+        else:
+            self._transport.writelines(ready)
         if self._paused:
             self._pace()
 

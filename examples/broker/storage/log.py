@@ -141,9 +141,9 @@ class Log:
         offset = self.producers.duplicate_of(batch)
         if offset is None:
             offset = self.next_offset
-            head = _HEAD.pack(offset, len(data) - _HEAD_BEFORE_REST, leader_epoch)
+            head = _HEAD.pack(offset, batch.size - _HEAD_BEFORE_REST, leader_epoch)
             self.epochs.begin(leader_epoch, offset)
-            self._write(head + data[_HEAD.size :], batch, offset)
+            self._write(data, batch, offset, head)
             if self.fsync is Fsync.ALWAYS:
                 self.sync()
         return offset
@@ -169,15 +169,15 @@ class Log:
             self.sync()
         return new
 
-    def _write(self, piece: bytes, batch: Batch, offset: int) -> None:
+    def _write(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
         segment = self._segments[-1]
         try:
-            if segment.size and segment.size + len(piece) > self.segment_bytes:
+            if segment.size and segment.size + batch.size > self.segment_bytes:
                 if self.fsync is not Fsync.NEVER:
                     segment.sync()
                 segment = self._add_segment(segment.next_offset)
                 self._sync_folder()
-            segment.append(piece, batch, offset)
+            segment.append(data, batch, offset, head)
         except OSError as error:
             _log.error("append failed", folder=str(self.folder), error=str(error))
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

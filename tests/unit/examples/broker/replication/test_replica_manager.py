@@ -100,6 +100,7 @@ def test_a_fetch_of_what_is_there_does_not_wait(leader):
     assert leader.fetch(0) is None
     assert leader.fetch(99) is None
     assert 0 == leader.manager.fetches.parked
+    assert 0 == leader.manager.fetches.snapshot().totals.immediate
 
 
 @pytest.mark.parametrize("by_follower", [True, False])

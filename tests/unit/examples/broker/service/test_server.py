@@ -7,14 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from examples.broker.protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from examples.broker.protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+)
 from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.wire import encode
 from examples.broker.service.config import Config
 from examples.broker.service.server import Connection, Server
 from purgatory import ActionQueue
 
-HEARTBEAT, API_VERSIONS = 12, 18
+JOIN, HEARTBEAT, API_VERSIONS = 11, 12, 18
 
 
 class FakeTransport(asyncio.Transport):
@@ -114,6 +120,28 @@ def test_responses_to_one_input_are_one_write(make):
     client.server.handlers[HEARTBEAT] = lambda _request, _version, reply: reply(HeartbeatResponse())
     client.send(b"".join(heartbeat(number) for number in range(10)))
     assert (list(range(10)), 1) == (client.answered, client.transport.writes)
+
+
+def test_a_large_response_goes_out_whole_and_in_its_turn(make):
+    """A response too large to be copied into one write comes between those before and behind it."""
+    client = make()
+    client.server.handlers[JOIN] = client.handle
+    join = b"".join(
+        [*encode(RequestHeader(JOIN, 0, 2, "c"), 0), *encode(JoinGroupRequest("g", 1, protocol_type="consumer"), 0)]
+    )
+    client.send(heartbeat(1) + struct.pack(">i", len(join)) + join + heartbeat(3))
+    client.replies[2](HeartbeatResponse())
+    client.replies[1](JoinGroupResponse(members=[JoinGroupMember("m", metadata=b"x" * 100_000)]))
+    client.replies[0](HeartbeatResponse())
+    assert [1, 2, 3] == client.answered
+
+
+def test_a_request_ends_where_its_frame_does(make):
+    """One whose fields reach into the frame behind it closes the connection, and the one behind is not handled."""
+    client = make()
+    short = heartbeat(1)
+    client.send(struct.pack(">i", len(short) - 4 - 2) + short[4:-2] + heartbeat(2))
+    assert ([], True) == (client.replies, client.transport.closed)
 
 
 def test_a_request_may_go_unanswered(make):

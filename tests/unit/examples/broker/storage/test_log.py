@@ -188,7 +188,8 @@ def test_timestamps_find_offsets(log):
     assert None is log.offset_for_timestamp(21, 2)
 
 
-def test_a_full_disk_leaves_the_log_whole(log, monkeypatch):
+@pytest.mark.parametrize("large", [b"b", b"b" * 100_000], ids=["small", "large"])
+def test_a_full_disk_leaves_the_log_whole(log, monkeypatch, large):
     """When the disk refuses an append, the log is as before, and the producer hears of it."""
     append(log, b"a")
 
@@ -197,11 +198,31 @@ def test_a_full_disk_leaves_the_log_whole(log, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("examples.broker.storage.segment.os.pwrite", no_space)
+        patch.setattr("examples.broker.storage.segment.os.pwritev", no_space)
         with pytest.raises(BrokerError) as caught:
-            append(log, b"b")
+            append(log, large)
     assert ErrorCode.KAFKA_STORAGE_ERROR is caught.value.code
     assert 1 == append(log, b"c")
     assert [b"a", b"c"] == values(log)
+
+
+@pytest.mark.parametrize("value", [b"b", b"b" * 100_000], ids=["small", "large"])
+@pytest.mark.parametrize("taken", [1, 16, 40])
+def test_a_write_that_the_system_takes_in_parts_is_whole(log, monkeypatch, value, taken):
+    """What the system leaves out of a write is written after it, also when it stops inside the batch's head."""
+    pwrite, calls = os.pwrite, []
+
+    def part(fd, data, position):
+        calls.append(position)
+        return pwrite(fd, data if len(calls) > 1 else data[:taken], position)
+
+    monkeypatch.setattr("examples.broker.storage.segment.os.pwrite", part)
+    monkeypatch.setattr(
+        "examples.broker.storage.segment.os.pwritev", lambda fd, pieces, position: part(fd, b"".join(pieces), position)
+    )
+    append(log, value)
+    assert [0, taken] == calls
+    assert [value] == values(log)
 
 
 @pytest.mark.parametrize(("policy", "calls"), [(Fsync.ALWAYS, 2), (Fsync.INTERVAL, 1), (Fsync.NEVER, 0)])
