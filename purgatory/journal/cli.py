@@ -14,6 +14,7 @@ import attrs
 
 from purgatory.journal._reader import read, verify
 from purgatory.journal._serve import serve
+from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import list_segments, tip
@@ -83,6 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     web.add_argument("--addr", default="127.0.0.1")
     rehearse = command("rehearse", "Run a trace through the library on a manual clock, and journal the outcome.")
     rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="where to write the journal")
+    rehearse.add_argument(
+        "--keep-keys",
+        type=_keep,
+        default=KEEP_KEYS_MS,
+        metavar="TIME",
+        help="forget a key that no row has named for so long, or `forever` (default 7d)",
+    )
     return parser
 
 
@@ -158,6 +166,10 @@ def _age(text: str) -> float:
     return _measure(text, {"s": 1, "m": 60, "h": 3600, "d": 86_400}, "90s, 30m, 12h or 7d")
 
 
+def _keep(text: str) -> int | None:
+    return None if text == "forever" else round(_age(text) * 1000)
+
+
 def _measure(text: str, units: dict[str, float], example: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]?)", text)
     if match is None or match[2] not in units or not float(match[1]):
@@ -178,7 +190,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _rehearse(options: argparse.Namespace) -> int:
     from purgatory.journal.rehearse import rehearse  # noqa: PLC0415
 
-    count = rehearse(options.folder, options.journal)
+    count = rehearse(options.folder, options.journal, keep_ms=options.keep_keys)
     _print(f"{count} operations rehearsed into {options.journal}")
     return 0
 

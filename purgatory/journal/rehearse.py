@@ -4,7 +4,7 @@ This is the yardstick for every other way to answer the same question (the strea
 pipeline): real operations, a real purgatory for each one that the trace names, on one real wheel, and time moved by
 hand. At each instant what is due expires first, then the events apply, then the operations of that instant arrive; so
 an event that comes at an operation's very deadline is too late. A row with the name of an operation that is still
-open is left out, as `records` says.
+open is left out, and a key that nothing has named for long is forgotten, as `records` says.
 
 Traces are in microseconds and the library's delays in milliseconds: instants must be whole milliseconds here.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal._journal import Journal
 from purgatory.journal._reader import read
-from purgatory.journal.records import EVENT, OPERATION, TraceRow
+from purgatory.journal.records import EVENT, KEEP_KEYS_MS, OPERATION, TraceRow
 from purgatory.journal.records.errors import JournalFormat
 from timer import NS_PER_MS, MockTimer
 
@@ -29,21 +29,36 @@ if TYPE_CHECKING:
 _RANK = {EVENT: 0, OPERATION: 1}
 
 
+class _Levels(dict[str, int]):
+    """The levels of a purgatory's keys, but for those that no row has named for long."""
+
+    def __init__(self, keep_ms: int | None) -> None:
+        super().__init__()
+        self._keep_us = math.inf if keep_ms is None else keep_ms * 1000
+        self._named: dict[str, int] = {}  # when each was named last
+
+    def name(self, row: TraceRow) -> None:
+        """Forget those of a row's keys that were last named too long ago."""
+        for key in row.keys:
+            if row.ts - self._named.get(key, row.ts) > self._keep_us:
+                self.pop(key, None)
+            self._named[key] = row.ts
+
+
 class _Threshold(DelayedOperation):
-    """Completes once every key has reached its level."""
+    """Completes once every key has reached its level. One that has is reached, also if its level is forgotten later."""
 
     def __init__(self, row: TraceRow, levels: dict[str, int]) -> None:
         super().__init__(row.delay_ms)
         self.row = row
         self.answered = False
-        self._needs = dict(zip(row.keys, row.levels, strict=True))
+        self._missing = dict(zip(row.keys, row.levels, strict=True))
         self._levels = levels
 
     def try_complete(self) -> bool:
         levels = self._levels
-        if all(levels.get(key, need - 1) >= need for key, need in self._needs.items()):
-            return self.force_complete()
-        return False
+        self._missing = {key: need for key, need in self._missing.items() if levels.get(key, need - 1) < need}
+        return not self._missing and self.force_complete()
 
     def on_complete(self) -> None:
         """The journal notes the rest."""
@@ -59,14 +74,19 @@ class _Threshold(DelayedOperation):
         return (row.ts, row.delay_ms, row.keys, row.levels) == (mine.ts, mine.delay_ms, mine.keys, mine.levels)
 
 
-def rehearse(trace: Path, journal: Path) -> int:
+def rehearse(trace: Path, journal: Path, *, keep_ms: int | None = KEEP_KEYS_MS) -> int:
     """Run the trace and write a journal; gives the number of operations.
+
+    Args:
+        trace: a trace's folder.
+        journal: where the journal is to be written.
+        keep_ms: how long a key keeps its level after the latest row that named it; None for ever.
 
     Raises:
         JournalFormat: the folder holds a journal, or instants that are not whole milliseconds.
     """
     rows = _rows(trace)
-    levels: dict[str, dict[str, int]] = {}
+    levels: dict[str, _Levels] = {}
     timer = MockTimer()
     start = rows[0].ts if rows else 0
     deadlines: list[
@@ -89,11 +109,12 @@ def rehearse(trace: Path, journal: Path) -> int:
                 name, now_ns=timer.clock, epoch_ns=start * 1000, identify=lambda operation: operation.row.operation
             )
             made = DelayedOperationPurgatory[_Threshold](name or "unnamed", timer=timer, observers=(watcher,))
-            purgatories[name], levels[name] = stack.enter_context(made), {}
+            purgatories[name], levels[name] = stack.enter_context(made), _Levels(keep_ms)
         for row in rows:
             at_ms = (row.ts - start) // 1000
             advance(at_ms)
             parked, reached = purgatories[row.purgatory], levels[row.purgatory]
+            reached.name(row)
             if row.kind == EVENT:
                 key, level = row.keys[0], row.levels[0]
                 if level > reached.get(key, level - 1):

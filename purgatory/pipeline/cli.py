@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records.errors import JournalError
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("replay", "Every operation's answer from a whole trace, in one batch.")
     sub.add_argument("--trace", required=True, metavar="DIR")
     sub.add_argument("--out", required=True, metavar="DIR")
+    _keep_keys(sub)
     sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
 
     sub = command("whatif", "Try timeouts, purge intervals, wheels and shards out on what has happened.")
@@ -134,6 +136,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _keep_keys(sub: argparse.ArgumentParser) -> None:
+    how = "forget a key that no row has named for so long, or `forever` (default 7d)"
+    sub.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
+
+
+def _time_to_keep(text: str) -> int | None:
+    return None if text == "forever" else round(seconds(text) * 1000)
+
+
 def _stream_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="a folder of sealed trace files")
     sub.add_argument("--out", required=True, metavar="DIR")
@@ -141,9 +152,7 @@ def _stream_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
     sub.add_argument("--buckets", type=int, default=16, help="a power of two up to 65536 (default 16)")
     sub.add_argument("--partitions", type=int, default=4, help="tasks of a stage (default 4)")
-    sub.add_argument(
-        "--keep-keys", type=seconds, metavar="TIME", help="forget a key's level so long after its last event"
-    )
+    _keep_keys(sub)
     sub.add_argument("--files-per-batch", type=int, default=1000)
     sub.add_argument("--files-out", type=int, default=1, help="files that a batch writes at most, of each part")
     sub.add_argument("--trigger", type=seconds, default=0.0, metavar="TIME", help="no batch sooner than so long")
@@ -221,7 +230,7 @@ def _stream(options: argparse.Namespace) -> int:
         delay_ms=round(options.delay * 1000),
         buckets=options.buckets,
         partitions=options.partitions,
-        keep_ms=None if options.keep_keys is None else round(options.keep_keys * 1000),
+        keep_ms=options.keep_keys,
         files_per_batch=options.files_per_batch,
         files_out=options.files_out,
         trigger_s=options.trigger,
@@ -277,9 +286,9 @@ def _replay(options: argparse.Namespace) -> int:
     trace, missing = load_whole(spark, options.trace, TRACE, allow_gaps=options.allow_gaps)
     for line in missing:
         _print(f"not read: {line}")
-    found = told(trace)
+    found = told(trace, None if options.keep_keys is None else options.keep_keys * 1000)
     answers = f"{options.out}/answers"
-    answered(found.rows).write.mode("overwrite").parquet(answers)
+    answered(found.rows, found.spells).write.mode("overwrite").parquet(answers)
     found.malformed.write.mode("overwrite").parquet(f"{options.out}/malformed")
     for row in spark.read.parquet(answers).groupBy("outcome").count().orderBy("outcome").collect():
         _print(f"{row['outcome']:<10} {row['count']:>12,}")

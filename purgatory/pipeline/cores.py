@@ -30,8 +30,9 @@ in the inbox together.
 An operation is known by its name as long as it is open. Another row with that name, of another instant or with other
 needs (its `print` tells), is refused meanwhile; from the instant of the answer on it is another operation.
 
-A key's level is kept as long as the settings say, counted from the key's latest event to the row that asks, by their
-own instants; after that it is as if there had been no event. So whenever it is forgotten, no answer is another.
+A key's level is kept as long as the settings say, counted from the latest row that named the key to the row that asks,
+by their own instants; after that it is as if there had been no event (`records`). So whenever a sweep drops it, no
+answer is another. Without such a bound none could ever be dropped: an operation may come at any time and ask for it.
 
 What is kept lies in leaves (`shelf`, `leaves`): a call opens those that its rows, deadlines and sweeps concern.
 """
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline.shelf import Store
 
-SEMANTICS: Final = 2
+SEMANTICS: Final = 3
 """The version of what is kept and decided here. A checkpoint of another one can't be gone on with."""
 
 Event: TypeAlias = tuple[int, str, int]
@@ -82,7 +83,7 @@ class KeyCore:
         agenda: what `agenda` was when the core was last saved; None for a new one.
         leaves: where the keys and those who wait on them are kept.
         inbox: where the rows are kept for which it isn't time yet.
-        keep_us: how long a key's level counts after the key's latest event; None for ever.
+        keep_us: how long a key keeps its level after the latest row that named it; None for ever.
     """
 
     __slots__ = ("_fresh", "_inbox", "_keep", "_shelf", "armed")
@@ -182,11 +183,13 @@ class KeyCore:
             at, _, operation, number, count, _, level, deadline, mark, seq = row
             if number == 0:
                 opened.append((operation, count, at, deadline, mark, seq))
-            if (
-                at <= key.until and level <= key.level
-            ):  # `reached`, without the call: this is each key of each operation
-                hits.append((operation, number, at, mark))
-            elif deadline > at:
+            if at <= key.until:  # there is a level; not `reached`: this is each key of each operation
+                if self._keep is not None:
+                    key.until = at + self._keep
+                if level <= key.level:
+                    hits.append((operation, number, at, mark))
+                    continue
+            if deadline > at:
                 watching = key if sole else self._shelf.find((name, level, operation)).keys[name]
                 heapq.heappush(watching.waiting, (level, operation, number, deadline, mark))
 

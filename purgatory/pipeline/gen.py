@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory.journal.records import EVENT, FLUSH, JOURNAL, OPERATION, TRACE, Schema
+from purgatory.journal.records import EVENT, FLUSH, JOURNAL, KEEP_KEYS_MS, OPERATION, TRACE, Schema
 from purgatory.journal.records.folder import sealed_name
 from purgatory.journal.records.parquet import arrow_schema, write_table
 
@@ -54,6 +54,7 @@ class Workload:
     purgatories: int = attrs.field(
         default=1, validator=attrs.validators.in_(range(1, 5))
     )  # which have keys and operations of the same names
+    keep_keys_ms: int = KEEP_KEYS_MS  # whoever answers forgets a key after so long
     reused: float = 0.0  # this share of the operations has the name of one that came shortly before
 
 
@@ -67,6 +68,8 @@ WORKLOADS: Final = {
     "malformed": Workload(malformed=0.02),
     "purgatories": Workload(purgatories=3, skew=0.8, disorder_ms=1_000),
     "names": Workload(purgatories=2, reused=0.2, duplicates=0.05, disorder_ms=1_000, keys=20, ahead=4),
+    "forgotten-keys": Workload(keys=2_000, ahead=0, disorder_ms=2_000, keep_keys_ms=60_000),
+    "forgotten-names": Workload(keys=500, ahead=0, reused=0.2, duplicates=0.05, late=0.01, keep_keys_ms=20_000),
     "huge-timeouts": Workload(delays_ms=(0, 1, 86_400_000, 2_592_000_000)),
     "adversarial": Workload(
         skew=1.6,

@@ -41,6 +41,7 @@ class Told:
 
     rows: DataFrame
     malformed: DataFrame
+    spells: DataFrame | None = None  # of the keys that were forgotten, if any may have been
 
 
 def told_apart(trace: DataFrame, answer: Callable[[DataFrame], DataFrame]) -> Told:

@@ -8,35 +8,47 @@ minimum::
     key orders-3, by level:   event 9 @ 70   event 7 @ 40   watch 7   event 5 @ 20   watch 4
     running minimum of @:          70             40           40          20          20
 
+Where a key was forgotten in between, not every event counts for every watch: those few keys are seen to in `spells`.
+
 No state, no time, no loop: one sort by key. It is the yardstick for the stream, and, because what an
 operation *needed* has nothing to do with the timeout that it had, it is also where what-if starts from.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OPERATION
 from purgatory.pipeline.load import LONGEST_MS
 from purgatory.pipeline.names import Told, told_apart
+from purgatory.pipeline.spells import first_since, spells_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def told(trace: DataFrame) -> Told:
-    """A trace's rows told apart from those that can't be true (`names`); looks at the trace at once."""
-    return told_apart(trace, answered)
+def told(trace: DataFrame, keep_us: int | None = None) -> Told:
+    """A trace's rows told apart from those that can't be true (`names`); looks at the trace at once.
+
+    Args:
+        trace: the rows.
+        keep_us: how long a key keeps its level after the latest row that named it; None for ever.
+    """
+    spells = spells_of(trace, keep_us)
+    return attrs.evolve(told_apart(trace, partial(answered, spells=spells)), spells=spells)
 
 
-def needs(good: DataFrame) -> DataFrame:
+def needs(good: DataFrame, spells: DataFrame | None = None) -> DataFrame:
     """Each operation, and the instant at which all its needs were there (null: never).
 
     Args:
         good: rows that can be true (`told`).
+        spells: of the keys that were forgotten (`told`).
     """
     parked = F.col("kind") == OPERATION
     # Both kinds from one scan, as one narrow row for each key: an event is what counts no keys.
@@ -53,11 +65,12 @@ def needs(good: DataFrame) -> DataFrame:
         F.col("pair.levels").alias("level"),
         *("purgatory", "count", "at", "operation", "delay_ms", "type"),
     )
-    downward = Window.partitionBy("purgatory", "key").orderBy(F.desc("level"), "count")
-    event_at = F.when(F.col("count") == 0, F.col("at"))
-    reached = rows.withColumn(
-        "first", F.min(event_at).over(downward.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    )
+    if spells is None:
+        reached = _first(rows)
+    else:
+        marked = rows.join(spells, ["purgatory", "key"], "left").select(*rows.columns, "starts")
+        forgotten = first_since(marked.where("starts is not null"))
+        reached = _first(marked.where("starts is null").drop("starts")).unionByName(forgotten)
     missing = F.count_if(F.col("first").isNull())
     return (
         reached.where(F.col("count") > 0)
@@ -80,19 +93,28 @@ def needs(good: DataFrame) -> DataFrame:
     )
 
 
-def replay(trace: DataFrame) -> DataFrame:
+def _first(rows: DataFrame) -> DataFrame:
+    """The rows of keys that were never forgotten, with the instant at which their level was first reached."""
+    downward = Window.partitionBy("purgatory", "key").orderBy(F.desc("level"), "count")
+    event_at = F.when(F.col("count") == 0, F.col("at"))
+    upto = downward.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return rows.withColumn("first", F.min(event_at).over(upto))
+
+
+def replay(trace: DataFrame, keep_us: int | None = None) -> DataFrame:
     """Each operation's outcome and when it was finished."""
-    return answered(told(trace).rows)
+    found = told(trace, keep_us)
+    return answered(found.rows, found.spells)
 
 
-def answered(good: DataFrame) -> DataFrame:
-    """The same from rows that can be true (`told`)."""
+def answered(good: DataFrame, spells: DataFrame | None = None) -> DataFrame:
+    """The same from rows that can be true (`told`), and the spells of keys that were forgotten."""
     delay_ms = F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(LONGEST_MS))
     deadline = F.col("arrival") + delay_ms * 1000
     ready = F.col("ready")
     outcome = F.when(ready <= F.col("arrival"), "immediate").when(ready < deadline, "satisfied").otherwise("expired")
     return (
-        needs(good)
+        needs(good, spells)
         .withColumn("outcome", outcome)
         .withColumn("finished_us", F.when(F.col("outcome") == "expired", deadline).otherwise(ready))
         .select(

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import TRACE
+from purgatory.journal.records import KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import places
 from purgatory.pipeline.cores import SEMANTICS
 from purgatory.pipeline.load import spark_schema, trace_problem
@@ -71,7 +71,7 @@ class StreamSettings:
     delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
     buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_([2**n for n in range(17)]))
     partitions: int = attrs.field(default=DEFAULT_PARTITIONS, validator=_at_least_one)  # tasks of each stage
-    keep_ms: int | None = None  # how long a key's level counts after the key's latest event; None for ever
+    keep_ms: int | None = KEEP_KEYS_MS  # how long a key keeps its level after a row has named it; None for ever
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
     files_out: int = attrs.field(default=1, validator=_at_least_one)  # that a batch writes at most, of each part
     trigger_s: float = 0.0  # a batch begins no sooner than so long after the last one began

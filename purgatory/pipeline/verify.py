@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import FLUSH, JOURNAL, TRACE
+from purgatory.journal.records import FLUSH, JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import gen, stream
 from purgatory.pipeline.load import load, trace_problem
 from purgatory.pipeline.replay import replay
@@ -63,13 +63,15 @@ def verify(
         shutil.rmtree(folder)
     shape = attrs.evolve(gen.WORKLOADS[workload], operations=operations, events=2 * operations)
     place_trace(folder / "trace", shape, seed, files)
-    settings = stream.StreamSettings(delay_ms=5_000, buckets=4, files_per_batch=1, once=True)
+    settings = stream.StreamSettings(
+        delay_ms=5_000, buckets=4, files_per_batch=1, once=True, keep_ms=shape.keep_keys_ms
+    )
     stream.run(spark, str(folder / "trace"), str(folder / "answers"), str(folder / "checkpoint"), settings)
     given = stream.answers(spark, str(folder / "answers")).cache()
     clean = on_time(load(spark, str(folder / "trace"), TRACE), given)
-    twin = _comparable(replay(clean)).cache()
+    twin = _comparable(replay(clean, settings.keep_us)).cache()
     gen.write(folder / "clean", clean.orderBy("seq").toArrow(), TRACE, files=1)
-    library = rehearsed(spark, folder / "clean", folder / "journal")
+    library = rehearsed(spark, folder / "clean", folder / "journal", shape.keep_keys_ms)
     streamed = _comparable(given.where("part = 'done'"))
     parts = {row["part"]: row["count"] for row in given.groupBy("part").count().collect()}
     return Comparison(
@@ -103,13 +105,14 @@ def on_time(trace: DataFrame, given: DataFrame) -> DataFrame:
     return trace.where(trace_problem().isNull() & (F.col("kind") != FLUSH)).join(F.broadcast(late), "seq", "left_anti")
 
 
-def rehearsed(spark: SparkSession, trace: Path, journal: Path) -> DataFrame:
+def rehearsed(spark: SparkSession, trace: Path, journal: Path, keep_ms: int = KEEP_KEYS_MS) -> DataFrame:
     """What the library answers, from the journal that it wrote.
 
     Raises:
         RehearsalFailed: it wrote none.
     """
     command = [sys.executable, "-m", "purgatory", "journal", "rehearse", str(trace), "--journal", str(journal)]
+    command += ["--keep-keys", f"{keep_ms / 1000}s"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)  # our own command  # noqa: S603
     if run.returncode:
         raise RehearsalFailed(run.stderr or run.stdout)

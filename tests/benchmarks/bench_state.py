@@ -139,6 +139,24 @@ def parking(operations: int, *, rounds: int) -> tuple[object, ...]:
     return (f"{operations:,} at once", *each, round(sum(each), 1))
 
 
+def keys(batches: int) -> Iterator[tuple[object, ...]]:
+    """A thousand new keys a batch, an event each: the bytes that are left, kept for good and for a hundred batches."""
+    for keep, said in ((None, "for ever"), (100 * _STEP, "100 batches")):
+        stores: tuple[Memory, Memory] = (Memory(), Memory())
+        agenda: bytes | None = None
+        for batch in range(batches):
+            core = KeyCore(agenda, *stores, keep_us=keep)
+            core.events((NOW + batch * _STEP, f"produce\0session-{batch * 1_000 + n:09d}", 1) for n in range(1_000))
+            core.advance(NOW + batch * _STEP)
+            agenda = core.agenda
+        left = len(agenda or b"") + sum(map(len, stores[0].values()))
+        named, kept = 1_000 * batches, core.kept
+        yield f"{batches:,} batches, {said}", left, round(left / named, 1), round(left / kept, 1)
+
+
+_STEP = 1_000_000
+
+
 def main(*, quick: bool) -> Iterator[Table]:
     """The tables of an arrival's cost, and of parking many at once."""
     sizes, rounds = ((1_000, 10_000), 5) if quick else ((1_000, 10_000, 100_000), 30)
@@ -146,6 +164,9 @@ def main(*, quick: bool) -> Iterator[Table]:
     columns = ("a bucket of", "bytes an operation", "us an arrival", "us, collector at work")
     note = f"Two keys each, {ARRIVALS} arrivals a batch."
     yield Table("the stream's state", columns, rows, note, "state")
+    columns = ("a thousand new keys a batch, kept", "bytes", "bytes a key ever named", "bytes a key kept")
+    rows = tuple(row for batches in ((200,) if quick else (200, 400, 800)) for row in keys(batches))
+    yield Table("keys that come and go", columns, rows, "An event each, then never named again.", "state-keys")
     sizes = (1_000, 4_000) if quick else (1_000, 4_000, 15_000)
     columns = ("into an empty bucket", "us, taken in", "us, decided on", "us, opened", "us an operation")
     yield Table(

@@ -39,14 +39,15 @@ def brute():
     """Answer a trace's rows one by one, in the plainest way that one can write down."""
 
     def brute(rows, keep_us=2**60):
-        """`keep_us`: how long a level counts after its key's latest event."""
+        """`keep_us`: how long a key keeps its level after the latest row that named it."""
         events = [(r["ts"], r["keys"][0], r["levels"][0]) for r in rows if r["kind"] == "event"]
+        named = [(r["ts"], key) for r in rows for key in r["keys"]]
 
         def counts(instant, key, at):
-            """Whether nowhere between an event and a watch there was so long no event that its level was forgotten."""
+            """Whether nowhere between an event and a watch the key was unnamed for so long that it was forgotten."""
             if instant > at:
                 return True
-            between = sorted({t for t, k, _ in events if k == key and instant <= t <= at} | {at})
+            between = sorted({t for t, k in named if k == key and instant <= t <= at})
             return all(later - earlier <= keep_us for earlier, later in itertools.pairwise(between))
 
         answers = {}

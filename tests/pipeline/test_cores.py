@@ -127,16 +127,20 @@ def one_by_one():
 
 
 def test_a_key_is_forgotten_once_its_level_counts_no_longer():
-    """A level counts for a time after the key's latest event, by the rows' instants; then it is dropped."""
+    """A level counts for a time after a row has named the key, by the rows' instants; then it is dropped."""
     core = KeyCore(keep_us=100)
     core.events([(10, "k", 5), (50, "k", 3)])
-    core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1)])
+    core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1), (200, "more", 0, 1, "k", 9, 210, 7, 2)])
     assert [("in time", 0, 150, 7)] == core.advance(149)[1] + core.advance(150)[1]
-    assert (0, None) == (core.kept, core.next_us)
-    core.watches([(151, "too late", 0, 1, "k", 5, 900, 7, 1)])
-    assert [] == core.advance(200)[1]
-    core.events([(300, "k", 4), (350, "k", 5)])
+    assert ([], 1) == (core.advance(299)[1], core.kept)
+    core.watches([(301, "too late", 0, 1, "k", 5, 900, 7, 3)])
+    assert [] == core.advance(300)[1]
+    assert 0 == core.kept
+    assert [] == core.advance(310)[1]
+    core.events([(320, "k", 4), (350, "k", 5)])
     assert [("too late", 0, 350, 7)] == core.advance(400)[1]
+    assert [] == core.advance(450)[1]
+    assert (0, None) == (core.kept, core.next_us)
 
 
 @pytest.mark.parametrize("batch", [1, 9, 400])
@@ -147,6 +151,42 @@ def test_when_a_key_is_forgotten_changes_no_answer(batch, answer, brute, trace_r
     expected = brute(rows, keep)
     assert expected != brute(rows)
     assert expected == answer(rows, batch=batch, keep_us=keep, restart=True)[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_keys_that_are_forgotten_all_the_time_change_no_answer(seed, answer, brute, trace_rows, monkeypatch):
+    """Leaves that are swept whenever anything in them is dead, keys named now and then: as the rule has it."""
+    monkeypatch.setattr("purgatory.pipeline.leaves._FEW", 0)
+    rng = random.Random(seed)
+    shape = {"operations": 250, "events": 350, "keys": rng.choice((5, 60)), "seconds": 100}
+    rows = trace_rows("kafka", seed, **shape, ahead=rng.randrange(3), skew=rng.choice((0.0, 1.0)))
+    for keep in (1, 400_000, 3_000_000, 20_000_000):
+        expected = brute(rows, keep)
+        for batch in (1, rng.randrange(2, 40), 300):
+            given = {"batch": batch, "buckets": rng.choice((1, 3)), "slack": 2_000_000, "restart": True, "rng": rng}
+            assert expected == answer(rows, keep_us=keep, **given)[0]
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_ever_new_keys_leave_no_more_than_those_named_of_late(waiting):
+    """Over five hundred batches, each of keys that never come again: what is kept stays what it was after few."""
+    bucket = Bucket(KeyCore, keep_us=20_000)
+    sizes = []
+    for batch in range(500):
+        at = 1_000 * batch
+        names = [f"session-{batch}-{number}" for number in range(20)]
+        bucket.core.events((at + 500, name, 7) for name in names)
+        if waiting:
+            bucket.core.watches((at + 400, f"of {name}", 0, 1, name, 7, at + 2_000, 7, 1) for name in names)
+        hits = bucket.core.advance(at)[1]
+        assert len(hits) == (20 if waiting and batch else 0)
+        bucket.restart()
+        sizes.append(len(bucket.core.agenda) + sum(map(len, (*bucket.stores[0].values(), *bucket.stores[1].values()))))
+        assert bucket.core.kept <= 2 * 20 * 21 + 33 * len(bucket.stores[0])
+    assert max(sizes[400:]) <= 1.05 * max(sizes[50:100])
+    while bucket.core.next_us is not None:
+        bucket.core.advance(max(at + 1_000, bucket.core.next_us))
+    assert ({}, {}) == (bucket.stores[0], bucket.stores[1])
 
 
 def test_an_event_opens_what_it_reaches_however_many_wait_on_the_key():

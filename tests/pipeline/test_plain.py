@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from purgatory.journal.records import JOURNAL
+from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.pipeline import gen
-from purgatory.pipeline.cli import main, seconds
+from purgatory.pipeline.cli import _parser, main, seconds
 from purgatory.pipeline.idle import NEVER, forgetting
 from purgatory.pipeline.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
@@ -106,6 +106,14 @@ def test_a_wrong_grid_is_refused_with_a_reason(tmp_path, text, message):
 def test_lengths_of_time(text, expected):
     """A length of time is written as people write it."""
     assert expected == seconds(text)
+
+
+@pytest.mark.parametrize(("given", "keep"), [([], KEEP_KEYS_MS), (["forever"], None), (["90m"], 5_400_000)])
+def test_stream_and_replay_keep_keys_alike(given, keep):
+    """What isn't said is the same for both, and what is said means the same."""
+    option = ["--keep-keys", *given] if given else []
+    for words in (["stream", "--in", "x", "--checkpoint", "z"], ["replay", "--trace", "x"]):
+        assert keep == _parser().parse_args([*words, "--out", "y", *option]).keep_keys
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,26 @@ def test_the_batch_twin_answers_as_the_plainest_reading_does(spark, tmp_path, br
     assert len(rows) == len({row["operation"] for row in rows})
 
 
+@pytest.mark.parametrize("keep", [1, 2_000_000, 40_000_000])
+def test_the_batch_twin_forgets_keys_as_the_plainest_reading_does(spark, tmp_path, brute, trace_rows, keep):
+    """Keys that no row named for so long are forgotten, some of them many times; others not once."""
+    shape = {"operations": 300, "events": 600, "keys": 60, "ahead": 0, "keys_per_operation": 2, "skew": 1.0}
+    gen.write(tmp_path, gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape)), TRACE, files=2)
+    rows = replay(load(spark, str(tmp_path), TRACE), keep).selectExpr("operation", "outcome", "unix_micros(finished) f")
+    expected = brute(trace_rows("kafka", **shape), keep)
+    assert expected != brute(trace_rows("kafka", **shape))
+    assert expected == {row["operation"]: (row["outcome"], row["f"]) for row in rows.collect()}
+
+
+def test_library_stream_and_twin_forget_the_same_keys(spark, tmp_path):
+    """Keys forgotten and named again, by operations with a name in use as well: not one differs between the three."""
+    found = verify(spark, "forgotten-names", tmp_path / "run", operations=150, files=3)
+    assert 0 == found.differences
+    assert 0 < found.malformed
+    rows = load(spark, str(tmp_path / "run" / "clean"), TRACE)
+    assert 0 < replay(rows).exceptAll(replay(rows, gen.WORKLOADS["forgotten-names"].keep_keys_ms * 1000)).count()
+
+
 def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
     """Disorder, bursts, hot keys, late, doubled and malformed rows: not one operation differs between the three."""
     found = verify(spark, "adversarial", tmp_path / "run", operations=150, files=3)
@@ -127,14 +147,15 @@ def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
     stream.keep(spark, str(tmp_path), attrs.evolve(begun, delay_ms=9, trigger_s=3.0))
     for change, said in (
         ({"buckets": 8}, "buckets 4, not 8"),
-        ({"partitions": 3, "keep_ms": 5}, "partitions 2, not 3, keep_ms None, not 5"),
+        ({"partitions": 3, "keep_ms": 5}, "partitions 2, not 3, keep_ms 604800000, not 5"),
+        ({"keep_ms": None}, "keep_ms 604800000, not None"),
     ):
         with pytest.raises(stream.CheckpointDiffers, match=f"begun with {said}: go on with that, or begin a new"):
             stream.keep(spark, str(tmp_path), attrs.evolve(begun, **change))
     kept = json.loads((tmp_path / "purgatory.json").read_text())
     (tmp_path / "purgatory.json").write_text(json.dumps({**kept, "semantics": 1}))
     (tmp_path / ".purgatory.json.crc").unlink()  # Hadoop's, of what it wrote
-    with pytest.raises(stream.CheckpointDiffers, match="begun with semantics 1, not 2"):
+    with pytest.raises(stream.CheckpointDiffers, match="begun with semantics 1, not 3"):
         stream.keep(spark, str(tmp_path), begun)
 
 

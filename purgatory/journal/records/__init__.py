@@ -16,6 +16,12 @@ is that operation's own row once more (the same instant, keys, levels and delay)
 answered, from the instant of the answer on, the name may be used for another one; not at the instant of its own
 arrival, though. Of two rows at one instant that with the lower sequence number came first.
 
+*Levels.* Of a key the highest level counts that an event has given it. Whoever answers a trace may forget a key that no
+row has named for a while (`KEEP_KEYS_MS`, unless told otherwise), and must, so that all give the same answers: an
+operation that comes after such a while finds no level there, as if no event had ever named the key. It is the rows' own
+instants that count, and the row of any operation on the key names it, whatever becomes of that. What an operation has
+found on a key, at its arrival or since, stays found.
+
 Instants are microseconds since the epoch. A record's two instants come from one monotonic clock shifted by
 one constant, so their difference is a true wait even when the wall clock is being corrected.
 
@@ -111,6 +117,9 @@ OPERATION: Final = "operation"
 EVENT: Final = "event"
 FLUSH: Final = "flush"
 """A trace row that only says that time has come so far; it lets a stream settle what is still open."""
+
+KEEP_KEYS_MS: Final = 7 * 86_400_000
+"""So long a key keeps its level after the latest row that named it, unless whoever answers is told otherwise."""
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 
