@@ -5,8 +5,20 @@
     caught up  3, 4, 5 are in sync      one of them is elected
     dropped    assignment 3 4 5         1 and 2 let go of their records
 
-Each step stands in the tree before the next begins, so another controller goes on where one has died. A target with a
-node that isn't alive is refused. Called on the controller's thread.
+Each step stands in the tree before the next begins, so another controller goes on where one has died.
+
+What is asked for last counts, also in the middle of a move: other targets take the place of those that the partition
+is on its way to. So a move is *cancelled* by asking for the replicas that it began with: nobody is new among them, and
+once they are in sync, which as a rule they are, the newcomers let go.
+
+    asked      assignment 3 4 5 1 2
+    cancelled  1 2 3                    assignment 1 2 3: 4 and 5 let go of what they have copied
+
+Asking again for what is asked for, or for what there is, changes nothing. Taking a move out of the tree is no answer to
+the question where the partition is to be: it is written again. Targets of which a newcomer isn't alive are refused; one
+that has the partition already may be dead, and is waited for.
+
+Called on the controller's thread.
 """
 
 from __future__ import annotations
@@ -46,11 +58,12 @@ class Reassignment:
             self._duties.writer.write([Delete(layout.REASSIGNMENTS)])
             return
         for key, targets in wanted.items():
-            if key in self._context.reassignments:
+            before = self._context.reassignments.get(key)
+            if targets == before:
                 continue
             reason = self._refusal(key, targets)
             if reason is None:
-                _log.info("reassignment begins", key=key, targets=targets)
+                _log.info("reassignment begins", key=key, targets=targets, instead_of=before)
                 self._context.reassignments[key] = targets
             else:
                 _log.warning("reassignment refused", key=key, targets=targets, reason=reason)
@@ -64,8 +77,8 @@ class Reassignment:
             return "the topic is being deleted"
         if not targets or len(set(targets)) < len(targets):
             return "a replica needs a node of its own"
-        if not set(targets) <= set(self._context.brokers):
-            return "a target is not alive"
+        if not set(targets) <= {*self._context.brokers, *self._context.replicas_of(key)}:
+            return "a newcomer is not alive"
         return None
 
     def go_on(self) -> None:

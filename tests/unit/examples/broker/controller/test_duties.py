@@ -3,7 +3,7 @@
 import pytest
 
 from examples.broker.controller import layout
-from examples.broker.coordination import Create, NoNode, Set
+from examples.broker.coordination import Create, Delete, NoNode, Set
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 
@@ -396,6 +396,102 @@ def test_reassignment_survives_the_controller(cluster):
     cluster.change_isr(T0, (2, 3))
 
     assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def ask_to_move(cluster, targets):
+    """Ask as an operator does, whether something is under way or not."""
+    data = layout.write_reassignments({T0: targets})
+    cluster.write(Set(layout.REASSIGNMENTS, data) if is_moving(cluster) else Create(layout.REASSIGNMENTS, data))
+
+
+def is_moving(cluster):
+    return layout.REASSIGNMENTS.rpartition("/")[2] in cluster.store.children("/admin")
+
+
+def assignment(cluster):
+    return layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)[0]
+
+
+def deleted_by(cluster):
+    """The nodes that were told to let go of their records."""
+    return [
+        node for node in cluster.nodes if any(m.delete for m in cluster.active.channel.of(StopReplicaRequest, node))
+    ]
+
+
+@pytest.mark.parametrize("dead", [(), (1,), (4,), (1, 4)], ids=str)
+def test_cancelled_reassignment(cluster, dead):
+    """Who asks for the replicas of before has them back: the newcomers let go, also if one or the controller died."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (2, 3)})
+    ask_to_move(cluster, (3, 4))
+    assert (3, 4, 2) == assignment(cluster)
+    cluster.die(*dead)
+    before = cluster.state(T0)
+
+    for _ in range(2):  # asking again changes nothing
+        ask_to_move(cluster, (2, 3))
+        assert (2, 3) == assignment(cluster)
+        assert not is_moving(cluster)
+        assert (2, (2, 3)) == (cluster.leader("t"), cluster.isr("t"))
+        assert before.leader_epoch == cluster.state(T0).leader_epoch
+    assert [node for node in (4,) if node not in dead] == deleted_by(cluster)  # a dead one will find out
+
+
+def test_cancelling_waits_for_who_is_out_of_sync(cluster):
+    """While one of the replicas of before is dead the newcomers stay; once it is back in sync, they let go."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (2, 3)})
+    ask_to_move(cluster, (2, 4))
+    cluster.die(3)
+    cluster.change_isr(T0, (2,))
+
+    ask_to_move(cluster, (2, 3))
+    assert {2, 3, 4} == set(assignment(cluster))
+
+    cluster.restart(3)
+    cluster.change_isr(T0, (2, 3))
+    assert (2, 3) == assignment(cluster)
+    assert [4] == deleted_by(cluster)
+
+
+def test_reassignment_elsewhere_on_the_way(cluster):
+    """Other targets take the place of those that a partition is on its way to."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (1,)})
+    ask_to_move(cluster, (2, 3))
+
+    ask_to_move(cluster, (4, 3))
+    assert {T0: (4, 3)} == layout.reassignments_of(cluster.store.get(layout.REASSIGNMENTS).data)
+    cluster.change_isr(T0, (1, 2, 3, 4))
+
+    assert (4, 3) == assignment(cluster)
+    assert [1, 2] == deleted_by(cluster)
+
+
+@pytest.mark.parametrize("targets", [(), (9,)])
+def test_impossible_targets_on_the_way(cluster, targets):
+    """Targets that make no sense leave a move as it is, and the tree tells so."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1,)})
+    ask_to_move(cluster, (2,))
+
+    ask_to_move(cluster, targets)
+
+    assert {T0: (2,)} == layout.reassignments_of(cluster.store.get(layout.REASSIGNMENTS).data)
+
+
+def test_removed_reassignment(cluster):
+    """A move that is taken out of the tree on the way is written again, and goes on."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1,)})
+    ask_to_move(cluster, (2,))
+
+    cluster.write(Delete(layout.REASSIGNMENTS))
+    assert {T0: (2,)} == layout.reassignments_of(cluster.store.get(layout.REASSIGNMENTS).data)
+
+    cluster.change_isr(T0, (1, 2))
+    assert (2,) == assignment(cluster)
 
 
 @pytest.mark.parametrize("targets", [(), (9,)])
