@@ -5,8 +5,10 @@
     delayed_produce         a write that waits for the replicas
     fetch_sessions          what a fetch wants, remembered from one request to the next
     delayed_fetch           a read that waits for bytes
+    fetches                 reads and parks: the sessions, and the fetches that wait
     delayed_delete_records  a deletion that waits for the replicas
-    replica_manager         all partitions of a node, and the purgatories of what waits for them
+    parking                 what there is no room for is answered at once
+    replica_manager         all partitions of a node: who leads them, writes, and where the checks come from
     topic_manager           topics: made, grown, changed and deleted
     incremental_fetch       a follower's side of a fetch session
     follower                keeps this node's replicas equal to the leader's

@@ -9,29 +9,27 @@ Belongs to the broker's loop.
 
 from __future__ import annotations
 
-import shutil
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.cluster import LEADER, Cluster
 from examples.broker.replication.delayed_delete_records import DelayedDeleteRecords, Deletion
-from examples.broker.replication.delayed_fetch import DelayedFetch, is_worth_while
 from examples.broker.replication.delayed_produce import DelayedProduce, Produced
-from examples.broker.replication.fetch_sessions import FetchSession, FetchSessions, Found, Wanted
+from examples.broker.replication.fetches import Fetches
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.metadata import Metadata
+from examples.broker.replication.parking import park
 from examples.broker.replication.partition import ACKS_ALL, Key, Partition
-from examples.broker.storage.log import Log
+from examples.broker.storage.replica_folders import ReplicaFolders
 from examples.broker.storage.topic_settings import MAX_BYTES, MIN_ISR, SEGMENT_BYTES, UNCLEAN_ELECTION
 from examples.broker.storage.topics import Topic
-from purgatory import ActionQueue, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
+from purgatory import ActionQueue, DelayedOperationPurgatory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from examples.broker.replication.settings import ReplicationSettings
     from examples.broker.storage.topics import TopicStore
@@ -40,13 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ReplicaManager"]
 
-Op = TypeVar("Op", bound=DelayedOperation)
 _log = structlog.get_logger(__name__)
-_ID_FILE = "topic_id"
 
 
 class ReplicaManager:
-    """Appends to, reads from and deletes from partitions, at once or when the time has come."""
+    """Appends to and deletes from partitions, at once or when the time has come; `fetches` reads from them."""
 
     def __init__(
         self,
@@ -60,8 +56,8 @@ class ReplicaManager:
         self.settings = settings
         self.store = store
         self.actions = actions
+        self._folders = ReplicaFolders(store, settings.fsync)
         self.partitions: dict[Key, Partition] = {}
-        self.sessions = FetchSessions()
         self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
         """In a cluster: has a partition's wish for other in-sync replicas written."""
@@ -79,7 +75,7 @@ class ReplicaManager:
             )
 
         self.produces: DelayedOperationPurgatory[DelayedProduce] = purgatory("produce")
-        self.fetches: DelayedOperationPurgatory[DelayedFetch] = purgatory("fetch")
+        self.fetches = Fetches(settings, purgatory("fetch"), self.leader, self._follower_moved)
         self.deletions: DelayedOperationPurgatory[DelayedDeleteRecords] = purgatory("delete_records", 1)
         for topic in store.topics.values():
             for index in range(topic.partitions):
@@ -102,10 +98,7 @@ class ReplicaManager:
         is_new: bool = False,
         shares_isr: bool = False,
     ) -> Partition:
-        folder = f"{topic.name}-{index}"
-        is_new = is_new or self._is_of_another(self.store.folder / folder, topic)
-        start, high_watermark = (0, 0) if is_new else self.store.checkpoint_of(folder)
-        log = Log(self.store.folder / folder, fsync=self.settings.fsync, start_offset=start, is_new=is_new)
+        log, high_watermark = self._folders.open(topic, index, is_new=is_new)
         partition = Partition(
             (topic.name, index),
             log,
@@ -118,21 +111,7 @@ class ReplicaManager:
         )
         self.partitions[partition.key] = partition
         self.apply_settings(partition, topic)
-        if topic.topic_id:
-            (log.folder / _ID_FILE).write_text(topic.topic_id)
         return partition
-
-    @staticmethod
-    def _is_of_another(folder: Path, topic: Topic) -> bool:
-        """Whether a folder is left from another topic of this name, which was deleted while it wasn't this node's."""
-        try:
-            found = (folder / _ID_FILE).read_text()
-        except FileNotFoundError:
-            return False
-        if not found or not topic.topic_id or found == topic.topic_id:
-            return False
-        _log.warning("what is left of an earlier topic is removed", folder=str(folder))
-        return True
 
     def apply_settings(self, partition: Partition, topic: Topic) -> None:
         """Have a partition heed its topic's settings."""
@@ -195,18 +174,14 @@ class ReplicaManager:
     def delete_replica(self, key: Key) -> None:
         """Let go of a partition and its records, which may be left from an earlier life of this process."""
         self.stop_replica(key)
-        folder = f"{key[0]}-{key[1]}"
         partition = self.partitions.pop(key, None)
         if partition is not None:
             partition.is_deleted = True
-            partition.log.delete()
-        else:
-            shutil.rmtree(self.store.folder / folder, ignore_errors=True)
-        self.store.forget_checkpoint(folder)
+        self._folders.remove(key, partition.log if partition is not None else None)
 
     def drop_stray(self, key: Key) -> None:
         """Let go of what is left here of a partition that other nodes have by now."""
-        if key in self.partitions or (self.store.folder / f"{key[0]}-{key[1]}").exists():
+        if key in self.partitions or self._folders.has(key):
             _log.info("replica moved away", key=key)
             self.delete_replica(key)
 
@@ -261,79 +236,7 @@ class ReplicaManager:
             respond(results)
 
         operation = DelayedProduce(timeout_ms, parts, settled, lock=lock)
-        self._park(self.produces, operation, [part.partition.key for part in parts])
-
-    def fetch(
-        self,
-        session: FetchSession,
-        *,
-        max_wait_ms: int,
-        min_bytes: int,
-        max_bytes: int,
-        respond: Callable[[list[Found]], None],
-    ) -> DelayedFetch | None:
-        """Call `respond` when there is enough to read; give the operation if it was parked."""
-
-        def source(key: Key) -> Partition:
-            return self._source(session, key)
-
-        keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
-        if max_wait_ms <= 0 or not keys or is_worth_while(session, source, min_bytes):
-            respond(self._read(session, max_bytes))
-            return None
-        operation = DelayedFetch(
-            min(max_wait_ms, self.settings.max_wait_ms),
-            session,
-            source,
-            min_bytes,
-            respond=lambda: respond(self._read(session, max_bytes)),
-        )
-        parked = self._park(self.fetches, operation, keys)
-        return operation if parked else None
-
-    def _source(self, session: FetchSession, key: Key) -> Partition:
-        """Give the partition that a session reads.
-
-        Raises:
-            BrokerError: if this node doesn't lead it, or the node that fetches has no replica of it.
-        """
-        partition = self.leader(key)
-        partition.check_epoch(session.wanted[key].leader_epoch)
-        if session.by_follower and session.node not in partition.replicas:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {session.node} is no replica")
-        return partition
-
-    def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
-        """Read what is due in a session, up to `max_bytes`, but one batch at least."""
-        room = min(max_bytes, self.settings.max_fetch_bytes)
-        told = []
-        is_first = True
-        by_follower = session.by_follower
-        for key in list(session.due):
-            want = session.wanted[key]
-            records, cut, bounds = b"", False, (-1, -1)
-            try:
-                partition = self._source(session, key)
-                end = partition.readable_end(by_follower=by_follower)
-                bounds = (partition.high_watermark, partition.log.start_offset)
-                if room > 0 or is_first:
-                    records = partition.log.read(want.offset, end, max(min(want.max_bytes, room), 0))
-                    cut = not is_first and len(records) > room
-                    if cut:
-                        records = b""
-                else:
-                    cut = want.offset < end
-                found = Found(key, ErrorCode.NONE, *bounds, records)
-            except BrokerError as error:
-                found = Found(key, error.code, *bounds)  # whoever is out of range learns what the range is
-            if records:
-                is_first = False
-                room -= len(records)
-                if by_follower:
-                    partition.follower_sent(session.node, session.clock.at)
-            if session.settle(found, cut=cut):
-                told.append(found)
-        return told
+        park(self.produces, operation, [part.partition.key for part in parts])
 
     def delete_records(
         self,
@@ -361,53 +264,17 @@ class ReplicaManager:
             results.update({d.partition.key: (d.code, d.low_watermark) for d in deletions})
             respond(results)
 
-        self._park(
+        park(
             self.deletions,
             DelayedDeleteRecords(timeout_ms, deletions, settled),
             [d.partition.key for d in deletions],
         )
 
-    def _park(self, purgatory: DelayedOperationPurgatory[Op], operation: Op, keys: Sequence[Hashable]) -> bool:
-        """Park an operation if it can't complete at once; without room it is answered as if expired."""
-        try:
-            purgatory.try_complete_else_watch(operation, keys)
-        except PurgatoryFull as error:
-            _log.warning("no room to park", purgatory=purgatory.name, reason=str(error))
-            operation.force_complete()
-        return not operation.is_completed
-
     # -- events
 
-    def open_session(
-        self, session_id: int, epoch: int, *, node: int, wanted: Mapping[Key, Wanted], forgotten: Sequence[Key]
-    ) -> FetchSession:
-        """Give the session of a fetch, and take note of what it says, if it is a follower's.
-
-        Raises:
-            BrokerError: if there is no such session, or it stands elsewhere.
-        """
-        session = self.sessions.open(
-            session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
-        )
-        if session.by_follower:
-            for key, want in wanted.items():
-                self._follower_fetches(session, key, want)
-            for key in forgotten:
-                if key in self.partitions:
-                    self.partitions[key].follower_forgets(session.node)
-        return session
-
-    def _follower_fetches(self, session: FetchSession, key: Key, want: Wanted) -> None:
-        try:
-            partition = self._source(session, key)
-        except BrokerError:
-            return  # it will be told
-        node = session.node
-        was_in = node in partition.isr
-        if partition.follower_fetches(node, want.offset, want.log_start, session.clock):
+    def _follower_moved(self, partition: Partition, moved: bool) -> None:
+        if moved:
             self.changed(partition)
-        if not was_in and node in partition.isr:
-            _log.info("isr grown", key=partition.key, node=node, isr=sorted(partition.isr))
         self._propose(partition)
 
     def _propose(self, partition: Partition) -> None:
@@ -432,9 +299,7 @@ class ReplicaManager:
 
     def _check(self, key: Key) -> None:
         self.produces.check_and_complete(key)
-        self.fetches.check_and_complete(key)
-        for session in self.sessions.happened(key):
-            self.fetches.check_and_complete(session.watch_key)
+        self.fetches.check(key)
         self.deletions.check_and_complete(key)
 
     # -- housekeeping
@@ -460,7 +325,7 @@ class ReplicaManager:
 
     def shut_down(self) -> None:
         """Answer what waits."""
-        for purgatory in (self.produces, self.fetches, self.deletions):
+        for purgatory in (self.produces, self.fetches.purgatory, self.deletions):
             purgatory.shutdown("expire")
 
     def close(self) -> None:

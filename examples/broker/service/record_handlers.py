@@ -141,7 +141,7 @@ class RecordHandlers:
         forgotten = [(topic.name, index) for topic in request.forgotten_topics for index in topic.partitions]
         node = max(request.replica_id, CONSUMER)
         try:
-            session = self.replicas.open_session(
+            session = self.replicas.fetches.open_session(
                 request.session_id, request.session_epoch, node=node, wanted=wanted, forgotten=forgotten
             )
         except BrokerError as error:
@@ -156,7 +156,7 @@ class RecordHandlers:
                 topics.setdefault(name, m.FetchedTopic(name)).partitions.append(part)
             reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
 
-        operation = self.replicas.fetch(
+        operation = self.replicas.fetches.fetch(
             session,
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,

@@ -5,6 +5,7 @@
     producers    which batches of idempotent producers are in the log already
     topic_settings      what each setting of a topic is called, and what it may be
     topics       the topics, producer ids, and how far each log had come
+    replica_folders     the folder of each replica, and of which topic it is
 
 Knows of one node and its folder only; of replicas, groups and clients nothing.
 """

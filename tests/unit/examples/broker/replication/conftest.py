@@ -53,7 +53,7 @@ class Fixture:
         self, wanted=(), forgotten=(), *, session_id=0, epoch=0, node=CONSUMER, min_bytes=1, room=1 << 20
     ):
         """Fetch, and give the operation if it waits; the session is `self.session`, the answer "fetched" and what."""
-        self.session = self.manager.open_session(
+        self.session = self.manager.fetches.open_session(
             session_id, epoch, node=node, wanted=dict(wanted), forgotten=list(forgotten)
         )
 
@@ -61,11 +61,15 @@ class Fixture:
             self.answers.append("fetched")
             self.found = {each.key: each for each in found}
 
-        return self.manager.fetch(self.session, max_wait_ms=500, min_bytes=min_bytes, max_bytes=room, respond=respond)
+        return self.manager.fetches.fetch(
+            self.session, max_wait_ms=500, min_bytes=min_bytes, max_bytes=room, respond=respond
+        )
 
     def followers_reach(self, offset, nodes=(2, 3), key=KEY, log_start=0):
         for node in nodes:
-            self.manager.open_session(0, -1, node=node, wanted={key: Wanted(offset, 1, log_start)}, forgotten=[])
+            self.manager.fetches.open_session(
+                0, -1, node=node, wanted={key: Wanted(offset, 1, log_start)}, forgotten=[]
+            )
 
 
 @pytest.fixture

@@ -36,9 +36,9 @@ def test_the_first_answer_tells_of_all(leader, session):
 
 def test_who_has_nothing_to_name_waits_under_one_key(leader, session):
     """A fetch that names nothing waits for all partitions of its session, under the session's key alone."""
-    before = leader.manager.fetches.watched
+    before = leader.manager.fetches.purgatory.watched
     assert go_on(leader, session) is not None
-    assert 1 == leader.manager.fetches.watched - before
+    assert 1 == leader.manager.fetches.purgatory.watched - before
 
 
 def test_what_happens_anywhere_is_told_and_nothing_else(leader, session):
@@ -133,7 +133,7 @@ def test_a_session_goes_on_where_it_was_left_or_not_at_all(leader, session):
         (session.session_id, session.epoch - 1 or 99, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ):
         with pytest.raises(BrokerError) as caught:
-            leader.manager.open_session(session_id, epoch, node=2, wanted={}, forgotten=[])
+            leader.manager.fetches.open_session(session_id, epoch, node=2, wanted={}, forgotten=[])
         assert code is caught.value.code
 
 
@@ -145,7 +145,7 @@ def test_a_new_beginning_ends_the_old_session(leader, session, epoch):
     with pytest.raises(BrokerError) as caught:
         go_on(leader, session)
     assert ErrorCode.FETCH_SESSION_ID_NOT_FOUND is caught.value.code
-    assert (epoch == 0) == len(leader.manager.sessions)
+    assert (epoch == 0) == len(leader.manager.fetches.sessions)
 
 
 def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatch):

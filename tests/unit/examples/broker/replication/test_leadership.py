@@ -74,20 +74,22 @@ def test_thousands_parked_are_answered_when_leadership_moves(node):
     for _ in range(3_000):
         node.append(lambda results: writes.update(code for code, _ in results.values()))
     for _ in range(3_000):
-        session = node.manager.open_session(0, -1, node=CONSUMER, wanted={KEY: Wanted(0, 1 << 20)}, forgotten=[])
-        node.manager.fetch(
+        session = node.manager.fetches.open_session(
+            0, -1, node=CONSUMER, wanted={KEY: Wanted(0, 1 << 20)}, forgotten=[]
+        )
+        node.manager.fetches.fetch(
             session,
             max_wait_ms=60_000,
             min_bytes=1,
             max_bytes=1 << 20,
             respond=lambda found: reads.update(each.code for each in found),
         )
-    assert (3_000, 3_000) == (node.manager.produces.num_delayed, node.manager.fetches.num_delayed)
+    assert (3_000, 3_000) == (node.manager.produces.num_delayed, node.manager.fetches.purgatory.num_delayed)
 
     node.decide(2, 1)
 
     assert {ErrorCode.NOT_LEADER_OR_FOLLOWER: 3_000} == writes == reads
-    assert (0, 0) == (node.manager.produces.num_delayed, node.manager.fetches.num_delayed)
+    assert (0, 0) == (node.manager.produces.num_delayed, node.manager.fetches.purgatory.num_delayed)
     assert [("leads", KEY), ("follows", KEY)] == node.told
 
 
@@ -118,8 +120,8 @@ def test_other_epochs_are_refused(node, epoch, code):
     """Who fetches by another leader epoch is told whether it is old or not known yet."""
     node.decide(1, 5)
     found = []
-    session = node.manager.open_session(0, -1, node=2, wanted={KEY: Wanted(0, 100, 0, epoch)}, forgotten=[])
-    node.manager.fetch(session, max_wait_ms=1_000, min_bytes=1, max_bytes=100, respond=found.extend)
+    session = node.manager.fetches.open_session(0, -1, node=2, wanted={KEY: Wanted(0, 100, 0, epoch)}, forgotten=[])
+    node.manager.fetches.fetch(session, max_wait_ms=1_000, min_bytes=1, max_bytes=100, respond=found.extend)
 
     assert [code] == [each.code for each in found]
     with pytest.raises(BrokerError):

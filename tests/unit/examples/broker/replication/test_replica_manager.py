@@ -99,8 +99,8 @@ def test_a_fetch_of_what_is_there_does_not_wait(leader):
     leader.followers_reach(1)
     assert leader.fetch(0) is None
     assert leader.fetch(99) is None
-    assert 0 == leader.manager.fetches.parked
-    assert 0 == leader.manager.fetches.snapshot().totals.immediate
+    assert 0 == leader.manager.fetches.purgatory.parked
+    assert 0 == leader.manager.fetches.purgatory.snapshot().totals.immediate
 
 
 @pytest.mark.parametrize("by_follower", [True, False])
