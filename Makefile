@@ -29,7 +29,7 @@ quickstart: $(READY) ## The same in small, in one process, about 20 seconds (KEE
 	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
 
 # What exists in two editions, and is tested in both: all of it on the native one, where there is a compiler, then this on Python.
-CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults tests/property tests/concurrency
+CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults tests/unit/journal/test_ledger.py tests/property tests/concurrency
 
 test: $(READY) programs native ## Run every test, and the core's once more on its Python edition (ARGS="-k wheel" for some)
 	$(PY) -m pytest -ra $(ARGS)

@@ -5,9 +5,9 @@
     ...
     journal.close()
 
-The hot path takes what it needs of the operation as it leaves (nothing of it is kept alive) and appends it
-to the writer's buffer. Labels of keys and errors, and the grouping of the text columns, are made later, on
-the writer's thread; so a key needs no quick `repr`.
+The hot path takes what it needs of the operation as it leaves (nothing of it is kept alive) and adds it to a
+`Ledger`. Labels of keys and errors are made later, on the writer's thread, once for each distinct key of a batch; so a
+key needs no quick `repr`.
 
 A trace says what an operation *needs*, which only the service knows: `needs(operation)` gives the level it
 waits for on each key, and `trace.event(purgatory, key, level)` says that a key of that purgatory has
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from itertools import count, repeat
-from operator import add, itemgetter, mul, sub
+from itertools import count
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -27,6 +27,7 @@ import attrs
 
 from purgatory import Observer
 from purgatory._label import label
+from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows
 from purgatory.journal._writer import FolderWriter, JournalStats, Options
 from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.frames import Batch, packed
@@ -36,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from types import TracebackType
 
+    from purgatory.journal._ledger import Lines
+
 _MAX_ERROR: Final = 200
-_JOURNAL_WIDTH: Final = 10
 _TRACE_WIDTH: Final = 8
-_FIRST: Final = itemgetter(0)
-_SEVERAL: Final = object()  # leads several keys, so that one key that is a tuple is not taken for them
+_LIMIT: Final = 2**63 - 1
 
 
 class Operation(Protocol):
@@ -58,32 +59,6 @@ class Operation(Protocol):
 
 def _labels(keys: Sequence[Hashable]) -> list[str]:
     return [label(key) for key in keys]
-
-
-def _columns(values: list[Any], width: int) -> list[list[Any]]:
-    return [values[place::width] for place in range(width)]
-
-
-def _constant(values: list[Any]) -> bool:
-    """Whether all are alike: at C speed where they are one object, as classes, outcomes and None are."""
-    return values.count(values[0]) == len(values)
-
-
-def _packed(values: list[int]) -> array[int]:
-    return packed(values[:1]) * len(values) if _constant(values) else packed(values)
-
-
-def _key(watches: Sequence[Any]) -> Any:
-    """The keys of an operation, as one value to be grouped by."""
-    return watches[0].key if len(watches) == 1 else (_SEVERAL, *[each.key for each in watches])
-
-
-class _Groups(dict[Any, int]):
-    """Numbers distinct groups as they appear; `__missing__` runs once a group, the rest is a C lookup."""
-
-    def __missing__(self, group: Any) -> int:
-        number = self[group] = len(self)
-        return number
 
 
 class _Folder:
@@ -142,7 +117,9 @@ class Journal(_Folder):
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
         self._instance = instance
         self._shifted = False
-        super().__init__(FolderWriter(Path(folder), JOURNAL, _JOURNAL_WIDTH, self._batch, Options(**options)))
+        settings = Options(**options)
+        self._ledger = Ledger(settings.capacity)
+        super().__init__(FolderWriter(Path(folder), JOURNAL, self._ledger, self._batch, settings))
 
     def observer(
         self,
@@ -161,70 +138,58 @@ class Journal(_Folder):
             identify: an operation's own name, where records must be told apart (it costs a dictionary entry
             a record).
         """
-        shift = self._shift(now_ns, epoch_ns)
-        self._shifted = self._shifted or shift != 0
-        # It has no `parked`, which a purgatory then doesn't call: that is a call less for each operation.
-        return _JournalObserver(self._writer, _Source(purgatory, shift), now_ns, identify)
+        source = _Source(purgatory, self._shift(now_ns, epoch_ns))
+        self._shifted = self._shifted or source.shift != 0
+        named = None
+        if identify is not None:
 
-    def _batch(self, values: list[Any], first: int) -> Batch:
-        columns = _columns(values, _JOURNAL_WIDTH)
-        sources, kinds, watches, outcomes, errors, deadlines, delays, moved, left, checks = columns
-        if any(moved):  # put off: it may wait so much longer
-            delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, moved, strict=True)]
-        # Operations under one key share the list that says so (not always the tuple of such lists, which the native
-        # core makes anew): its identity is looked up at C speed, the key itself once.
-        if set(map(len, watches)) == {1}:
-            places: list[Any] = list(map(id, map(_FIRST, watches)))
-        else:
-            places = [tuple(map(id, each)) for each in watches]
-        numbers_of = _Groups()
-        number = {place: numbers_of[_key(each)] for place, each in dict(zip(places, watches, strict=True)).items()}
-        keys = list(numbers_of)
-        # What is the same in all rows needs no place in the grouping: hashing it would cost more than looking.
-        alike = {"source": sources, "kind": kinds, "outcome": outcomes, "error": errors}
-        varying = {name: column for name, column in alike.items() if not _constant(column)}
-        same = {name: column[0] for name, column in alike.items() if name not in varying}
-        if "outcome" in varying:
-            # Outcomes are singletons, and Enum's own hash is a Python call: their identity groups them at C speed.
-            members = {id(outcome): outcome for outcome in outcomes}
-            varying["outcome"] = list(map(id, outcomes))
-        groups = _Groups()
-        if varying or len(keys) > 1:
-            by_key = map(number.__getitem__, places)
-            index = array("I", map(groups.__getitem__, zip(by_key, *varying.values(), strict=True)))
-        else:
-            index = array("I", [groups[0,]]) * len(places)
-        texts = []
-        for place, *rest in groups:
-            key = keys[place]
-            row = {**same, **dict(zip(varying, rest, strict=True))}
-            outcome = members[row["outcome"]] if "outcome" in varying else row["outcome"]
-            texts.append(
-                [
-                    row["source"].purgatory,
-                    row["kind"].__name__,
-                    row["source"].name,
-                    _labels(key[1:]) if isinstance(key, tuple) and key and key[0] is _SEVERAL else [label(key)],
-                    self._instance,
-                    _word(outcome),
-                    _describe(row["error"]),
-                ]
-            )
-        # When it was parked is its deadline less its delay; one that never was (immediate) has none.
-        spans = repeat(delays[0] * NS_PER_MS) if _constant(delays) else map(mul, delays, repeat(NS_PER_MS))
-        created = list(map(sub, deadlines, spans))
-        if 0 in deadlines:
-            created = [at if due else now for at, due, now in zip(created, deadlines, left, strict=True)]
+            def named(operation: Any) -> _Source:
+                return attrs.evolve(source, name=identify(operation))
+
+        recorder = Recorder(self._ledger, source, now_ns, named, self._writer.refuse, self._take_down)
+        # It has no `parked`, which a purgatory then doesn't call: that is a call less for each operation.
+        return _JournalObserver(recorder)
+
+    def _take_down(
+        self, source: _Source, operation: Operation, outcome: Any, error: BaseException | None, left: int
+    ) -> None:
+        """The row of an operation that isn't the core's, or has times beyond 64 bits, by what it says of itself."""
+        created = operation.created_ns
+        if not getattr(operation, "_deadline_ns", created):  # it was never parked
+            created = left
+        watches = tuple(map(_Named, operation.keys))
+        moved_ns = getattr(operation, "_moved_ns", 0)  # put off: it might wait so much longer
+        try:
+            delay_ms = _number(operation.delay_ms + -(-moved_ns // NS_PER_MS))
+            times = _number(created), delay_ms, _number(left), _number(operation.checks)
+        except (TypeError, ValueError) as problem:
+            self._writer.lose(1, problem)
+            return
+        row = (source, operation.__class__, watches, outcome, error, *times)
+        if not self._ledger.put(row):
+            self._writer.refuse(row)
+
+    def _batch(self, lines: Lines, first: int) -> Batch:
+        groups, *columns = lines
+        index = array("I", columns[0])
+        created, delays, left, checks = (array("q", column) for column in columns[1:])
+        texts = [
+            [
+                source.purgatory,
+                kind.__name__,
+                source.name,
+                [label(each.key) for each in watches],
+                self._instance,
+                _word(outcome),
+                _describe(error),
+            ]
+            for source, kind, watches, outcome, error in groups
+        ]
         if self._shifted:
-            shifts = [source.shift for source in sources]
-            created = list(map(add, created, shifts))
-            left = list(map(add, left, shifts))
-        numbers = {
-            "created": packed(created),
-            "delay_ms": _packed(delays),
-            "finished": packed(left),
-            "checks": _packed(checks),
-        }
+            shift = [source.shift for source, *_ in groups]
+            shifts = [shift[group] for group in index]
+            created, left = packed(list(map(add, created, shifts))), packed(list(map(add, left, shifts)))
+        numbers = {"created": created, "delay_ms": delays, "finished": left, "checks": checks}
         return Batch(JOURNAL, first, self._epoch_ns, texts, index, numbers)
 
 
@@ -244,11 +209,9 @@ class _Named:
     key: Hashable
 
 
-def _described(operation: Operation, outcome: Any, error: BaseException | None, left: int) -> tuple[Any, ...]:
-    """The row of an operation that isn't the core's, by what it says of itself."""
-    due = operation.created_ns + operation.delay_ms * NS_PER_MS if operation.created_ns else 0
-    keys = tuple(map(_Named, operation.keys))
-    return operation.__class__, keys, outcome, error, due, operation.delay_ms, 0, left, operation.checks
+def _number(value: float) -> int:
+    """A number that fits into 64 bits."""
+    return int(max(-_LIMIT, min(_LIMIT, value)))
 
 
 def _word(outcome: Any) -> str:
@@ -260,45 +223,12 @@ def _describe(error: BaseException | None) -> str | None:
 
 
 class _JournalObserver(Observer):
-    """The hot path: a closure as an attribute, which spares the bound method and six loads a call."""
+    """Its one method is its recorder's, which is called without a frame of ours in between."""
 
     __slots__ = ("finished",)
 
-    def __init__(
-        self,
-        writer: FolderWriter,
-        source: _Source,
-        now_ns: Callable[[], int] | None,
-        identify: Callable[[Any], str | None] | None,
-    ) -> None:
-        buffer, full, refuse = writer.buffer, writer.full, writer.refuse
-        extend = buffer.extend
-        clock = time.monotonic_ns if now_ns is None else now_ns
-
-        def finished(operation: Any, outcome: Any, error: BaseException | None) -> None:
-            origin = source if identify is None else attrs.evolve(source, name=identify(operation))
-            try:
-                # The core's own slots: its properties say the same and cost 1.3 us more a cycle of 5.
-                row = (
-                    origin,
-                    operation.__class__,
-                    operation._watches,  # noqa: SLF001
-                    outcome,
-                    error,
-                    operation._deadline_ns,  # noqa: SLF001
-                    operation._delay_ms,  # noqa: SLF001
-                    operation._moved_ns,  # noqa: SLF001
-                    clock(),
-                    operation._checks,  # noqa: SLF001
-                )
-            except AttributeError:
-                row = (origin, *_described(operation, outcome, error, clock()))
-            if len(buffer) < full:
-                extend(row)
-            else:
-                refuse(row)
-
-        self.finished = finished  # type: ignore[method-assign]  # a closure: it saves five look-ups an operation
+    def __init__(self, recorder: Recorder) -> None:
+        self.finished = recorder.finished  # type: ignore[method-assign]  # spares a call an operation
 
 
 class Trace(_Folder):
@@ -312,7 +242,9 @@ class Trace(_Folder):
     def __init__(self, folder: str | Path, **options: Any) -> None:
         self._opened = time.time_ns()  # so that a name isn't given again after a restart
         self._numbers = count()  # whose next() is atomic in both builds
-        super().__init__(FolderWriter(Path(folder), TRACE, _TRACE_WIDTH, self._batch, Options(**options)))
+        settings = Options(**options)
+        self._rows = Rows(settings.capacity, _TRACE_WIDTH)
+        super().__init__(FolderWriter(Path(folder), TRACE, self._rows, self._batch, settings))
 
     def observer(
         self,
@@ -346,15 +278,12 @@ class Trace(_Folder):
         self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), ""))
 
     def _put(self, row: tuple[Any, ...]) -> None:
-        buffer = self._writer.buffer
-        if len(buffer) < self._writer.full:
-            buffer.extend(row)
-        else:
+        if not self._rows.put(row):
             self._writer.refuse(row)
 
-    def _batch(self, values: list[Any], first: int) -> Batch:
-        kinds, purgatories, names, keys, instants, delays, levels, types = _columns(values, _TRACE_WIDTH)
-        groups = _Groups()
+    def _batch(self, columns: list[list[Any]], first: int) -> Batch:
+        kinds, purgatories, names, keys, instants, delays, levels, types = columns
+        groups = Numbers()
         index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, types, strict=True)))
         numbers = {
             "ts": packed(instants),

@@ -1,16 +1,10 @@
 """From a bounded buffer to a durable folder: the thread that both journal and trace write through.
 
-The hot path does one thing, `buffer.extend(row)`, where the row is a tuple of `width` values. Everything
-else happens here, on a thread of its own::
+The hot path does one thing: it adds a row to a buffer (`_ledger` has both kinds). Everything else happens here,
+on a thread of its own::
 
     buffer -> take up to `chunk` rows -> encode one frame -> write -> (fsync) -> count as written
                                                              full segment -> close -> seal in the background
-
-The buffer is one flat list. `list.extend` of a tuple, taking a slice and deleting a slice are each atomic,
-with the GIL and without, so rows never interleave and the length is always a multiple of `width`. Why not a
-queue of tuples: a hundred thousand live tuples are a hundred thousand objects for the garbage collector to
-walk; that alone tripled the cost of a row (0.5 to 1.6 us). A flat list holds values that were there anyhow,
-and a column of it is a slice with a stride.
 
 *Nothing acknowledged is lost or doubled.* `flush()` returning True acknowledges all that was put before it.
 Rows are in the kernel once written, which survives a killed process; `sync=` says when they are also forced
@@ -32,9 +26,11 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from weakref import WeakSet
 
 import attrs
 
+from purgatory._fork import in_child
 from purgatory._log import Log
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import open_name
@@ -67,6 +63,15 @@ class File(Protocol):
     def seek(self, offset: int, /) -> int: ...
     def fileno(self) -> int: ...
     def close(self) -> None: ...
+
+
+class Buffer(Protocol):
+    """Where rows wait. Any thread may put; the writer's takes."""
+
+    def __len__(self) -> int: ...
+    def put(self, row: Sequence[Any], /) -> bool: ...
+    def take(self, most: int, /) -> Any: ...
+    def start_over(self) -> None: ...
 
 
 def open_file(path: Path) -> File:
@@ -110,6 +115,19 @@ class Options:
     open_file: Callable[[Path], File] = open_file
 
 
+#: Those of this process.
+_open: Final[WeakSet[FolderWriter]] = WeakSet()
+
+
+def _start_over() -> None:
+    """In a forked child, whose copies of operations tell the copies of their observers, and no thread writes."""
+    for writer in _open:
+        writer.start_over()
+
+
+in_child(_start_over)
+
+
 class FolderWriter:
     """Owns one folder: its lock, its buffer, its thread, its sequence."""
 
@@ -117,16 +135,15 @@ class FolderWriter:
         self,
         folder: Path,
         schema: Schema,
-        width: int,
-        to_batch: Callable[[list[Any], int], Batch],
+        buffer: Buffer,
+        to_batch: Callable[[Any, int], Batch],
         options: Options,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.options = options
-        self.width = width
-        self.full = options.capacity * width
-        self.buffer: list[Any] = []
+        self._buffer = buffer
+        _open.add(self)
         self._schema = schema
         self._to_batch = to_batch
         self._lock = FolderLock(folder)
@@ -140,7 +157,8 @@ class FolderWriter:
         self._path = folder
         self._size = 0
         self._opened_at = 0.0
-        self._held: list[Any] = []
+        self._held: Any = None  # rows that the disk refused, as the buffer gave them, and how many
+        self._held_rows = 0
         self._counting = threading.Lock()
         self._dropped = self._written = self._bytes = 0
         self._write_errors = self._seal_errors = self._sealed = 0
@@ -164,16 +182,21 @@ class FolderWriter:
             self._wake.set()
             limit = time.monotonic() + self.options.patience_ms / 1000
             with self._room:
-                while len(self.buffer) >= self.full and not self._closing:
+                while len(self._buffer) >= self.options.capacity and not self._closing:
                     left = limit - time.monotonic()
                     if left <= 0:
                         break
                     self._room.wait(left)
-            if len(self.buffer) < self.full and not self._closing:
-                self.buffer.extend(row)
+            if not self._closing and self._buffer.put(row):
                 return
         with self._counting:
             self._dropped += 1
+
+    def lose(self, rows: int, problem: Exception) -> None:
+        """Count and log rows that can never be written."""
+        _log.error("journal.rows_refused", folder=str(self.folder), rows=rows, error=repr(problem))
+        with self._counting:
+            self._dropped += rows
 
     def flush(self, timeout_s: float | None = 10.0) -> bool:
         """Wait until all that was put before this call is written; False if that took too long."""
@@ -196,13 +219,19 @@ class FolderWriter:
         self._lock.release()
         return self.stats()
 
+    def start_over(self) -> None:
+        """In a forked child: no thread of ours is there, and whoever had a lock isn't either."""
+        self._buffer.start_over()
+        self._counting = threading.Lock()
+        self._room = threading.Condition()
+
     def stats(self) -> JournalStats:
         """The counters now."""
         with self._counting:
             return JournalStats(
                 self._written,
                 self._dropped,
-                (len(self.buffer) + len(self._held)) // self.width,
+                len(self._buffer) + self._held_rows,
                 self._write_errors,
                 self._seal_errors,
                 self._sealed,
@@ -235,41 +264,37 @@ class FolderWriter:
 
     def _drain(self) -> bool:
         """Write what was in the buffer when we came; False if the disk refused."""
-        if self._held and not self._write(self._held):
+        if self._held_rows and not self._write(self._held, self._held_rows):
             return False
-        left = len(self.buffer)
+        left = len(self._buffer)
         while left > 0:
-            count = min(left, self.options.chunk * self.width)
-            rows = self.buffer[:count]
-            del self.buffer[:count]
+            count = min(left, self.options.chunk)
+            rows = self._buffer.take(count)
             left -= count
             if self.options.when_full == "wait":
                 with self._room:
                     self._room.notify_all()
-            if not self._write(rows):
+            if not self._write(rows, count):
                 return False
         return True
 
-    def _write(self, rows: list[Any]) -> bool:
-        count = len(rows) // self.width
+    def _write(self, rows: Any, count: int) -> bool:
         try:
             frame = encode(self._to_batch(rows, self._next))
         except Exception as error:  # a key without a name, say: these rows can never be written  # noqa: BLE001
-            _log.error("journal.rows_refused", folder=str(self.folder), rows=count, error=repr(error))
-            self._held = []
-            with self._counting:
-                self._dropped += count
+            self._held, self._held_rows = None, 0
+            self.lose(count, error)
             return True
         try:
             self._append(frame)
         except OSError as error:
-            if not self._held:
+            if not self._held_rows:
                 _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
-            self._held = rows
+            self._held, self._held_rows = rows, count
             with self._counting:
                 self._write_errors += 1
             return False
-        self._held = []
+        self._held, self._held_rows = None, 0
         self._next += count
         with self._counting:
             self._written += count
@@ -371,9 +396,11 @@ class FolderWriter:
         """On the way out: one last look, then what could not be written is counted as dropped."""
         self._drain()
         self._roll()
-        rest = (len(self.buffer) + len(self._held)) // self.width
-        self.buffer.clear()
-        self._held = []
+        waiting = len(self._buffer)
+        if waiting:
+            self._buffer.take(waiting)
+        rest = waiting + self._held_rows
+        self._held, self._held_rows = None, 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             with self._counting:

@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from purgatory import (
     Observer,
     ThresholdPurgatory,
 )
+from purgatory.journal import Journal, read
 from timer import MockTimer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +57,13 @@ class Plan:
             max_parked=self.random.choice([None, None, 15]),
             observers=[Told(self)] if self.random.random() < 0.7 else (),
         )
+        self.folder = tempfile.TemporaryDirectory()
+        # Either everything is written at the end, or there is no room for all of it: no thread's turn decides.
+        self.journal = Journal(
+            self.folder.name, parquet=False, interval_ms=3_600_000, capacity=10 if seed % 3 else 9_999
+        )
+        named = (lambda operation: f"operation {operation.number}") if seed % 2 else None
+        self.purgatory.attach(self.journal.observer("plan", now_ns=self.timer.clock, epoch_ns=0, identify=named))
 
     def say(self, *words):
         self.lines.append(" ".join(map(str, words)))
@@ -167,6 +176,10 @@ class Plan:
         self.is_over = True
         self.watermark.shutdown()
         self.timer.shutdown()
+        self.say(self.journal.close().dropped, "rows had no room")
+        for row in read(self.folder.name) if self.journal.stats().written else ():
+            self.say(row)
+        self.folder.cleanup()
         return "\n".join(self.lines)
 
 
@@ -293,6 +306,9 @@ class Key:
 
     def __eq__(self, other):
         return type(other) is Key and other.number == self.number
+
+    def __repr__(self):
+        return f"Key({self.number})"
 
 
 class Lock:

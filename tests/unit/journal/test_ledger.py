@@ -1,0 +1,260 @@
+"""The ledger: rows of operations that have left, until the writer comes for them. In whichever edition runs."""
+
+import gc
+import os
+import random
+import sys
+import threading
+import weakref
+from array import array
+
+import pytest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+from purgatory.journal import Journal, read
+from purgatory.journal._ledger import Ledger, Recorder
+from timer import MockTimer
+
+
+class Watch:
+    """Stands for the core's list of watchers."""
+
+    def __init__(self, key):
+        self.key = key
+
+
+class Source:
+    """Stands for what the rows of one observer have in common."""
+
+
+class Ready(DelayedOperation):
+    """Completes when it is told that it may."""
+
+    ready = False
+
+    def try_complete(self):
+        return self.ready and self.force_complete()
+
+
+SOURCE, WATCH = Source(), Watch("k")
+
+
+def row(number, *, source=SOURCE, watches=(WATCH,), outcome=Outcome.SATISFIED, error=None):
+    return (source, Ready, watches, outcome, error, number, 5, number + 7, 1)
+
+
+def numbers(lines, place=0):
+    """A column of numbers, whether it came as an array or as bytes."""
+    return list(array("q", lines[2 + place]))
+
+
+def groups_of(lines):
+    """The group of each row."""
+    return [lines[0][place] for place in array("I", lines[1])]
+
+
+def test_rows_come_out_as_they_went_in():
+    """What is put comes out once, in its order, in as many steps as one likes."""
+    ledger = Ledger(100)
+    for number in range(5):
+        assert ledger.put(row(number))
+    assert 5 == len(ledger)
+    first, second = ledger.take(2), ledger.take(10)
+    assert ([0, 1], [2, 3, 4]) == (numbers(first), numbers(second))
+    assert ([5, 5], [7, 8], [1, 1]) == tuple(numbers(first, place) for place in (1, 2, 3))
+    assert 0 == len(ledger)
+
+
+def test_a_full_ledger_takes_no_more_until_there_is_room():
+    """`put` says no where there is no room, and yes again once rows were taken out."""
+    ledger = Ledger(3)
+    assert [True, True, True, False] == [ledger.put(row(number)) for number in range(4)]
+    assert [0] == numbers(ledger.take(1))
+    assert ledger.put(row(9))
+    assert [1, 2, 9] == numbers(ledger.take(9))
+
+
+def test_order_survives_any_mixture_of_adding_and_taking():
+    """However rows are added and taken, and however many wait meanwhile, they come out in the order of their coming."""
+    draw = random.Random(7)
+    ledger, went_in, came_out = Ledger(5_000), 0, []
+    for _ in range(300):
+        for _ in range(draw.randrange(draw.choice([10, 900]))):
+            went_in += ledger.put(row(went_in))
+        if len(ledger):
+            came_out += numbers(ledger.take(draw.randrange(1, draw.choice([20, 1_500]))))
+    while len(ledger):
+        came_out += numbers(ledger.take(700))
+    assert list(range(went_in)) == came_out
+    assert went_in > 20_000
+
+
+def test_rows_that_are_alike_are_one_group():
+    """Rows of one source, type, key, outcome and error share a group; whatever differs makes another."""
+    error, other, several = ValueError("no"), Watch("other"), (Watch("a"), Watch("b"))
+    wanted = [
+        (SOURCE, Ready, (WATCH,), Outcome.SATISFIED, None),
+        (SOURCE, Ready, (other,), Outcome.SATISFIED, None),
+        (SOURCE, Ready, (WATCH,), Outcome.EXPIRED, None),
+        (SOURCE, Ready, (WATCH,), Outcome.EXPIRED, error),
+        (SOURCE, Ready, several, Outcome.SATISFIED, None),
+        (SOURCE, Ready, several[:1], Outcome.SATISFIED, None),
+        (SOURCE, Ready, several[1:], Outcome.SATISFIED, None),
+        (SOURCE, Ready, (), Outcome.IMMEDIATE, None),
+        (Source(), Ready, (WATCH,), Outcome.SATISFIED, None),
+    ]
+    draw = random.Random(3)
+    rows = [draw.choice(wanted) for _ in range(3_000)]
+    ledger = Ledger(len(rows))
+    for source, _, watches, outcome, error_ in rows:
+        # a tuple of its own for each, as the core makes them
+        ledger.put(row(0, source=source, watches=(*watches,), outcome=outcome, error=error_))
+    lines = ledger.take(len(rows))
+    assert rows == groups_of(lines)
+    assert len(wanted) == len(lines[0])
+
+
+def test_every_thread_s_rows_come_out_once_and_in_its_order():
+    """Four threads add while one takes: nothing is lost, doubled or turned around."""
+    ledger, refused, found = Ledger(3_000), [], []
+    threads, each = 4, 20_000
+    over = threading.Event()
+
+    def add(thread):
+        for number in range(each):
+            while not ledger.put(row(thread * each + number)):
+                refused.append(thread)
+
+    def take():
+        while not over.is_set() or len(ledger):
+            if len(ledger):
+                found.extend(numbers(ledger.take(500)))
+
+    taker = threading.Thread(target=take)
+    workers = [threading.Thread(target=add, args=(n,)) for n in range(threads)]
+    for thread in (taker, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    over.set()
+    taker.join()
+    assert threads * each == len(found) == len(set(found))
+    for thread in range(threads):
+        own = [number for number in found if number // each == thread]
+        assert sorted(own) == own
+
+
+def test_a_recorder_hands_on_what_has_no_room_and_what_is_not_the_core_s():
+    """A row without room goes to `refuse` as `put` would take it, and what is no operation of the core's to `other`."""
+    ledger, refused, others = Ledger(1), [], []
+    recorder = Recorder(ledger, SOURCE, lambda: 77, None, refused.append, lambda *given: others.append(given))
+    operation, stranger = Ready(40), object()
+    recorder.finished(operation, Outcome.IMMEDIATE, None)
+    recorder.finished(operation, Outcome.FORCED, None)
+    recorder.finished(stranger, Outcome.FORCED, None)
+    assert [(SOURCE, Ready, (), Outcome.FORCED, None, 77, 40, 77, 0)] == refused
+    assert [(SOURCE, stranger, Outcome.FORCED, None, 77)] == others
+    lines = ledger.take(1)
+    assert [(SOURCE, Ready, (), Outcome.IMMEDIATE, None)] == groups_of(lines)
+    assert ledger.put(refused[0])
+
+
+def test_a_clock_that_fails_is_the_caller_s_to_hear_of():
+    """What the given clock, or the function that names the source, raises gets out: the purgatory contains it."""
+
+    def fail(*_):
+        raise OSError("stopped")
+
+    ledger = Ledger(5)
+    for clock, source_of in ((fail, None), (None, fail)):
+        recorder = Recorder(ledger, SOURCE, clock, source_of, fail, fail)
+        with pytest.raises(OSError, match="stopped"):
+            recorder.finished(Ready(5), Outcome.FORCED, None)
+    assert 0 == len(ledger)
+
+
+def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
+    """An operation that was put off by a part of a millisecond is recorded as parked when it was."""
+    timer = MockTimer()
+    with Journal(tmp_path) as journal:
+        observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=10**18)
+        with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
+            lease = Ready(100)
+            timer.advance_clock(3)
+            leases.try_complete_else_watch(lease, ["k"])
+            lease._moved_ns, lease._deadline_ns = 500_000, lease._deadline_ns + 500_000  # half a millisecond
+            lease.force_complete()
+    (record,) = read(tmp_path)
+    assert (10**15 + 3_000, 101) == (record.created, record.delay_ms)
+
+
+def test_nothing_of_an_operation_is_kept(tmp_path):
+    """An operation whose record still waits to be written can be freed."""
+    with (
+        Journal(tmp_path, interval_ms=60_000) as journal,
+        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
+    ):
+        operation = Ready(60_000)
+        fetch.try_complete_else_watch(operation, ["k"])
+        operation.force_complete()
+        gone = weakref.ref(operation)
+        del operation
+        gc.collect()
+        assert (1, None) == (journal.stats().buffered, gone())
+
+
+def test_references_are_given_up_with_the_rows():
+    """Rows that were taken out, and rows that go with their ledger, leave no reference behind."""
+    source, error = Source(), ValueError("no")
+    before = sys.getrefcount(source), sys.getrefcount(error)
+    ledger = Ledger(5_000)
+    for number in range(3_000):
+        ledger.put(row(number, source=source, error=error))
+    lines = ledger.take(2_000)
+    del lines
+    for _ in range(2_000):
+        ledger.put(row(1, source=source, error=error))
+    assert sys.getrefcount(source) > before[0]
+    del ledger
+    gc.collect()
+    assert before == (sys.getrefcount(source), sys.getrefcount(error))
+
+
+def test_a_ledger_that_nobody_has_is_collected():
+    """A ledger that leads back to itself by one of its rows goes when nobody has it."""
+    source, ledger = Source(), Ledger(5)
+    source.ledger = ledger
+    ledger.put(row(1, source=source))
+    gone = weakref.ref(source)
+    del source, ledger
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_row_of_something_else_is_refused():
+    """What isn't a row raises, and leaves the ledger as it was."""
+    ledger = Ledger(5)
+    for wrong in ((), row(1)[:-1], (*row(1), 5), 5):
+        with pytest.raises((TypeError, ValueError)):
+            ledger.put(wrong)
+    assert 0 == len(ledger)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp_path):
+    """A child's copy of a journal takes rows and closes; what the parent writes is whole, and still its own."""
+    with (
+        Journal(tmp_path) as journal,
+        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
+    ):
+        operation = Ready(60_000)
+        fetch.try_complete_else_watch(operation, ["k"])
+        child = os.fork()
+        if not child:
+            operation.force_complete()
+            journal.close()
+            os._exit(0)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert operation.force_complete()
+        assert journal.flush()
+    assert [("k",)] == [record.keys for record in read(tmp_path)]
