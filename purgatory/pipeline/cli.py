@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         if "master" in options and (options.master or options.conf):
-            from purgatory.pipeline.session import say
+            from purgatory.pipeline.spark.session import say
 
             say(options.master, options.conf)
         status: int = options.run(options)
@@ -193,9 +193,9 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.engines import engine_for
-    from purgatory.pipeline.outputs import fetched, placed
     from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
+    from purgatory.pipeline.spark.outputs import fetched, placed
+    from purgatory.pipeline.walks.engines import engine_for
 
     engine = engine_for(options.journal, options.engine)
     with (
@@ -222,9 +222,10 @@ def _page_of(out: str) -> str:
 
 
 def _stream(options: argparse.Namespace) -> int:
-    from purgatory.pipeline import places, stream
-    from purgatory.pipeline.session import session
-    from purgatory.pipeline.whole import check_streamable
+    from purgatory.pipeline import stream
+    from purgatory.pipeline.rows.whole import check_streamable
+    from purgatory.pipeline.spark import places
+    from purgatory.pipeline.spark.session import session
 
     settings = stream.StreamSettings(
         delay_ms=round(options.delay * 1000),
@@ -250,13 +251,13 @@ def _stream(options: argparse.Namespace) -> int:
 
 def _monitor(options: argparse.Namespace) -> int:
     from purgatory.pipeline import monitor
-    from purgatory.pipeline.session import session
+    from purgatory.pipeline.spark.session import session
 
     if options.out and not options.checkpoint:
         message = "--out needs --checkpoint: it is what makes the output exact after a restart"
         raise ValueError(message)
     if options.stream:
-        from purgatory.pipeline.standing import standing
+        from purgatory.pipeline.state.standing import standing
 
         _print(str(standing(session("monitor"), options.stream)))
         return 0
@@ -275,10 +276,10 @@ def _monitor(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from purgatory.journal.records import TRACE
-    from purgatory.pipeline import places
     from purgatory.pipeline.replay import answered, told
-    from purgatory.pipeline.session import session
-    from purgatory.pipeline.whole import load_whole
+    from purgatory.pipeline.rows.whole import load_whole
+    from purgatory.pipeline.spark import places
+    from purgatory.pipeline.spark.session import session
 
     spark = session("replay")
     places.classic(spark, "replay")
@@ -297,9 +298,10 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _whatif(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.outputs import placed
-    from purgatory.pipeline.session import session
-    from purgatory.pipeline.whatif import Grid, whatif
+    from purgatory.pipeline.spark.outputs import placed
+    from purgatory.pipeline.spark.session import session
+    from purgatory.pipeline.summaries.choices import Grid
+    from purgatory.pipeline.whatif import whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
     given = {"trace": options.trace, "journal": options.journal, "allow_gaps": options.allow_gaps}
@@ -314,7 +316,7 @@ def _whatif(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from purgatory.pipeline.gen import WORKLOADS
-    from purgatory.pipeline.session import session
+    from purgatory.pipeline.spark.session import session
     from purgatory.pipeline.verify import verify
 
     names = options.workload or list(WORKLOADS)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OUTCOMES
-from purgatory.pipeline.load import journal_problem
+from purgatory.pipeline.rows.load import journal_problem
 from purgatory.pipeline.source import PurgatoryDataSource
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OPERATION
-from purgatory.pipeline.load import LONGEST_MS
-from purgatory.pipeline.names import Told, told_apart
-from purgatory.pipeline.spells import first_since, spells_of
+from purgatory.pipeline.rows.load import LONGEST_MS
+from purgatory.pipeline.rows.names import Told, told_apart
+from purgatory.pipeline.rows.spells import first_since, spells_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,17 +22,18 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory.pipeline import advice, exact, further, occupancy, tables
-from purgatory.pipeline.findings import Tables
-from purgatory.pipeline.grouped import dated
-from purgatory.pipeline.page import page
-from purgatory.pipeline.walk import Walk
+from purgatory.pipeline.pages.findings import Tables
+from purgatory.pipeline.pages.page import page
+from purgatory.pipeline.summaries import advice, further, occupancy, tables
+from purgatory.pipeline.walks import exact
+from purgatory.pipeline.walks.grouped import dated
+from purgatory.pipeline.walks.walk import Walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from purgatory.pipeline.findings import Row
-    from purgatory.pipeline.walk import Engine, Span, Summaries
+    from purgatory.pipeline.walks.grouped import Row
+    from purgatory.pipeline.walks.walk import Engine, Span, Summaries
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))

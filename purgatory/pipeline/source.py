@@ -42,9 +42,9 @@ from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
 from purgatory.journal.records.parquet import read_range, to_arrow
-from purgatory.pipeline import coverage
-from purgatory.pipeline.coverage import IncompleteJournal, Run
-from purgatory.pipeline.load import spark_schema
+from purgatory.pipeline.rows import coverage
+from purgatory.pipeline.rows.coverage import IncompleteJournal, Run
+from purgatory.pipeline.rows.load import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

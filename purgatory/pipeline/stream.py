@@ -35,13 +35,13 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
-from purgatory.pipeline import places
-from purgatory.pipeline.cores import SEMANTICS
-from purgatory.pipeline.load import spark_schema, trace_problem
-from purgatory.pipeline.packed import PACKED, packing
-from purgatory.pipeline.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
-from purgatory.pipeline.session import ROCKSDB, STREAMING, importable
-from purgatory.pipeline.standing import standing
+from purgatory.pipeline.rows.load import spark_schema, trace_problem
+from purgatory.pipeline.spark import places
+from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, importable
+from purgatory.pipeline.state.cores import SEMANTICS
+from purgatory.pipeline.state.packed import PACKED, packing
+from purgatory.pipeline.state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
+from purgatory.pipeline.state.standing import standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F
 
 from purgatory.journal.records import FLUSH, JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import gen, stream
-from purgatory.pipeline.load import load, trace_problem
 from purgatory.pipeline.replay import replay
+from purgatory.pipeline.rows.load import load, trace_problem
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -33,15 +33,16 @@ import structlog
 
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import gen, stream
-from purgatory.pipeline.cluster import Cluster
-from purgatory.pipeline.idle import purges
-from purgatory.pipeline.load import load
 from purgatory.pipeline.replay import replay, told
 from purgatory.pipeline.report import report
-from purgatory.pipeline.session import session
+from purgatory.pipeline.rows.load import load
+from purgatory.pipeline.spark.session import session
+from purgatory.pipeline.summaries.choices import Grid
+from purgatory.pipeline.summaries.idle import purges
+from purgatory.pipeline.summaries.wheels import wheels
 from purgatory.pipeline.verify import differences, flush_after, place_trace
-from purgatory.pipeline.whatif import Grid, timeouts, uses_of_trace, waits_of_trace
-from purgatory.pipeline.wheels import wheels
+from purgatory.pipeline.walks.cluster import Cluster
+from purgatory.pipeline.whatif import timeouts, uses_of_trace, waits_of_trace
 from tests.benchmarks.harness import Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from purgatory.pipeline import gen
-from purgatory.pipeline.session import session
+from purgatory.pipeline.spark.session import session
 
 ROOT = Path(__file__).parents[2]
 

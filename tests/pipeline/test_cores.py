@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from purgatory.pipeline.cores import KeyCore, OperationCore
-from purgatory.pipeline.shelf import Memory
+from purgatory.pipeline.state.cores import KeyCore, OperationCore
+from purgatory.pipeline.state.shelf import Memory
 
 
 class Bucket:
@@ -156,7 +156,7 @@ def test_when_a_key_is_forgotten_changes_no_answer(batch, answer, brute, trace_r
 @pytest.mark.parametrize("seed", range(6))
 def test_keys_that_are_forgotten_all_the_time_change_no_answer(seed, answer, brute, trace_rows, monkeypatch):
     """Leaves that are swept whenever anything in them is dead, keys named now and then: as the rule has it."""
-    monkeypatch.setattr("purgatory.pipeline.leaves._FEW", 0)
+    monkeypatch.setattr("purgatory.pipeline.state.leaves._FEW", 0)
     rng = random.Random(seed)
     shape = {"operations": 250, "events": 350, "keys": rng.choice((5, 60)), "seconds": 100}
     rows = trace_rows("kafka", seed, **shape, ahead=rng.randrange(3), skew=rng.choice((0.0, 1.0)))

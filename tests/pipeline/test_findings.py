@@ -6,12 +6,12 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from purgatory.pipeline import plots
-from purgatory.pipeline.findings import Tables, cards, find
-from purgatory.pipeline.page import page
-from purgatory.pipeline.plan import plan
-from purgatory.pipeline.plots import Series, count_text, duration_text, ticks
-from purgatory.pipeline.whatif import Choice
+from purgatory.pipeline.pages import plots
+from purgatory.pipeline.pages.findings import Tables, cards, find
+from purgatory.pipeline.pages.page import page
+from purgatory.pipeline.pages.plan import plan
+from purgatory.pipeline.pages.plots import Series, count_text, duration_text, ticks
+from purgatory.pipeline.summaries.choices import Choice
 
 MINUTE = 60_000_000
 START = 1_767_261_600_000_000

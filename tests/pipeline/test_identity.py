@@ -7,9 +7,9 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import gen
-from purgatory.pipeline.load import load
-from purgatory.pipeline.names import IN_USE
 from purgatory.pipeline.replay import answered, replay, told
+from purgatory.pipeline.rows.load import load
+from purgatory.pipeline.rows.names import IN_USE
 from purgatory.pipeline.verify import differences, rehearsed, verify
 from timer import MockTimer
 

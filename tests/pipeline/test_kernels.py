@@ -8,7 +8,7 @@ import pytest
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline import cases, exact, kernels
+from purgatory.pipeline.walks import cases, exact, kernels
 
 BASE = 1_767_261_600_000_000
 WINDOW_US = 10_000_000

@@ -10,11 +10,11 @@ import pytest
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.pipeline import gen
 from purgatory.pipeline.cli import _parser, main, seconds
-from purgatory.pipeline.idle import NEVER, forgetting
-from purgatory.pipeline.session import WrongSetting, say
+from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
-from purgatory.pipeline.walk import Walk
-from purgatory.pipeline.whatif import Grid, WrongGrid, choose
+from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
+from purgatory.pipeline.summaries.idle import NEVER, forgetting
+from purgatory.pipeline.walks.walk import Walk
 
 
 @pytest.mark.parametrize("workload", gen.WORKLOADS)

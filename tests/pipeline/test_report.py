@@ -16,13 +16,16 @@ from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
-from purgatory.pipeline import coverage, engines, exact, gen, occupancy, tables
-from purgatory.pipeline.cluster import Cluster
-from purgatory.pipeline.coverage import IncompleteJournal, Run
-from purgatory.pipeline.load import journal_problem, load
-from purgatory.pipeline.local import Local
+from purgatory.pipeline import gen
 from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
-from purgatory.pipeline.walk import Walk
+from purgatory.pipeline.rows import coverage
+from purgatory.pipeline.rows.coverage import IncompleteJournal, Run
+from purgatory.pipeline.rows.load import journal_problem, load
+from purgatory.pipeline.summaries import occupancy, tables
+from purgatory.pipeline.walks import engines, exact
+from purgatory.pipeline.walks.cluster import Cluster
+from purgatory.pipeline.walks.local import Local
+from purgatory.pipeline.walks.walk import Walk
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 

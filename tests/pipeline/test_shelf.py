@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from purgatory.pipeline.leaves import EVENT, FOREVER, KeyLeaf, Operation, OperationLeaf, RowLeaf
-from purgatory.pipeline.shelf import Memory, Shelf
+from purgatory.pipeline.state.leaves import EVENT, FOREVER, KeyLeaf, Operation, OperationLeaf, RowLeaf
+from purgatory.pipeline.state.shelf import Memory, Shelf
 
 SIZE = 8
 

@@ -10,8 +10,9 @@ from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import gen, monitor
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.whatif import Grid, whatif
-from purgatory.pipeline.wheels import levels_and_reinsertions, wheels
+from purgatory.pipeline.summaries.choices import Grid
+from purgatory.pipeline.summaries.wheels import levels_and_reinsertions, wheels
+from purgatory.pipeline.whatif import whatif
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 

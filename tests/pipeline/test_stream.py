@@ -20,10 +20,10 @@ from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import gen, stream
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.load import load, spark_schema
-from purgatory.pipeline.places import NoConnect, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.replay import replay
+from purgatory.pipeline.rows.load import load, spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
+from purgatory.pipeline.spark.places import NoConnect, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.verify import flush_after, place_trace, verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -77,7 +77,7 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
     place_trace(tmp_path / "trace", shape, 1, 4)
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     program = (
-        "import sys; from purgatory.pipeline import stream; from purgatory.pipeline.session import session;"
+        "import sys; from purgatory.pipeline import stream; from purgatory.pipeline.spark.session import session;"
         "s = session('killed', {'spark.master': 'local[2]', 'spark.sql.shuffle.partitions': '2',"
         "'spark.ui.enabled': 'false', 'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'});"
         "stream.run(s, *sys.argv[1:], stream.StreamSettings(buckets=2, files_per_batch=1, once=True))"

@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline import advice, exact, occupancy, tables
-from purgatory.pipeline.whatif import Grid, timeouts_of_journal
+from purgatory.pipeline.summaries import advice, occupancy, tables
+from purgatory.pipeline.summaries.choices import Grid
+from purgatory.pipeline.walks import exact
+from purgatory.pipeline.whatif import timeouts_of_journal
 
 
 @pytest.fixture

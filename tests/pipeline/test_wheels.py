@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from purgatory.pipeline.wheels import levels_and_reinsertions
+from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
 
 
 def follow(now, delay, wait, size):

@@ -11,10 +11,10 @@ from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.parquet import write_table
 from purgatory.pipeline import gen
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.coverage import IncompleteJournal
-from purgatory.pipeline.load import load
+from purgatory.pipeline.rows.coverage import IncompleteJournal
+from purgatory.pipeline.rows.load import load
+from purgatory.pipeline.rows.whole import check_streamable, load_whole
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.whole import check_streamable, load_whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 

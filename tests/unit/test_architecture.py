@@ -28,8 +28,14 @@ NO_IO = frozenset(
 # The modules of the journal that say how a record looks, and the only ones that the pipeline may know.
 RECORD_FORMAT = ("purgatory.journal.records",)
 
-# The rooms of the broker example: a module imports from its own room and from those named before it.
-ROOMS = ("coordination", "protocol", "storage", "replication", "groups", "controller", "service", "broker")
+# The rooms of what is too large for one folder: a module imports from its own room and from those named before it.
+ROOMS = {
+    "examples.broker": (
+        *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
+        "broker",
+    ),
+    "purgatory.pipeline": ("spark", "rows", "walks", "summaries", "pages", "state"),
+}
 
 
 @attrs.frozen
@@ -100,52 +106,67 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return [f"{module} imports {name}" for name in imports(source, module, is_package=is_package) if not allowed(name)]
 
 
-def room_of(module: str) -> int:
-    """The place of a module of the broker example in the order of its rooms; what stands in no room is last."""
-    room = module.removeprefix("examples.broker").lstrip(".").partition(".")[0]
-    return ROOMS.index(room) if room in ROOMS else len(ROOMS)
+def house_of(module: str) -> str | None:
+    """Which of the packages that have rooms a module is in."""
+    return next((house for house in ROOMS if f"{module}.".startswith(f"{house}.")), None)
+
+
+def room_of(module: str, house: str) -> int:
+    """The place of a module in the order of its package's rooms; what stands in no room is last."""
+    room = module.removeprefix(house).lstrip(".").partition(".")[0]
+    return ROOMS[house].index(room) if room in ROOMS[house] else len(ROOMS[house])
 
 
 def wrong_ways(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """What a module of the broker example imports from a room that comes after its own."""
+    """What a module imports from a room that comes after its own."""
+    house = house_of(module)
     return [
         f"{module} imports {name}"
         for name in imports(source, module, is_package=is_package)
-        if name.startswith("examples.broker.") and room_of(name) > room_of(module)
+        if house is not None
+        and name != house  # the package itself, whose __init__ imports nothing
+        and house_of(name) == house
+        and room_of(name, house) > room_of(module, house)
     ]
 
 
 SOURCES = sorted(path for package in ("timer", "purgatory", "examples") for path in (ROOT / package).rglob("*.py"))
 
 
+def module_of(path):
+    """A source's dotted name, and whether it is a package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    is_package = parts[-1] == "__init__"
+    return ".".join(parts[:-1] if is_package else parts), is_package
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_arrows(path):
     """A module imports only from its own floor and from those beneath it."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    is_package = parts[-1] == "__init__"
-    module = ".".join(parts[:-1] if is_package else parts)
+    module, is_package = module_of(path)
 
     assert [] == violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
 
 
-BROKER = sorted((ROOT / "examples/broker").rglob("*.py"))
+ROOMED = [path for path in SOURCES if house_of(module_of(path)[0])]
 
 
-@pytest.mark.parametrize("path", BROKER, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_rooms_of_the_broker(path):
-    """A module of the broker example imports only from its own room and from those before it."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    is_package = parts[-1] == "__init__"
-    module = ".".join(parts[:-1] if is_package else parts)
+@pytest.mark.parametrize("path", ROOMED, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_rooms(path):
+    """A module of the broker example or the pipeline imports only from its own room and from those before it."""
+    module, is_package = module_of(path)
 
     assert [] == wrong_ways(path.read_text(encoding="utf-8"), module, is_package=is_package)
 
 
-def test_every_folder_of_the_broker_is_a_room():
+@pytest.mark.parametrize("house", ROOMS)
+def test_every_folder_is_a_room(house):
     """A folder that is in no room's place would be checked against nothing."""
-    folders = {path.relative_to(ROOT / "examples/broker").parts[0] for path in BROKER if path.parent.name != "broker"}
+    top = ROOT.joinpath(*house.split("."))
+    folders = {path.parent.name for path in top.glob("*/__init__.py")}
 
-    assert folders <= set(ROOMS)
+    assert folders
+    assert folders <= set(ROOMS[house])
 
 
 @pytest.mark.parametrize(
@@ -157,6 +178,10 @@ def test_every_folder_of_the_broker_is_a_room():
         ("examples.broker.service.server", "from examples.broker.protocol.wire import encode", 0),
         ("examples.broker.broker", "from examples.broker.service.server import Server", 0),
         ("examples.broker.__main__", "from examples.broker.broker import Broker", 0),
+        ("purgatory.pipeline.walks.kernels", "from purgatory.pipeline.pages.findings import Row", 1),
+        ("purgatory.pipeline.walks.kernels", "from purgatory.pipeline import report", 1),
+        ("purgatory.pipeline.report", "from purgatory.pipeline.walks.walk import Walk", 0),
+        ("purgatory.pipeline.rows.load", "from purgatory.journal.records import JOURNAL", 0),
     ],
 )
 def test_way_between_rooms(module, source, count):

@@ -1,0 +1,1 @@
+"""Pages for people: findings, plots, lists, and the one HTML file they are put together in."""

@@ -1,0 +1,406 @@
+"""What the tables say, in sentences. Plain Python over the report's small tables.
+
+A finding has a weight, so that the page can begin with what matters, a tone (good, plain, notable or bad), and a cause:
+findings of one cause are shown together, each a line, so that what concerns six types is read once. It states what was
+seen, where and when it was concentrated, and, where the data can say so, what would have helped. It never
+extrapolates: where the survival curve ends, so does the sentence.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import attrs
+
+from purgatory.pipeline.pages.plots import clock_text, count_text, duration_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from purgatory.pipeline.walks.grouped import Row
+
+Tone: TypeAlias = Literal["good", "plain", "note", "bad"]
+
+_TONES: Final[tuple[Tone, ...]] = ("good", "plain", "note", "bad")
+_GAPS, _ODD, _EXPIRE, _TIMEOUT = "Records are missing", "Records can't be true", "Operations expire", "Timeouts"
+_MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Checks in vain", "Slow moments", "Hooks raise"
+_SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Changes", "In order"
+_MANY: Final = 0.5
+_NEARLY_ALL: Final = 0.85
+_AS_IF_MEANT: Final = 0.9  # a type of which so many expire may be one that is meant to
+_EXPIRING: Final = 0.001
+_FEW: Final = 20
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+_WHOLE: Final = 3
+_HOT_SHARE: Final = 0.05  # a key of fewer operations is no finding, however many keys there are
+_SPECIAL: Final = 2.0  # times the rate of the others at which a key's expiries are its own
+_LATE_MS: Final = 100.0
+_CHANGED: Final = 1.5
+
+
+@attrs.frozen
+class Finding:
+    """One sentence or two, and how much they matter."""
+
+    weight: float
+    tone: Tone
+    head: str
+    text: str
+    cause: str
+
+
+@attrs.frozen
+class Card:
+    """The findings of one cause, the weightiest first."""
+
+    cause: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def tone(self) -> Tone:
+        """That of the worst."""
+        return max((finding.tone for finding in self.findings), key=_TONES.index)
+
+
+@attrs.frozen(kw_only=True)
+class Tables:
+    """The report's tables as rows, and what they are about."""
+
+    window_us: int
+    first_us: int
+    last_us: int
+    outcomes: Sequence[Row]
+    latency: Sequence[Row] = ()
+    waiting: Sequence[Row] = ()
+    bands: Sequence[Row] = ()
+    hot_keys: Sequence[Row] = ()
+    expiries: Sequence[Row] = ()
+    occupancy: Sequence[Row] = ()
+    peaks: Sequence[Row] = ()
+    survival: Sequence[Row] = ()
+    advice: Sequence[Row] = ()
+    lateness: Sequence[Row] = ()
+    slowest: Sequence[Row] = ()
+    raised: Sequence[Row] = ()
+    instances: Sequence[Row] = ()
+    quarantined: int = 0
+    rows: int = 0
+    """Records read, those set aside among them."""
+    journals: Sequence[str] = ()
+    ranges: Sequence[tuple[int, int]] = ()
+    """The first and last sequence number of each journal."""
+    gaps: Sequence[str] = ()
+    """What could not be read."""
+    made: datetime = _NEVER
+    earlier: Tables | None = None
+    """An earlier report's, to compare with."""
+    expiry_normal: frozenset[str] = frozenset()
+    """The types whose operations end by their deadline as a rule (a pause, a collection period): no failure."""
+
+    def failing(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows of those types for which to expire is to fail."""
+        return [row for row in rows if row["type"] not in self.expiry_normal]
+
+    def whole_windows(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows of those windows that the journal covers from end to end; all of them where these are few.
+
+        What a journal's first and last seconds look like says little: half a window of a service that drains is no
+        window of that service.
+        """
+        rows = list(rows)
+        last = self.last_us - self.window_us
+        whole = [row for row in rows if self.first_us <= row["window_us"] <= last]
+        return whole if len({row["window_us"] for row in whole}) >= _WHOLE else rows
+
+    @property
+    def span_us(self) -> int:
+        """From the first arrival to the last departure."""
+        return max(1, self.last_us - self.first_us)
+
+
+def total(rows: Iterable[Row], name: str) -> int:
+    """The sum of a column."""
+    return int(sum(row[name] for row in rows))
+
+
+def by_type(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each purgatory and type, in order of their first appearance."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["purgatory"], row["type"]].append(row)
+    return dict(groups)
+
+
+def find(tables: Tables) -> list[Finding]:
+    """Every finding, the weightiest first."""
+    found: list[Finding] = []
+    expired_in = by_type(tables.expiries)
+    advice = by_type(tables.advice)
+    curves = by_type(tables.survival)
+    latency = by_type(tables.latency)
+    for kind, rows in by_type(tables.outcomes).items():
+        if kind[1] in tables.expiry_normal:
+            found += _as_meant(kind, rows)
+        elif total(rows, "expired") >= _AS_IF_MEANT * total(rows, "operations"):
+            found += _perhaps_meant(kind, rows)
+        else:
+            found += _expiry(tables, kind, rows, expired_in.get(kind, []), curves.get(kind, []))
+            found += _timeout(kind, rows, advice.get(kind, []), curves.get(kind, []))
+        found += _waste(kind, rows)
+        found += _tail(tables, kind, latency.get(kind, []))
+    found += _late(tables)
+    found += _errors(tables)
+    found += _skew(tables)
+    found += _peaks(tables)
+    found += _set_aside(tables)
+    found += _changes(tables)
+    return sorted(found, key=lambda f: -f.weight)
+
+
+def cards(findings: Iterable[Finding]) -> list[Card]:
+    """The findings by their cause, in the order of the weightiest of each."""
+    groups: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.cause].append(finding)
+    return [Card(cause, tuple(each)) for cause, each in groups.items()]
+
+
+def _set_aside(tables: Tables) -> list[Finding]:
+    found = []
+    if tables.gaps:
+        text = f"What follows is about the rest: {'; '.join(tables.gaps)}."
+        found.append(
+            Finding(100, "bad", f"{len(tables.gaps)} {'gap' if len(tables.gaps) == 1 else 'gaps'}", text, _GAPS)
+        )
+    if tables.quarantined:
+        text = "They were set aside, and are in no figure but this; the table quarantine says why."
+        found.append(Finding(40, "bad", f"{tables.quarantined:,} of {tables.rows:,} records", text, _ODD))
+    return found
+
+
+def _as_meant(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+    operations, expired = total(rows, "operations"), total(rows, "expired")
+    share = share_text(expired / operations)
+    text = f"{share} of {count_text(operations)} ended by their deadline, which is this type's normal end."
+    return [Finding(4, "plain", kind[1], text, _MEANT)]
+
+
+def _perhaps_meant(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+    operations, expired = total(rows, "operations"), total(rows, "expired")
+    many = "All" if expired == operations else "Nearly all"
+    text = (
+        f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, say so "
+        f"(--expiry-normal {kind[1]}), and it isn't counted as a failure."
+    )
+    return [Finding(28 if operations >= _FEW else 8, "plain", kind[1], text, _MEANT)]
+
+
+def _expiry(
+    tables: Tables, kind: tuple[str, str], rows: list[Row], expiries: list[Row], curve: list[Row]
+) -> list[Finding]:
+    operations, expired = total(rows, "operations"), total(rows, "expired")
+    share = expired / operations
+    if not expired:
+        return [Finding(5, "good", kind[1], f"None of {count_text(operations)} operations expired.", _FINE)]
+    text = f"{share_text(share)} expire ({expired:,} of {count_text(operations)})"
+    special = _special_key(operations, expired, expiries)
+    concentrated = 0
+    if special is not None:
+        concentrated = 10
+        on_it = special["of_key"] / expired
+        how = "nearly all" if on_it >= _NEARLY_ALL else share_text(on_it)
+        mine = [row for row in expiries if row["key"] == special["key"]]
+        text += f", {how} of them on key {special['key']}{_when(tables, mine)}"
+    else:
+        text += _when(tables, rows)
+    text += "."
+    delay = max(row["delay_ms"] for row in rows)
+    longer = next((r for r in curve if r["survival"] <= share / 2 and r["wait_ms"] > delay), None)
+    if longer is not None:
+        text += (
+            f" A timeout of {duration_text(longer['wait_ms'])} would have let {share_text(longer['survival'])} expire."
+        )
+    if operations < _FEW:
+        return [Finding(8, "note", kind[1], text, _EXPIRE)]
+    tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
+    weight = (30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5) + concentrated
+    return [Finding(weight, tone, kind[1], text, _FINE if tone == "good" else _EXPIRE)]
+
+
+def _special_key(operations: int, expired: int, expiries: list[Row]) -> Row | None:
+    """The key under which most of them expired, if that isn't just because most of them are under it.
+
+    Where each operation has several keys, or all are under one, there is always a key with half of the expiries. What
+    makes it a finding is that its operations expire more often than the others do.
+    """
+    key = max((row for row in expiries if row["key"] is not None), key=lambda row: int(row["of_key"]), default=None)
+    if key is None or key["of_key"] / expired < _MANY:
+        return None
+    others, of_others = operations - key["operations"], max(0, expired - key["of_key"])
+    if others <= 0 or key["of_key"] / key["operations"] < _SPECIAL * of_others / others:
+        return None
+    return key
+
+
+def _when(tables: Tables, rows: list[Row]) -> str:
+    """The shortest stretch of windows with most of the expiries, if it is a small part of the whole."""
+    counts: dict[int, int] = defaultdict(int)
+    for row in rows:
+        counts[row["window_us"]] += row["expired"]
+    windows = sorted(counts)
+    wanted = 0.8 * sum(counts.values())
+    best: tuple[int, int] | None = None
+    start, held = 0, 0
+    for window in windows:
+        held += counts[window]
+        while held - counts[windows[start]] >= wanted:
+            held -= counts[windows[start]]
+            start += 1
+        if held >= wanted and (best is None or window - windows[start] < best[1] - best[0]):
+            best = (windows[start], window)
+    if best is None or best[1] + tables.window_us - best[0] > tables.span_us / 2:
+        return ""
+    first, last = (clock_text(us, tables.span_us, tables.window_us) for us in (best[0], best[1] + tables.window_us))
+    return f", most of them between {first} and {last}"
+
+
+def _timeout(kind: tuple[str, str], rows: list[Row], advice: list[Row], curve: list[Row]) -> list[Finding]:
+    delay, shortest = max(row["delay_ms"] for row in rows), min(row["shortest_ms"] for row in rows)
+    if not advice or not curve or total(rows, "operations") < 100:
+        return []
+    mixed = shortest < 0.8 * delay
+    named = f"timeouts, {duration_text(shortest)} to {duration_text(delay)}," if mixed else ""
+    now = min((r["survival"] for r in curve if r["wait_ms"] <= delay), default=1.0)
+    target = next((a for a in sorted(advice, key=lambda a: a["target"]) if a["target"] == 0.01), advice[-1])
+    goal = share_text(target["target"])
+    timeout = target["timeout_ms"]
+    if timeout is not None and timeout < 0.8 * delay:
+        lead = f"The {named} are a mix; the longest is" if mixed else f"The timeout of {duration_text(delay)} is"
+        text = (
+            f"{lead} longer than it needs to be: {duration_text(timeout)} keeps "
+            f"expiries at or below {goal}, and those that fail would know {duration_text(delay - timeout)} sooner."
+        )
+        return [Finding(18, "note", kind[1], text, _TIMEOUT)]
+    if timeout is None:
+        there, known = target["survival_there"], target["known_to_ms"]
+        text = (
+            f"No timeout up to {duration_text(known)} keeps expiries at {goal}: {share_text(there)} need longer than "
+            "that. How much longer, this journal can't know, because nobody was let wait."
+        )
+        if mixed:
+            text += f" (Its {named} are a mix.)"
+        return [Finding(26, "note", kind[1], text, _TIMEOUT)]
+    if mixed:
+        text = f"Its {named} are a mix; {duration_text(timeout)} for all would keep expiries at or below {goal}."
+        return [Finding(7, "plain", kind[1], text, _TIMEOUT)]
+    if now <= target["target"]:
+        text = f"The timeout of {duration_text(delay)} fits: {share_text(now)} need longer."
+        return [Finding(6, "good", kind[1], text, _FINE)]
+    return []
+
+
+def _waste(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+    checks, wasted, operations = (total(rows, name) for name in ("checks", "wasted_checks", "operations"))
+    if operations < _FEW or wasted < operations:
+        return []
+    text = (
+        f"{share_text(wasted / checks)} of its {count_text(checks)} checks were in vain, {wasted / operations:.1f} for "
+        "each operation: more specific keys, or fewer triggers, would save them."
+    )
+    return [Finding(10 + min(15, wasted / operations * 2), "note", kind[1], text, _WASTE)]
+
+
+def _tail(tables: Tables, kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+    rows = [row for row in tables.whole_windows(rows) if row["answered"] >= 100]
+    if len(rows) < 3:
+        return []
+    ordered = sorted(row["p99_ms"] for row in rows)
+    middle = ordered[len(ordered) // 2]
+    worst = max(rows, key=lambda row: row["p99_ms"])
+    if middle <= 0 or worst["p99_ms"] < 2 * middle:
+        return []
+    text = (
+        f"At {clock_text(worst['window_us'], tables.span_us, tables.window_us)} the slowest 1% of answers took "
+        f"{duration_text(worst['p99_ms'])} or more; {duration_text(middle)} is usual."
+    )
+    return [Finding(15 + min(20, worst["p99_ms"] / middle), "note", kind[1], text, _TAIL)]
+
+
+def _late(tables: Tables) -> list[Finding]:
+    found = []
+    for kind, rows in by_type(tables.lateness).items():
+        worst = max(rows, key=lambda row: row["max_ms"])
+        if worst["max_ms"] >= _LATE_MS:
+            text = (
+                f"Some left {duration_text(worst['max_ms'])} after their deadline, at "
+                f"{clock_text(worst['window_us'], tables.span_us, tables.window_us)}: the timer's thread or the "
+                "executor was held up, by the machine or by a hook."
+            )
+            found.append(Finding(13 + min(10, worst["max_ms"] / 1000), "note", kind[1], text, _LATE))
+    return found
+
+
+def _errors(tables: Tables) -> list[Finding]:
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for row in tables.raised:
+        counts[row["type"], row["error"]] += row["times"]
+    return [
+        Finding(14, "bad", kind, f"{error}, {times:,} times. The operations completed all the same.", _HOOKS)
+        for (kind, error), times in sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]
+    ]
+
+
+_NAMED: Final = 5
+
+
+def _skew(tables: Tables) -> list[Finding]:
+    found = []
+    for row in tables.hot_keys:
+        if row["rank"] == 1 and row["keys"] > 3 and row["skew"] >= 3 and row["share"] >= _HOT_SHARE:
+            text = (
+                f"{share_text(row['share'])} of the operations wait under key {row['key']}, {row['skew']:.1f} times as "
+                f"many as under the mean of {row['keys']:,} keys: its events check the longest list."
+            )
+            found.append(Finding(12 + min(20, row["skew"]), "note", row["purgatory"], text, _SKEW))
+    return found
+
+
+def _peaks(tables: Tables) -> list[Finding]:
+    spans: dict[str, list[float]] = defaultdict(list)
+    for row in tables.occupancy:
+        spans[row["purgatory"]].append(row["mean"])
+    found = []
+    for row in tables.peaks:
+        means = spans[row["purgatory"]]
+        mean = sum(means) / len(means)
+        if row["peak"] >= 10 and row["peak"] > 3 * mean:
+            text = (
+                f"At most {row['peak']:,} operations were parked at once, at {clock_text(row['at_us'], 1)}; "
+                f"{mean:,.3g} on average. A limit (max_parked) wants to be above the first figure."
+            )
+            found.append(Finding(11, "note", row["purgatory"], text, _PEAK))
+    return found
+
+
+def _changes(tables: Tables) -> list[Finding]:
+    """What is worse than in the earlier report."""
+    if tables.earlier is None:
+        return []
+    before = by_type(tables.earlier.outcomes)
+    waits = {(row["purgatory"], row["type"]): row for row in tables.earlier.waiting}
+    found = []
+    for kind, rows in by_type(tables.failing(tables.outcomes)).items():
+        if kind not in before or total(rows, "operations") < 100:
+            continue
+        was, now = (total(each, "expired") / total(each, "operations") for each in (before[kind], rows))
+        if now > _CHANGED * was and now - was >= _EXPIRING:
+            text = f"{share_text(now)} expire; it was {share_text(was)}."
+            found.append(Finding(35, "bad", kind[1], text, _CHANGE))
+    for row in tables.waiting:
+        old = waits.get((row["purgatory"], row["type"]))
+        if old and row["answered"] >= 100 and old["p99_ms"] and row["p99_ms"] > _CHANGED * old["p99_ms"]:
+            text = f"The slowest 1% take {duration_text(row['p99_ms'])} or more; it was {duration_text(old['p99_ms'])}."
+            found.append(Finding(27, "note", row["type"], text, _CHANGE))
+    return found

@@ -1,0 +1,174 @@
+"""The report's lists: examples, errors, instances, what changed, everything in numbers, and what it is all about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html import escape
+from typing import TYPE_CHECKING
+
+from purgatory.pipeline.pages.findings import Tables, by_type, total
+from purgatory.pipeline.pages.parts import section, table
+from purgatory.pipeline.pages.plots import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.pages.sections import OUTCOMES, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from purgatory.pipeline.walks.grouped import Row
+
+
+def slowest(tables: Tables) -> str:
+    """Examples of those that waited longest."""
+    lines = []
+    for row in sorted(tables.slowest, key=lambda row: (row["purgatory"], row["type"], row["rank"])):
+        if row["rank"] > 3:
+            continue
+        at = row["created"].timestamp() * 1e6
+        lines.append(
+            [
+                name_of((row["purgatory"], row["type"])),
+                ", ".join(row["keys"] or []) or "-",
+                *([row["operation"] or "-"] if _named(tables.slowest) else []),
+                *([row["instance"] or "-"] if _several(tables) else []),
+                clock_text(at, tables.span_us, 1000),
+                duration_text(row["wait_us"] / 1000),
+                str(row["checks"]),
+                f"{row['seq']:,}",
+            ]
+        )
+    more = [*(["operation"] if _named(tables.slowest) else []), *(["instance"] if _several(tables) else [])]
+    names = ["", "keys", *more, "arrived", "waited", "checks", "record"]
+    how = "The answered operations that waited longest, up to three of each type, with their number in the journal."
+    return section("The slowest", how, table(names, lines, texts=3 + len(more))) if lines else ""
+
+
+def _named(rows: Iterable[Row]) -> bool:
+    return any(row["operation"] for row in rows)
+
+
+def _several(tables: Tables) -> bool:
+    return len({row["instance"] for row in tables.instances}) > 1
+
+
+def raised(tables: Tables) -> str:
+    """What hooks raised."""
+    lines = [
+        [
+            name_of((row["purgatory"], row["type"])),
+            row["error"],
+            row["example"],
+            f"{row['times']:,}",
+            clock_text(row["first_us"], tables.span_us, 1e6),
+            clock_text(row["last_us"], tables.span_us, 1e6),
+        ]
+        for row in tables.raised[:20]
+    ]
+    names = ["", "error", "for example", "times", "first", "last"]
+    how = "The operations completed all the same."
+    return section("What hooks raised", how, table(names, lines, texts=3)) if lines else ""
+
+
+def instances(tables: Tables) -> str:
+    """Who wrote how much of it."""
+    if not _several(tables):
+        return ""
+    lines = [
+        [
+            row["instance"] or "-",
+            name_of((row["purgatory"], row["type"])),
+            f"{row['operations']:,}",
+            share_text(row["expiry_share"]),
+            duration_text(row["mean_ms"]),
+            f"{row['errors']:,}",
+        ]
+        for row in sorted(tables.instances, key=lambda row: (row["instance"], row["purgatory"], row["type"]))
+    ]
+    names = ["instance", "", "operations", "expired", "mean wait", "errors"]
+    return section("By instance", "Each process's own part.", table(names, lines, texts=2))
+
+
+def changes(tables: Tables) -> str:
+    """Beside an earlier report."""
+    earlier = tables.earlier
+    if earlier is None:
+        return ""
+    before, now = _measures(earlier), _measures(tables)
+    lines = []
+    for kind in sorted({*before, *now}):
+        was, found = before.get(kind, {}), now.get(kind, {})
+        cells = [name_of(kind)]
+        for name, told in _MEASURES:
+            cells += [_told(was.get(name), told), _told(found.get(name), told)]
+        lines.append(cells)
+    names = ["", *(text for name, _ in _MEASURES for text in (f"{name}, then", "now"))]
+    how = f"Beside the report made on {_moment(earlier.made)}, about {about_when(earlier)}."
+    return section("What has changed", how, table(names, lines))
+
+
+_MEASURES = (
+    ("a second", count_text),
+    ("expired", share_text),
+    ("median wait", duration_text),
+    ("slowest 1%", duration_text),
+)
+
+
+def _told(value: float | None, text: object) -> str:
+    return "-" if value is None or not callable(text) else str(text(value))
+
+
+def _measures(tables: Tables) -> dict[tuple[str, str], dict[str, float]]:
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for kind, rows in by_type(tables.outcomes).items():
+        operations = total(rows, "operations")
+        found[kind] = {
+            "a second": operations / (tables.span_us / 1e6),
+            "expired": total(rows, "expired") / operations,
+        }
+    for row in tables.waiting:
+        found[row["purgatory"], row["type"]] |= {"median wait": row["p50_ms"], "slowest 1%": row["p99_ms"]}
+    return found
+
+
+def summary(tables: Tables) -> str:
+    """Every type in numbers."""
+    seen = [name for name in OUTCOMES if total(tables.outcomes, name)]  # a column of zeros is one too many
+    waits = {(row["purgatory"], row["type"]): row for row in tables.waiting}
+    lines = []
+    for kind, rows in by_type(tables.outcomes).items():
+        operations = total(rows, "operations")
+        wait = waits.get(kind)
+        cells = [name_of(kind), f"{operations:,}", *(f"{total(rows, name):,}" for name in seen)]
+        cells += [share_text(total(rows, "expired") / operations)]
+        cells += ["-", "-"] if wait is None else [duration_text(wait["p50_ms"]), duration_text(wait["p99_ms"])]
+        cells += [f"{total(rows, 'checks') / operations:.1f}"]
+        lines.append(cells)
+    names = ("", "operations", *seen, "expiry share", "median", "99%", "checks each")
+    how = f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival. Median and 99% are of those answered."
+    return section("In numbers", how, table(names, lines))
+
+
+def about(tables: Tables) -> str:
+    """What was read, and whether that is all."""
+    operations = total(tables.outcomes, "operations")
+    lines: list[Sequence[str]] = []
+    for name, (first, last) in zip(tables.journals, tables.ranges, strict=False):
+        lines.append([name, f"{first:,} to {last:,}", f"{last - first + 1:,}"])
+    told = f"{tables.rows:,} records were read"
+    told += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
+    told += ". Nothing is missing." if not tables.gaps else "."
+    missing = "".join(f"<li>{escape(text)}</li>" for text in tables.gaps)
+    body = table(["journal", "records", "number"], lines) + (f"<ul class=missing>{missing}</ul>" if missing else "")
+    return section("What this is about", f"{told} Made on {_moment(tables.made)}.", body)
+
+
+def _moment(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%d %b %Y, %H:%M:%S} UTC"
+
+
+def about_when(tables: Tables) -> str:
+    """From when to when."""
+    first = datetime.fromtimestamp(tables.first_us / 1e6, UTC)
+    last = datetime.fromtimestamp(tables.last_us / 1e6, UTC)
+    end = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%d %b %Y, %H:%M:%S}"
+    return f"{first:%d %b %Y, %H:%M:%S} to {end} UTC"

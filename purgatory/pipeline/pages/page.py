@@ -1,0 +1,91 @@
+"""The page: one HTML file with everything in it, which needs neither Spark nor a network to be read.
+
+What comes first is what matters: a row of figures, and the findings by their cause, the weightiest on top; those that
+matter less are folded away, so that the plots begin on the first screen. The colours follow the reader's system, and a
+button overrides that. Figures of a plot are for whoever points at it, touches it, or walks over it with the arrow keys.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from purgatory.pipeline.pages import listings, sections
+from purgatory.pipeline.pages.findings import Card, Tables, cards, find, total
+from purgatory.pipeline.pages.parts import tile
+from purgatory.pipeline.pages.plots import count_text, duration_text, share_text
+from purgatory.pipeline.pages.style import shell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SHOWN: Final = 4
+_LINES: Final = 2
+
+
+def page(tables: Tables, title: str) -> str:
+    """The whole page."""
+    parts = [
+        _findings(cards(find(tables))),
+        sections.outcomes(tables),
+        listings.changes(tables),
+        sections.latency(tables),
+        sections.waiting(tables),
+        sections.survival(tables),
+        sections.occupancy(tables),
+        sections.expiries(tables),
+        sections.lateness(tables),
+        sections.keys(tables),
+        listings.slowest(tables),
+        listings.raised(tables),
+        listings.instances(tables),
+        listings.summary(tables),
+        listings.about(tables),
+    ]
+    body = "\n".join(part for part in parts if part)
+    name = tables.journals[0].rpartition("/")[2] if tables.journals else ""
+    source = f"the journal in {name}" if len(tables.journals) == 1 else f"{len(tables.journals)} journals"
+    return shell(title, listings.about_when(tables), _tiles(tables), body, source)
+
+
+def _tiles(tables: Tables) -> str:
+    operations = total(tables.outcomes, "operations")
+    normal = [row for row in tables.outcomes if row["type"] in tables.expiry_normal]
+    in_time = sum(total(tables.outcomes, name) for name in ("immediate", "satisfied")) + total(normal, "expired")
+    expired = total(tables.failing(tables.outcomes), "expired")
+    others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced")
+    wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
+    peak = sum(row["peak"] for row in tables.peaks)
+    seconds = tables.span_us / 1e6
+    how = f"{expired:,} expired" + (f", {others:,} cancelled or forced" if others else "")
+    tiles = [
+        (count_text(operations), "operations", f"{count_text(operations / seconds)} a second"),
+        (share_text(in_time / operations), "answered in time", how),
+        _typical(tables),
+        (count_text(peak), "parked at most", "sum of the purgatories' peaks" if len(tables.peaks) > 1 else ""),
+        (share_text(wasted / checks) if checks else "0%", "checks in vain", f"of {count_text(checks)}"),
+    ]
+    return "".join(tile(*each) for each in tiles)
+
+
+def _typical(tables: Tables) -> tuple[str, str, str]:
+    """The median of the type with the most answers, over the whole time."""
+    if not tables.waiting:
+        return "-", "typical wait", "nothing was answered"
+    row = max(tables.waiting, key=lambda row: int(row["answered"]))
+    return duration_text(row["p50_ms"]), "typical wait", f"median of {row['type']}"
+
+
+def _findings(found: Sequence[Card]) -> str:
+    shown = "".join(map(_card, found[:_SHOWN]))
+    rest = "".join(map(_card, found[_SHOWN:]))
+    more = f"<details><summary>{len(found) - _SHOWN} more</summary><ul class=findings>{rest}</ul></details>"
+    body = f"<ul class=findings>{shown}</ul>{more if rest else ''}"
+    return f"<section><h2>What stands out</h2>{body}</section>"
+
+
+def _card(card: Card) -> str:
+    lines = [f"<p><b>{escape(each.head)}</b> {escape(each.text)}</p>" for each in card.findings]
+    few, rest = "".join(lines[:_LINES]), "".join(lines[_LINES:])
+    more = f"<details><summary>{len(lines) - _LINES} more</summary>{rest}</details>" if rest else ""
+    return f'<li class="{card.tone}"><h3>{escape(card.cause)}</h3>{few}{more}</li>'

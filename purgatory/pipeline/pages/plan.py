@@ -1,0 +1,133 @@
+"""The planner's page: what was chosen and why, and the trade-offs behind it."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from purgatory.pipeline.pages import plots
+from purgatory.pipeline.pages.parts import figure, section, table, tile
+from purgatory.pipeline.pages.plots import Series, count_text, duration_text, share_text
+from purgatory.pipeline.pages.style import shell
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from purgatory.pipeline.summaries.choices import Choice
+    from purgatory.pipeline.walks.grouped import Row
+
+_TILES: Final = 6
+
+
+def plan(
+    found: Mapping[str, Sequence[Row]], chosen: Sequence[Choice], *, exact: bool, missing: Sequence[str] = ()
+) -> str:
+    """The whole page."""
+    shared = [each for each in chosen if each.of == "the timer"]
+    tiles = "".join(tile(f"{each.value:,}", each.setting, each.of) for each in (shared or chosen)[:_TILES])
+    reasons = "".join(
+        f'<li class="good"><h3>{escape(each.of)}</h3><p><b>{escape(each.setting)} = {each.value:,}</b> '
+        f"{escape(each.why)}.</p></li>"
+        for each in chosen
+    )
+    gaps = "".join(f"<li>{escape(text)}</li>" for text in missing)
+    lost = f"<section><h2>Rows are missing</h2><ul class=missing>{gaps}</ul></section>" if missing else ""
+    parts = [
+        lost,
+        f'<section><h2>What it would choose, and why</h2><ul class="findings">{reasons}</ul></section>',
+        _timeouts(found["timeouts"], chosen, exact=exact),
+        _wheels(found["wheels"]),
+        _purges(found["purges"], chosen),
+        _shards(found["shards"]),
+    ]
+    about = "every operation's outcome under every timeout, exactly" if exact else "estimates, up to what was observed"
+    return shell("What if", about, tiles, "".join(part for part in parts if part), "a grid of settings")
+
+
+def _each(rows: Sequence[Row], *by: str) -> dict[str, list[Row]]:
+    """The rows of each purgatory, or type, by what it is called here."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(" · ".join(str(row[name]) for name in by if row.get(name)), []).append(row)
+    return found
+
+
+def _value(chosen: Sequence[Choice], setting: str, of: str) -> int | None:
+    return next((each.value for each in chosen if (each.setting, each.of) == (setting, of)), None)
+
+
+def _timeouts(rows: Sequence[Row], chosen: Sequence[Choice], *, exact: bool) -> str:
+    figures, lines = [], []
+    for name, mine in _each(rows, "purgatory", "type").items():
+        known = [row for row in mine if row["expiry_share"] is not None]
+        if known:
+            at = [row["timeout_ms"] for row in known]
+            mark = _value(chosen, "timeout_ms", name)
+            shares = Series("expire", "var(--expired)", [row["expiry_share"] for row in known])
+            svg = plots.curve(f"Expiry share of {name}", at, shares, x_text=duration_text, mark=mark)
+            figures.append(figure(f"{name}: share that expires", svg))
+        for row in mine:
+            share = row["expiry_share"]
+            cells = [name, duration_text(row["timeout_ms"]), "not known" if share is None else share_text(share)]
+            if exact:
+                cells += [duration_text(row["mean_wait_ms"]), f"{row['mean_parked']:,.1f}"]
+            lines.append(cells)
+    names = ["", "timeout", "expire", *(["mean wait", "parked on average"] if exact else [])]
+    how = "A longer timeout lets fewer expire, and parks more: the two sides of the same choice."
+    if not exact:
+        how += " Where nobody was let wait that long, a journal can't know."
+    return section("Timeouts", how, "".join(figures) + table(names, lines)) if lines else ""
+
+
+def _wheels(rows: Sequence[Row]) -> str:
+    names = ["tick", "wheel size", "levels", "re-insertions", "each", "late by at most"]
+    lines = [
+        [
+            duration_text(row["tick_ms"]),
+            str(row["wheel_size"]),
+            str(row["levels"]),
+            count_text(row["reinsertions"]),
+            f"{row['reinsertions_each']:.3f}",
+            duration_text(row["late_ms_at_most"]),
+        ]
+        for row in rows
+    ]
+    how = "Entries that go in at a higher level are put again as they come nearer, unless they are answered before."
+    return section("The wheel", how, table(names, lines))
+
+
+def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
+    figures, lines = [], []
+    for name, mine in _each(rows, "purgatory").items():
+        at = [max(1, row["purge_interval"]) for row in mine]
+        anew = Series("anew", "var(--c)", [row["anew_share"] for row in mine])
+        mark = _value(chosen, "purge_interval", name)
+        svg = plots.curve(f"Keys of {name} made anew", at, anew, x_text=count_text, mark=mark)
+        figures.append(figure(f"{name}: waits that find their key forgotten", svg))
+        lines += [
+            [
+                name,
+                *(f"{row[column]:,}" for column in ("purge_interval", "keys")),
+                f"{row['in_use']:,.1f}",
+                *(f"{row[column]:,}" for column in ("anew", "idle_at_most")),
+            ]
+            for row in mine
+        ]
+    names = ["", "purge interval", "keys", "in use on average", "made anew", "idle at most"]
+    how = (
+        "A key that nobody waits under is remembered for a while: a larger interval remembers more of them, a smaller "
+        "one forgets keys that are wanted again."
+    )
+    return section("Idle keys", how, "".join(figures) + table(names, lines)) if lines else ""
+
+
+def _shards(rows: Sequence[Row]) -> str:
+    figures = []
+    for name, mine in _each(rows, "purgatory").items():
+        busiest = Series("busiest", "var(--e)", [row["busiest_shard"] for row in mine])
+        svg = plots.curve(
+            f"Busiest shard of {name}", [row["shards"] for row in mine], busiest, x_text=count_text, mark=None
+        )
+        figures.append(figure(f"{name}: the busiest key alone takes {share_text(mine[-1]['busiest_key'])}", svg))
+    how = "The share of the busiest shard. No number of shards gets below the busiest key's."
+    return section("Shards", how, "".join(figures)) if figures else ""

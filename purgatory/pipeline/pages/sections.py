@@ -1,0 +1,287 @@
+"""The report's plots, each with a sentence on how to read it. All that go over time have one axis."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from purgatory.pipeline.pages import plots
+from purgatory.pipeline.pages.findings import Tables, by_type, total
+from purgatory.pipeline.pages.parts import figure, section
+from purgatory.pipeline.pages.plots import Series, count_text, duration_text, share_text
+from purgatory.pipeline.summaries.further import BANDS_US
+
+if TYPE_CHECKING:
+    from purgatory.pipeline.walks.grouped import Row
+
+OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
+_PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
+_MOST: Final = 6
+_FEW: Final = 20  # what happened less often than this is in the table, and in no plot
+
+
+def windows(tables: Tables) -> list[int]:
+    """Every window from the first to the last, also those without a row."""
+    first = tables.first_us - tables.first_us % tables.window_us
+    return list(range(first, max(tables.last_us, first + 1), tables.window_us))
+
+
+def span(tables: Tables) -> tuple[int, int]:
+    """The time axis of every plot: from the first window's beginning to the last one's end."""
+    at = windows(tables)
+    return at[0], at[-1] + tables.window_us
+
+
+def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tuple[tuple[str, str], list[Row]]]:
+    ranked = sorted(groups.items(), key=lambda item: -total(item[1], column))[:_MOST]
+    return [item for item in ranked if total(item[1], column) >= _FEW] or ranked
+
+
+def name_of(kind: tuple[str, str]) -> str:
+    """A purgatory's type, as it is called on the page."""
+    return f"{kind[0]} · {kind[1]}"
+
+
+def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
+    """What an outcome is called, and its colour: to expire is no alarm where it is the normal end."""
+    if outcome == "expired" and kind[1] in tables.expiry_normal:
+        return "deadline (normal)", "var(--bar)"
+    return outcome, f"var(--{outcome})"
+
+
+def outcomes(tables: Tables) -> str:
+    """How operations left, over time."""
+    at = windows(tables)
+    figures = []
+    for kind, rows in _biggest(by_type(tables.outcomes), "operations"):
+        by_window = {row["window_us"]: row for row in rows}
+        series = [
+            Series(*_named(tables, kind, name), [by_window.get(us, {}).get(name, 0) for us in at])
+            for name in OUTCOMES
+            if total(rows, name)
+        ]
+        operations, expired = total(rows, "operations"), total(rows, "expired")
+        how = "ended by their deadline, as is normal" if kind[1] in tables.expiry_normal else "expired"
+        caption = f"{name_of(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} {how}"
+        svg = plots.stacked(caption, at, tables.window_us, series, height=210, span=span(tables))
+        figures.append(figure(caption, svg, plots.legend(series)))
+    how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
+    return section("Outcomes over time", how, "".join(figures))
+
+
+def latency(tables: Tables) -> str:
+    """Percentiles of the waits, over time."""
+    if not tables.latency:
+        return ""
+    at = windows(tables)
+    figures = []
+    for kind, rows in _biggest(by_type(tables.latency), "answered"):
+        by_window = {row["window_us"]: row for row in tables.whole_windows(rows)}
+        series = [
+            Series(text, colour, [by_window.get(us, {}).get(f"{name}_ms", math.nan) for us in at])
+            for name, text, colour in (
+                ("p50", "half of them within", "var(--a)"),
+                ("p90", "90%", "var(--b)"),
+                ("p99", "99%", "var(--c)"),
+            )
+        ]
+        svg = plots.lines(
+            f"Waits of {name_of(kind)}",
+            at,
+            series,
+            duration_text,
+            log=True,
+            height=220,
+            span=span(tables),
+            width_us=tables.window_us,
+        )
+        figures.append(figure(name_of(kind), svg, plots.legend(series)))
+    how = (
+        "How long answered operations waited: exact percentiles, logarithmic scale. Those that expired aren't in here, "
+        "nor are windows at either end that the journal doesn't cover whole."
+    )
+    return section("Waiting", how, "".join(figures))
+
+
+def survival(tables: Tables) -> str:
+    """The share that needs longer than a timeout, and the timeouts that would do."""
+    groups = [(k, rows) for k, rows in _biggest(by_type(tables.failing(tables.survival)), "left") if len(rows) > 1]
+    if not groups:
+        return ""
+    delays: dict[tuple[str, str], int] = {}
+    for kind, rows in by_type(tables.outcomes).items():
+        delays[kind] = max(row["delay_ms"] for row in rows)
+    curves, waits, marks = [], [], []
+    for (kind, rows), colour in zip(groups, _PALETTE, strict=False):
+        thin = _thin(sorted(rows, key=lambda row: row["wait_ms"]), 240)
+        curves.append(Series(name_of(kind), colour, [row["survival"] for row in thin]))
+        waits.append([max(row["wait_ms"], 1) for row in thin])
+        marks.append(min(delays[kind], thin[-1]["wait_ms"]))
+    svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
+    how = (
+        "Read it from below: choose a timeout, go up to the curve, and find the share of operations that it would "
+        "cut off. Dotted: the timeout in use. A curve ends where nobody was let wait longer; "
+        "what lies beyond isn't known."
+    )
+    return section("Which timeout would do", how, figure("", svg, plots.legend(curves)) + _advice(tables))
+
+
+def _thin(rows: list[Row], most: int) -> list[Row]:
+    """At most so many rows, evenly over the curve's steps; both ends stay."""
+    if len(rows) <= most:
+        return rows
+    kept = {round(n * (len(rows) - 1) / (most - 1)) for n in range(most)}
+    return [row for n, row in enumerate(rows) if n in kept]
+
+
+def _advice(tables: Tables) -> str:
+    often = {kind for kind, rows in by_type(tables.outcomes).items() if total(rows, "operations") >= _FEW}
+    groups = {kind: rows for kind, rows in by_type(tables.failing(tables.advice)).items() if kind in often}
+    if not groups:
+        return ""
+    targets = sorted({row["target"] for rows in groups.values() for row in rows}, reverse=True)
+    head = "".join(f"<th>at most {share_text(t)} expire</th>" for t in targets)
+    body = []
+    for kind, rows in groups.items():
+        by_target = {row["target"]: row for row in rows}
+        cells = []
+        for target in targets:
+            row = by_target.get(target)
+            if row is None or row["timeout_ms"] is None:
+                there = "" if row is None else f" title='{share_text(row['survival_there'])} still wait at the end'"
+                cells.append(f"<td class=unknown{there}>not known</td>")
+            else:
+                cells.append(f"<td>{duration_text(row['timeout_ms'])}</td>")
+        body.append(f"<tr><th>{escape(name_of(kind))}</th>{''.join(cells)}</tr>")
+    return (
+        f"<table><thead><tr><th>shortest timeout so that</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    )
+
+
+def occupancy(tables: Tables) -> str:
+    """How many were parked, over time."""
+    groups: dict[str, list[Row]] = {}
+    for row in tables.occupancy:
+        groups.setdefault(row["purgatory"], []).append(row)
+    if not groups:
+        return ""
+    peaks = {row["purgatory"]: (float(row["at_us"]), float(row["peak"])) for row in tables.peaks}
+    figures = []
+    for (name, rows), colour in zip(groups.items(), _PALETTE, strict=False):
+        rows.sort(key=lambda row: row["slot_us"])
+        width = rows[1]["slot_us"] - rows[0]["slot_us"] if len(rows) > 1 else tables.window_us
+        at = [row["slot_us"] for row in rows]
+        series = Series(name, colour, [row["mean"] for row in rows])
+        svg = plots.area(f"Parked in {name}", at, width, series, peaks.get(name), span=span(tables))
+        figures.append(figure(name, svg))
+    how = "Operations parked at the same time: the time-weighted mean, and the exact peak."
+    return section("Occupancy", how, "".join(figures))
+
+
+def waiting(tables: Tables) -> str:
+    """Where the waits of the busiest types lie, over time."""
+    groups = _biggest(by_type(tables.bands), "answered")[:3]
+    at = windows(tables)
+    figures = []
+    for kind, rows in groups:
+        ends = sorted({row["upto_us"] for row in rows}, key=lambda us: (us < 0, us))
+        whole = [
+            us for us in (*BANDS_US, -1) if (ends[0] <= us <= (ends[-1] if ends[-1] > 0 else us)) or us == ends[-1]
+        ]
+        counts = {(row["upto_us"], row["window_us"]): row["answered"] for row in rows}
+        lines = [(_band(us), [counts.get((us, window), 0) for window in at]) for us in reversed(whole)]
+        label = f"Waits of {name_of(kind)} by time"
+        svg = plots.heat(
+            label,
+            at,
+            tables.window_us,
+            lines,
+            "var(--a)",
+            span=span(tables),
+            what="answered after such a wait",
+            tall=17,
+        )
+        figures.append(figure(name_of(kind), svg))
+    how = (
+        "Each row is a band of waits, each cell a window: the stronger the colour, the more were answered after such a "
+        "wait."
+    )
+    return section("Waiting, band by band", how, "".join(figures)) if figures else ""
+
+
+def _band(upto_us: int) -> str:
+    return "longer" if upto_us < 0 else f"up to {duration_text(upto_us / 1000)}"
+
+
+def lateness(tables: Tables) -> str:
+    """How long after their deadline operations expired."""
+    groups = _biggest(by_type(tables.lateness), "expired")
+    figures = []
+    at = windows(tables)
+    for kind, rows in groups:
+        if total(rows, "expired") < _FEW or len(rows) < len(at) / 4:
+            continue  # too seldom for a plot over time; what is worth saying is among the findings
+        by_window = {row["window_us"]: row for row in rows}
+        series = [
+            Series(text, colour, [by_window.get(us, {}).get(name, math.nan) for us in at])
+            for name, text, colour in (
+                ("p50_ms", "half of them within", "var(--a)"),
+                ("max_ms", "the latest", "var(--c)"),
+            )
+        ]
+        label = f"Lateness of {name_of(kind)}"
+        svg = plots.lines(
+            label, at, series, duration_text, log=True, height=170, span=span(tables), width_us=tables.window_us
+        )
+        figures.append(figure(name_of(kind), svg, plots.legend(series)))
+    how = "How long after its deadline an operation left: the timer's tick, and whatever held its thread up."
+    return section("Lateness of expiry", how, "".join(figures)) if figures else ""
+
+
+def expiries(tables: Tables) -> str:
+    """Where and when operations expired."""
+    rows = [row for row in tables.failing(tables.expiries) if row["key"] is not None]
+    if not rows:
+        return ""
+    at = windows(tables)
+    cells: dict[tuple[str, str], dict[int, int]] = {}
+    for row in rows:
+        key = (row["type"], row["key"])
+        cells.setdefault(key, {}).setdefault(row["window_us"], 0)
+        cells[key][row["window_us"]] += row["expired"]
+    ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
+    several = len({kind for (kind, _), _ in ranked}) > 1
+    lines = [
+        (f"{key} ({kind})" if several else key, [counts.get(us, 0) for us in at]) for (kind, key), counts in ranked
+    ]
+    svg = plots.heat("Expiries by key and time", at, tables.window_us, lines, "var(--expired)", span=span(tables))
+    how = "Each row is a key, each cell a window: the stronger the colour, the more operations expired there and then."
+    return section("Where and when operations expire", how, figure("", svg))
+
+
+def keys(tables: Tables) -> str:
+    """The busiest keys."""
+    groups: dict[str, list[Row]] = {}
+    for row in tables.hot_keys:
+        groups.setdefault(row["purgatory"], []).append(row)
+    figures = []
+    for name, rows in list(groups.items())[:_MOST]:
+        rows.sort(key=lambda row: row["rank"])
+        lines = [
+            (
+                row["key"],
+                row["operations"],
+                row["expired"],
+                f"{count_text(row['operations'])}  ({share_text(row['share'])}), {count_text(row['expired'])} expired",
+            )
+            for row in rows[:8]
+        ]
+        svg = plots.bars(f"Busiest keys of {name}", lines, "var(--bar)", "var(--expired)")
+        figures.append(figure(f"{name}: {rows[0]['keys']:,} keys", svg))
+    how = (
+        "The keys that most operations were watched under, as a share of the purgatory's operations; in the warning "
+        "colour, those that expired. One with several keys is under each of them, so shares may add up to more than "
+        "100%."
+    )
+    return section("Hot keys", how, "".join(figures)) if figures else ""

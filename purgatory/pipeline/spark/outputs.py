@@ -1,0 +1,80 @@
+"""Where a page and its tables go: into a folder of this machine, or wherever Spark writes.
+
+They are small, so they are always made in a folder here. For a place that only Spark reaches (`s3a://...`,
+`hdfs://...`) that folder is one aside, and is copied when all of it is there: a job that fails leaves nothing in the
+place, and what is there from an earlier run stays until then. Whether a place can be written is tried before the work.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class FolderUnusable(ValueError):
+    """A folder of this machine that can't be written."""
+
+    def __init__(self, folder: str, why: str) -> None:
+        self.folder = folder
+        super().__init__(f"{folder} can't be used: {why}")
+
+
+@contextmanager
+def placed(out: str, command: str) -> Iterator[Path]:
+    """A folder to write to, whose files and folders are in `out` once the block has ended well.
+
+    Args:
+        out: a folder, which is then the one that is given, or a place of Spark's.
+        command: who writes; what a session is called that is made for it.
+
+    Raises:
+        FolderUnusable: the folder can't be made or written.
+        PlaceUnusable: this session can't write there.
+    """
+    if "://" not in out:
+        yield _folder(out)
+        return
+    from purgatory.pipeline.spark import places  # pyspark is imported only where it is used
+    from purgatory.pipeline.spark.session import session
+
+    spark = session(command)
+    places.writable(spark, out)
+    with tempfile.TemporaryDirectory(prefix="purgatory-out-") as aside:
+        yield Path(aside)
+        for each in sorted(Path(aside).iterdir()):
+            places.put(spark, each, f"{out.rstrip('/')}/{each.name}")
+
+
+@contextmanager
+def fetched(place: str | None, names: Sequence[str], command: str) -> Iterator[str | None]:
+    """The folder that `placed` was once given, for reading: itself, or, of a place of Spark's, copies of these."""
+    if place is None or "://" not in place:
+        yield place
+        return
+    from purgatory.pipeline.spark import places
+    from purgatory.pipeline.spark.session import session
+
+    spark = session(command)
+    places.readable(spark, place)
+    with tempfile.TemporaryDirectory(prefix="purgatory-in-") as aside:
+        for name in names:
+            places.get(spark, f"{place.rstrip('/')}/{name}", Path(aside) / name)
+        yield aside
+
+
+def _folder(out: str) -> Path:
+    folder = Path(out)
+    probe = folder / f".writable-{uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise FolderUnusable(out, error.strerror or str(error)) from None
+    return folder

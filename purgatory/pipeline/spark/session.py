@@ -1,0 +1,129 @@
+"""One way to get a Spark session, whoever starts us.
+
+What is said elsewhere counts: `--master` and `--conf` of ours, those of `spark-submit`, `spark-defaults.conf`, and the
+settings of a session that is there already. What is set here are facts about these jobs, each with its reason, where
+nobody has said otherwise. Without a master, the machine's own cores are used.
+
+What the others say is known only once the JVM is up: it is the JVM that reads `spark-defaults.conf` and what
+`spark-submit` was given. So it is started first, and asked.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from purgatory import pipeline
+from purgatory.pipeline.spark.places import NoConnect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+STREAMING: Final[Mapping[str, str]] = {
+    "spark.sql.streaming.stateStore.providerClass": ROCKSDB,  # transformWithState needs it
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",  # upload changes, not snapshots
+}
+"""What a session needs for the stream: it sets these itself (`stream.settled`)."""
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",  # windows must not move with a laptop
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",  # lets format("purgatory") skip segments by sequence number
+    "spark.log.level": "ERROR",
+    **STREAMING,
+}
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "8",  # tables here are small once grouped
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Where driver and executors are one process: on a cluster, the driver must be found, and the cluster's size counts."""
+
+
+_BAR: Final = "spark.ui.showConsoleProgress"
+
+
+class WrongSetting(ValueError):
+    """A setting for Spark that can't be."""
+
+
+def submitted() -> bool:
+    """Whether `spark-submit` started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def say(master: str | None, settings: Iterable[str]) -> None:
+    """Have a session that is made later use this master and these settings (`NAME=VALUE`).
+
+    Raises:
+        WrongSetting: a setting has no value, or it is too late: `spark-submit` has started the JVM already.
+    """
+    words = [] if master is None else ["--master", master]
+    for setting in settings:
+        name, found, _ = setting.partition("=")
+        if not found or not name.startswith("spark."):
+            message = f"{setting!r} is no setting for Spark: write --conf spark.NAME=VALUE"
+            raise WrongSetting(message)
+        words += ["--conf", setting]
+    if not words:
+        return
+    if submitted():
+        message = "started by spark-submit: give it --master and --conf, before the program"
+        raise WrongSetting(message)
+    others = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(words)} {others}"
+
+
+def session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """The running session, or a new one.
+
+    Args:
+        name: what the application is called after us.
+        settings: what the caller insists on.
+    """
+    if os.environ.get("SPARK_REMOTE") or (settings or {}).get("spark.remote"):
+        raise NoConnect(name)
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    insisted = SparkConf(loadDefaults=False).setAll(list((settings or {}).items()))
+    SparkContext._ensure_initialized(conf=insisted)  # noqa: SLF001  # nothing public starts the JVM without a context
+    given = SparkConf()
+    for key, value in (settings or {}).items():
+        given.set(key, value)
+    if given.get("spark.master", None) is None:
+        given.setMaster("local[*]")
+    local = given.get("spark.master", "").startswith("local")
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    for key, value in {**_SETTINGS, **(_LOCAL if local else {})}.items():
+        given.setIfMissing(key, value)
+    if not submitted() and _BAR not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        given.set(_BAR, "false")  # we report progress in words, and what starts the JVM has set it as for a shell
+    if given.get("spark.app.name", "pyspark-shell") in {"pyspark-shell", "__main__.py"}:
+        given.setAppName(f"purgatory {name}")
+    spark = SparkSession.builder.config(conf=given).getOrCreate()
+    spark.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR") or "ERROR")
+    importable(spark)
+    return spark
+
+
+def importable(spark: SparkSession) -> None:
+    """Let the Python processes of this session find this package where we did, unless it is installed.
+
+    What `spark-submit` is given by `--py-files` the executors find by themselves, but not the process that Spark starts
+    beside the driver to set up a stateful stage.
+    """
+    root = str(Path(pipeline.__file__).parents[2])  # a folder, or a zip
+    environment = spark.sparkContext.environment
+    places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if not root.endswith(("site-packages", "dist-packages")) and root not in places:
+        environment["PYTHONPATH"] = os.pathsep.join([root, *places])

@@ -1,0 +1,291 @@
+"""The purgatory as two state machines over time that has passed for sure. Plain Python: no Spark, clock or thread.
+
+Rows arrive in any order; the *watermark* says how far time has come: nothing older than it will be accepted
+any more. So everything up to the watermark can be put in its true order and decided once and for all, and
+everything after it waits.
+
+Stage 1, `KeyCore`, holds the keys of a bucket: their levels, and who waits on them for which level. ::
+
+    inbox  -> (watermark passes) -> in order of time, events before operations -> a watch whose level is
+    there: "hit"
+                                                                               -> an event that reaches
+                                                                               levels: "hit" each
+
+Stage 2, `OperationCore`, holds the operations of a bucket: which of their keys have been hit. When all
+have, the operation completes at the latest of those instants; when the watermark passes its deadline first,
+it expires.
+
+Why this is exact: an operation's keys may lie in different buckets, but each bucket dates its hits by the
+rows' own instants, not by when they were processed. The last hit's date against the deadline decides the
+outcome, so it can't depend on batches, files, restarts or the number of machines. Expiry at watermark W is
+safe because every hit dated before W has been handed over in the same batch or an earlier one.
+
+Ties, as the library has them: at one instant what is due expires first, then events apply, then operations
+arrive. So an event at an operation's very deadline is too late, and one at its very arrival counts.
+
+A row older than the watermark can't be answered exactly any more, so it isn't answered: it is handed back
+as late, and counted. A row that is delivered twice is one row: its double has the same instant, so both are
+in the inbox together.
+
+An operation is known by its name as long as it is open. Another row with that name, of another instant or with other
+needs (its `print` tells), is refused meanwhile; from the instant of the answer on it is another operation.
+
+A key's level is kept as long as the settings say, counted from the latest row that named the key to the row that asks,
+by their own instants; after that it is as if there had been no event (`records`). So whenever a sweep drops it, no
+answer is another. Without such a bound none could ever be dropped: an operation may come at any time and ask for it.
+
+What is kept lies in leaves (`shelf`, `leaves`): a call opens those that its rows, deadlines and sweeps concern.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from purgatory.pipeline.state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
+from purgatory.pipeline.state.shelf import Memory, Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from purgatory.pipeline.state.shelf import Store
+
+SEMANTICS: Final = 3
+"""The version of what is kept and decided here. A checkpoint of another one can't be gone on with."""
+
+Event: TypeAlias = tuple[int, str, int]
+"""An instant (us), a key and the level that it has reached."""
+
+Watch: TypeAlias = tuple[int, str, int, int, str, int, int, int, int]
+"""An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us), the
+row's print and its number."""
+
+Open: TypeAlias = tuple[str, int, int, int, int, int]
+"""An operation, how many keys it has, its arrival, its deadline, its row's print and number."""
+
+Hit: TypeAlias = tuple[str, int, int, int]
+"""An operation, which of its keys, when, and the print of its row."""
+
+Done: TypeAlias = tuple[str, str, int, int]
+"""An operation, its outcome, its arrival and when it was finished."""
+
+Refused: TypeAlias = tuple[str, int, int]
+"""The name of an operation that was open, and the instant and the number of the row that claimed it."""
+
+_INBOX: Final = 1024
+
+
+class KeyCore:
+    """Stage 1 for the keys of one bucket.
+
+    Args:
+        agenda: what `agenda` was when the core was last saved; None for a new one.
+        leaves: where the keys and those who wait on them are kept.
+        inbox: where the rows are kept for which it isn't time yet.
+        keep_us: how long a key keeps its level after the latest row that named it; None for ever.
+    """
+
+    __slots__ = ("_fresh", "_inbox", "_keep", "_shelf", "armed")
+
+    def __init__(
+        self,
+        agenda: bytes | None = None,
+        leaves: Store | None = None,
+        inbox: Store | None = None,
+        *,
+        keep_us: int | None = None,
+    ) -> None:
+        # Its own bytes only: a checkpoint is as trusted as the program.
+        self.armed: int | None  # the timer that is set, in milliseconds
+        keys, rows, self.armed = (None, None, None) if agenda is None else pickle.loads(agenda)  # noqa: S301
+        self._shelf = Shelf(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
+        self._inbox = Shelf(RowLeaf, Memory() if inbox is None else inbox, _INBOX, directory=rows)
+        self._fresh: list[tuple[Any, ...]] = []
+        self._keep = keep_us
+
+    def events(self, rows: Iterable[Event]) -> None:
+        """Take events that are not late."""
+        self._fresh += [(at, EVENT, key, level) for at, key, level in rows]
+
+    def watches(self, rows: Iterable[Watch]) -> None:
+        """Take watches that are not late: one row for each key of an operation."""
+        self._fresh += [
+            (at, WATCH, operation, number, count, key, level, deadline, mark, seq)
+            for at, operation, number, count, key, level, deadline, mark, seq in rows
+        ]
+
+    def advance(self, watermark: int) -> tuple[list[Open], list[Hit]]:
+        """Decide everything up to the watermark, and save: operations to open, and keys that were reached."""
+        opened: list[Open] = []
+        hits: list[Hit] = []
+        by_key: dict[str, list[tuple[Any, ...]]] = {}
+        before: tuple[Any, ...] | None = None
+        for row in self._ripe(watermark):
+            # Doubles differ in the number alone, the last of a watch's columns.
+            if before is None or row[0] != before[0] or row[:9] != before[:9]:
+                by_key.setdefault(row[2] if row[1] == EVENT else row[5], []).append(row)
+                before = row
+        for name, rows in by_key.items():
+            self._decide(name, rows, opened, hits)
+        for leaf in self._shelf.open_with(watermark):
+            leaf.sweep(watermark)
+        self._shelf.save()
+        return opened, hits
+
+    @property
+    def next_us(self) -> int | None:
+        """The earliest instant at which there is something to do."""
+        found = [due for due in (self._inbox.next_due, self._shelf.next_due) if due is not None]
+        return min(found, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not len(self._shelf) and not len(self._inbox) and self.armed is None
+
+    @property
+    def kept(self) -> int:
+        """How many keys and watches there are (some of them perhaps dead, but no more than half)."""
+        return len(self._shelf)
+
+    @property
+    def agenda(self) -> bytes:
+        """What must be kept beside the leaves, once saved."""
+        return pickle.dumps((self._shelf.directory, self._inbox.directory, self.armed), 5)
+
+    def _ripe(self, watermark: int) -> list[tuple[Any, ...]]:
+        """Put what is fresh into the inbox, and take out what is up to the watermark: in order, doubles neighbours."""
+        self._fresh.sort()
+        for leaf, rows in self._inbox.shared(self._fresh):
+            leaf.rows += rows
+        self._fresh = []
+        ripe: list[tuple[Any, ...]] = []
+        for leaf in self._inbox.span((), (watermark + 1,)):
+            ripe += leaf.take(watermark)
+        self._inbox.save()
+        ripe.sort()
+        return ripe
+
+    def _decide(self, name: str, rows: list[tuple[Any, ...]], opened: list[Open], hits: list[Hit]) -> None:
+        """One key's rows, in order of time."""
+        sole = self._shelf.whole(name)  # None if the key goes over several leaves
+        key = (sole or self._shelf.find((name,))).keys[name]
+        for row in rows:
+            if row[1] == EVENT:
+                at, _, _, level = row
+                if not key.reached(level, at):
+                    key.level = level
+                    for leaf in (sole,) if sole else self._shelf.span((name,), (name, level + 1)):
+                        leaf.reach(name, level, at, hits)
+                key.until = FOREVER if self._keep is None else at + self._keep
+                continue
+            at, _, operation, number, count, _, level, deadline, mark, seq = row
+            if number == 0:
+                opened.append((operation, count, at, deadline, mark, seq))
+            if at <= key.until:  # there is a level; not `reached`: this is each key of each operation
+                if self._keep is not None:
+                    key.until = at + self._keep
+                if level <= key.level:
+                    hits.append((operation, number, at, mark))
+                    continue
+            if deadline > at:
+                watching = key if sole else self._shelf.find((name, level, operation)).keys[name]
+                heapq.heappush(watching.waiting, (level, operation, number, deadline, mark))
+
+
+class OperationCore:
+    """Stage 2 for the operations of one bucket.
+
+    Args:
+        agenda: what `agenda` was when the core was last saved; None for a new one.
+        leaves: where the operations are kept.
+    """
+
+    __slots__ = ("_shelf", "armed")
+
+    def __init__(self, agenda: bytes | None = None, leaves: Store | None = None) -> None:
+        self.armed: int | None
+        operations, self.armed = (None, None) if agenda is None else pickle.loads(agenda)  # our own  # noqa: S301
+        self._shelf = Shelf(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
+
+    def settle(self, opened: Iterable[Open], hits: Iterable[Hit], watermark: int) -> tuple[list[Done], list[Refused]]:
+        """Take what was opened and hit, and save: the operations that are done now, and rows with a name in use.
+
+        Those are done whose keys are all reached, or whose deadline the watermark has passed. All of an operation's
+        keys that were there when it arrived are hit in the call that opens it, in any order; so what is done at
+        once, or by the watermark, is never kept.
+        """
+        done: list[Done] = []
+        refused: list[Refused] = []
+        find = self._shelf.find
+        for name, some in self._claims(opened, hits).items():
+            for operation in some if len(some) < 2 else _holders(name, some, watermark, refused):
+                if operation.missing and operation.deadline > watermark:  # as most: they have no `end` yet
+                    find((name,)).operations[name] = operation
+                elif (end := operation.end(watermark)) is not None:
+                    done.append((name, end[0], operation.arrival, end[1]))
+        for leaf in self._shelf.due(watermark):
+            for name, operation in list(leaf.operations.items()):
+                if (end := operation.end(watermark)) is not None:
+                    del leaf.operations[name]
+                    done.append((name, end[0], operation.arrival, end[1]))
+        self._shelf.save()
+        return done, refused
+
+    def _claims(self, opened: Iterable[Open], hits: Iterable[Hit]) -> dict[str, list[Operation]]:
+        """Who has a name that was opened or hit, or wants it: nearly always one. Who had it is taken out."""
+        claims: dict[str, list[Operation]] = {}
+        for name, count, arrival, deadline, mark, seq in opened:
+            operation = Operation(arrival, deadline, mark, (1 << count) - 1, arrival, seq)
+            if name in claims:
+                claims[name].append(operation)
+            else:
+                claims[name] = [operation]
+        find = self._shelf.find
+        for name, some in claims.items() if self.parked else ():
+            if (holder := find((name,)).operations.pop(name, None)) is not None:
+                some.append(holder)
+        for name, number, at, mark in hits:
+            found = claims.get(name)
+            if found is None:
+                holder = find((name,)).operations.pop(name, None)
+                found = claims[name] = [] if holder is None else [holder]
+            for operation in found:
+                if operation.mark == mark:
+                    operation.hit(number, at)
+        return claims
+
+    @property
+    def next_us(self) -> int | None:
+        """The next deadline."""
+        return self._shelf.next_due
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.parked and self.armed is None
+
+    @property
+    def parked(self) -> int:
+        """How many operations are open."""
+        return len(self._shelf)
+
+    @property
+    def agenda(self) -> bytes:
+        """What must be kept beside the leaves, once saved."""
+        return pickle.dumps((self._shelf.directory, self.armed), 5)
+
+
+def _holders(name: str, claims: list[Operation], watermark: int, refused: list[Refused]) -> list[Operation]:
+    """Those of several rows with one name that came while nobody had it."""
+    found: list[Operation] = []
+    free_at: int | None = None  # when the last one is answered; None: not yet
+    for operation in sorted(claims, key=lambda claim: (claim.arrival, claim.seq)):
+        if found and (free_at is None or operation.arrival < free_at or operation.arrival == found[-1].arrival):
+            refused.append((name, operation.arrival, operation.seq))
+            continue
+        found.append(operation)
+        end = operation.end(watermark)
+        free_at = None if end is None else end[1]
+    return found

@@ -1,0 +1,326 @@
+"""What the leaves of the stream's state hold: keys with those who wait on them, operations, and rows to come.
+
+Packed, they are columns: numbers as machine words, names as they are. That is half the bytes and a third of the time
+of pickling entry by entry.
+
+A `KeyLeaf` is ordered by key, level and operation, and a key comes before those who wait on it::
+
+    ("k1",)            level 7
+    ("k1", 8, "op-3")  deadline 12:00
+    ("k1", 9, "op-1")  deadline 12:05
+    ("k2",)            (no level yet)
+    ("k2", 1, "op-9")  deadline 11:58
+
+So a key that very many wait on goes over several leaves, and an event opens only those whose levels it reaches: what it
+opens it empties. Its level is in the first of them.
+
+Dead entries are watches past their deadline, and keys whose level counts no longer. They are dropped whenever their
+leaf is open; and a leaf asks to be opened once half of it is dead. So at most half of what is kept is dead, and a sweep
+costs each entry a fixed share of one opening.
+"""
+
+from __future__ import annotations
+
+import heapq
+import pickle
+from array import array
+from collections import defaultdict
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from purgatory.pipeline.state.shelf import Bound
+
+Waiting: TypeAlias = tuple[int, str, int, int, int]
+"""Who waits on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the
+print of the operation's row."""
+
+EVENT: Final = 0
+WATCH: Final = 1
+"""What a row to come is: its second column."""
+
+FOREVER: Final = 2**62
+_FEW: Final = 32  # of so few the last one's death is waited for: opening a leaf for less is not worth it
+_UNKNOWN: Final = -1
+
+
+class Key:
+    """A key's level, until when that counts, and a heap of those who wait, the lowest level first."""
+
+    __slots__ = ("level", "until", "waiting")
+
+    def __init__(self, level: int = 0, until: int = _UNKNOWN, waiting: list[Waiting] | None = None) -> None:
+        self.level = level
+        self.until = until  # _UNKNOWN: there is no level
+        self.waiting = [] if waiting is None else waiting
+
+    def reached(self, level: int, at: int) -> bool:
+        """Whether it stands at a level, or above, at an instant."""
+        return at <= self.until and level <= self.level
+
+
+class KeyLeaf:
+    """Keys, and those who wait on them."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: dict[str, Key] | None = None) -> None:
+        self.keys: dict[str, Key] = defaultdict(Key, keys or {})  # one that is asked for is made if there is none
+
+    def reach(self, name: str, level: int, at: int, hits: list[tuple[str, int, int, int]]) -> None:
+        """Take out who waits on a key up to a level; those whose deadline is later are hit."""
+        key = self.keys.get(name)
+        waiting = None if key is None else key.waiting
+        while waiting and waiting[0][0] <= level:
+            _, operation, number, deadline, mark = heapq.heappop(waiting)
+            if at < deadline:
+                hits.append((operation, number, at, mark))
+
+    def sweep(self, watermark: int) -> None:
+        """Drop what no row after the watermark can concern."""
+        empty = []
+        for name, key in self.keys.items():
+            if key.until <= watermark:
+                key.until = _UNKNOWN
+            waiting = key.waiting
+            if len(waiting) == 1:  # as nearly always, where keys come and go
+                if waiting[0][3] > watermark:
+                    continue
+                key.waiting = waiting = []
+            elif waiting:
+                alive = [watch for watch in waiting if watch[3] > watermark]
+                if len(alive) < len(waiting):
+                    heapq.heapify(alive)
+                    key.waiting = waiting = alive
+            if not waiting and key.until == _UNKNOWN:
+                empty.append(name)
+        for name in empty:
+            del self.keys[name]
+
+    def __len__(self) -> int:
+        return sum([len(key.waiting) + (key.until != _UNKNOWN) for key in self.keys.values()])
+
+    def __bool__(self) -> bool:
+        return True  # empty or not
+
+    def pack(self) -> tuple[bytes, int | None]:
+        """Its bytes, and when half of those entries that can die are dead."""
+        keys = self.keys.values()
+        watches = [watch for key in keys for watch in (sorted(key.waiting) if len(key.waiting) > 1 else key.waiting)]
+        levels, operations, numbers, deadlines, marks = zip(*watches, strict=True) if watches else ((),) * 5
+        sizes = [len(key.waiting) for key in keys]
+        deaths = sorted(deadlines)
+        known = [key for key in keys if key.until != _UNKNOWN]
+        if known:  # most keys that come and go have no level yet
+            sizes = [~size if key.until != _UNKNOWN else size for key, size in zip(keys, sizes, strict=True)]
+            deaths = sorted([*deadlines, *(key.until for key in known if key.until < FOREVER)])
+        columns = (
+            *(list(self.keys), _sizes(sizes)),  # how many wait, and by its sign whether there is a level
+            *(_words([key.level for key in known]), _words([key.until for key in known])),
+            *(_words(levels), operations, _shorts(numbers), _words(deadlines), _halves(marks)),
+        )
+        return pickle.dumps(columns, 5), deaths[max(len(deaths) // 2, min(len(deaths) - 1, _FEW))] if deaths else None
+
+    @classmethod
+    def unpack(cls, data: bytes) -> KeyLeaf:
+        """The leaf that was packed. Its own bytes only: a checkpoint is as trusted as the program."""
+        names, sizes, level, until, levels, operations, numbers, deadlines, marks = pickle.loads(data)  # noqa: S301
+        columns = (_read(levels), operations, _read_shorts(numbers), _read(deadlines), _read_halves(marks))
+        watches = zip(*columns, strict=True)
+        known = zip(_read(level), _read(until), strict=True)
+        leaf = cls()
+        keys = leaf.keys
+        for name, size in zip(names, _read_sizes(sizes), strict=True):
+            key = keys[name] = Key(*next(known)) if size < 0 else Key()
+            key.waiting = list(islice(watches, ~size if size < 0 else size))
+        return leaf
+
+    def cut(self, size: int) -> list[tuple[Bound, KeyLeaf]]:
+        """Into leaves of about so many entries."""
+        parts: list[tuple[Bound, KeyLeaf]] = []
+        room = 0
+        for name in sorted(self.keys):
+            key = self.keys[name]
+            known = key.until != _UNKNOWN
+            count = len(key.waiting) + known
+            if count > room:
+                parts.append(((name,), KeyLeaf()))
+                room = size
+            parts[-1][1].keys[name] = key
+            room -= count
+            if count > size:  # the key goes over several leaves, its level in the first
+                waiting = sorted(key.waiting)
+                key.waiting = waiting[: size - known]
+                for start in range(size - known, len(waiting), size):
+                    some = waiting[start : start + size]
+                    parts.append(((name, *some[0][:2]), KeyLeaf({name: Key(waiting=some)})))
+                    room = size - len(some)
+        return parts
+
+    def join(self, other: KeyLeaf) -> None:
+        """Take in the next leaf, which may go on with this one's last key."""
+        for name, key in other.keys.items():
+            mine = self.keys.setdefault(name, key)
+            if mine is not key:
+                mine.waiting += key.waiting
+                heapq.heapify(mine.waiting)
+
+
+class Operation:
+    """An operation that is open."""
+
+    __slots__ = ("arrival", "deadline", "latest", "mark", "missing", "seq")
+
+    def __init__(  # by position: one is made for each that arrives and each that is read  # noqa: PLR0917
+        self, arrival: int, deadline: int, mark: int, missing: int, latest: int, seq: int = -1
+    ) -> None:
+        self.arrival = arrival
+        self.deadline = deadline
+        self.mark = mark  # its row's print, which tells it from others with its name
+        self.missing = missing  # a bit for each key that isn't reached
+        self.latest = latest  # the last hit, or the arrival
+        self.seq = seq  # its row's number, as long as it isn't kept
+
+    def hit(self, number: int, at: int) -> None:
+        """One of its keys is reached."""
+        self.missing &= ~(1 << number)
+        self.latest = max(self.latest, at)
+
+    def end(self, watermark: int) -> tuple[str, int] | None:
+        """Its outcome and when it was finished; None if it is open."""
+        if self.missing == 0 and self.latest <= self.arrival:
+            return "immediate", self.arrival
+        if self.missing == 0 and self.latest < self.deadline:
+            return "satisfied", self.latest
+        return ("expired", self.deadline) if self.missing == 0 or self.deadline <= watermark else None
+
+
+class OperationLeaf:
+    """Operations that are open, by name."""
+
+    __slots__ = ("operations",)
+
+    def __init__(self, operations: dict[str, Operation] | None = None) -> None:
+        self.operations = {} if operations is None else operations
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    def pack(self) -> tuple[bytes, int | None]:
+        """Its bytes, and the first deadline."""
+        kept = self.operations.values()
+        columns = (
+            list(self.operations),
+            *(_words([operation.arrival for operation in kept]), _words([operation.deadline for operation in kept])),
+            _halves([operation.mark for operation in kept]),
+            [operation.missing for operation in kept],  # up to a thousand bits
+            _words([operation.latest for operation in kept]),
+        )
+        return pickle.dumps(columns, 5), min((operation.deadline for operation in kept), default=None)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> OperationLeaf:
+        """The leaf that was packed."""
+        names, arrivals, deadlines, marks, missing, latest = pickle.loads(data)  # our own  # noqa: S301
+        columns = (_read(arrivals), _read(deadlines), _read_halves(marks), missing, _read(latest))
+        return cls(dict(zip(names, map(Operation, *columns), strict=True)))
+
+    def cut(self, size: int) -> list[tuple[Bound, OperationLeaf]]:
+        """Into leaves of so many operations."""
+        names = sorted(self.operations)
+        runs = [names[start : start + size] for start in range(0, len(names), size)]
+        return [((run[0],), OperationLeaf({name: self.operations[name] for name in run})) for run in runs]
+
+    def join(self, other: OperationLeaf) -> None:
+        """Take in the next leaf."""
+        self.operations |= other.operations
+
+
+class RowLeaf:
+    """Rows for which it isn't time yet, ordered by their instant."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: list[tuple[Any, ...]] | None = None) -> None:
+        self.rows = [] if rows is None else rows
+
+    def take(self, watermark: int) -> list[tuple[Any, ...]]:
+        """Take out the rows up to the watermark."""
+        ripe = [row for row in self.rows if row[0] <= watermark]
+        self.rows = [row for row in self.rows if row[0] > watermark] if ripe else self.rows
+        return ripe
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def pack(self) -> tuple[bytes, int | None]:
+        """Its bytes, and the first row's instant."""
+        came = [row for row in self.rows if row[1] == EVENT]
+        rest = [row for row in self.rows if row[1] == WATCH] if came else self.rows
+        watches = tuple(zip(*rest, strict=True)) or ((),) * 10
+        at, _, key, level = tuple(zip(*came, strict=True)) or ((),) * 4
+        packed_events = (_words(at), key, _words(level))
+        at, _, operation, number, count, key, level, deadline, mark, seq = watches
+        packed_watches = (
+            *(_words(at), operation, _shorts(number), _shorts(count), key, _words(level), _words(deadline)),
+            *(_halves(mark), _words(seq)),
+        )
+        packed = (packed_events, packed_watches)
+        return pickle.dumps(packed, 5), min((row[0] for row in self.rows), default=None)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> RowLeaf:
+        """The leaf that was packed."""
+        (at, key, level), watches = pickle.loads(data)  # our own  # noqa: S301
+        rows: list[tuple[Any, ...]] = list(zip(_read(at), repeat(EVENT), key, _read(level), strict=False))
+        at, operation, number, count, key, level, deadline, mark, seq = watches
+        rows += zip(
+            *(_read(at), repeat(WATCH), operation, _read_shorts(number), _read_shorts(count), key, _read(level)),
+            *(_read(deadline), _read_halves(mark), _read(seq)),
+            strict=False,
+        )
+        return cls(rows)
+
+    def cut(self, size: int) -> list[tuple[Bound, RowLeaf]]:
+        """Into leaves of so many rows."""
+        self.rows.sort()
+        runs = [self.rows[start : start + size] for start in range(0, len(self.rows), size)]
+        return [(run[0], RowLeaf(run)) for run in runs]
+
+    def join(self, other: RowLeaf) -> None:
+        """Take in the next leaf."""
+        self.rows += other.rows
+
+
+def _shorts(numbers: Iterable[int]) -> bytes:
+    return array("h", numbers).tobytes()
+
+
+def _read_shorts(words: bytes) -> array[int]:
+    return array("h", words)
+
+
+def _sizes(numbers: Iterable[int]) -> bytes:
+    return array("i", numbers).tobytes()
+
+
+def _read_sizes(words: bytes) -> array[int]:
+    return array("i", words)
+
+
+def _halves(numbers: Iterable[int]) -> bytes:
+    return array("I", numbers).tobytes()
+
+
+def _read_halves(words: bytes) -> array[int]:
+    return array("I", words)
+
+
+def _words(numbers: Iterable[int]) -> bytes:
+    return array("q", numbers).tobytes()
+
+
+def _read(words: bytes) -> array[int]:
+    return array("q", words)

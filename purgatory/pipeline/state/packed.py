@@ -1,0 +1,208 @@
+"""Thousands of rows in one value, for the way to Spark's stateful processors and between them.
+
+Spark takes a stateful processor's rows apart one by one in Python and puts frames together of them again:
+some ten microseconds a row, which is more than all that is decided about it. What it can't see it can't take
+apart. So the rows of a bucket travel as one binary value, and Spark sorts, shuffles and hands over a few
+values in place of many rows::
+
+    bucket  key       level           bucket  rows
+         3  orders-1      7                3  <Arrow: orders-1 7, orders-9 2>
+         0  orders-4      2     --->       0  <Arrow: orders-4 2>
+         3  orders-9      2
+
+A key belongs to a purgatory, and so does an operation: their names are the purgatory's and their own, joined. A row's
+*print* is a number made of all that it says. It tells a row delivered twice from another with the same name.
+
+Into the first stage they go as Arrow, column by column: a row for each key of an operation, and splitting them
+by bucket, are a few steps on whole columns. In the JVM it would be code that is generated, compiled and warmed
+up anew in each run. From the first to the second they go as pickled tuples, which is what the one has and the
+other wants. Both are written and read within one query; nothing of it is ever kept.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory.journal.records import EVENT, FLUSH
+from purgatory.pipeline.rows.load import LONGEST_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from purgatory.pipeline.state.cores import Hit, Open
+
+    Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
+
+GATHERED: Final = 65_536
+"""Rows looked at together: enough for the cost of a value not to count, few enough to be held."""
+
+APART: Final = "\0"
+"""What stands between the purgatory and the rest in the names of keys and operations."""
+
+_ESCAPE: Final = "\1"
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a multiplication spreads what it is given
+
+PACKED: Final = "bucket int, rows binary"
+_WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]
+
+
+def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: rows of a trace into a value for each bucket.
+
+    The rows have a trace's columns, but for `us` in place of `ts`, and `reason` and `detail` where they are malformed.
+    """
+
+    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        gathered: list[pa.RecordBatch] = []
+        count = 0
+        for batch in batches:
+            gathered.append(batch)
+            count += batch.num_rows
+            if count >= GATHERED:
+                yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+                gathered, count = [], 0
+        if count:
+            yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+
+    return pack
+
+
+def keyed(rows: pa.Table, buckets: int) -> pa.Table:
+    """A row for each key, with the key's bucket; those that say the time only are done with, and have none."""
+    well = rows.filter(pc.and_(pc.is_null(rows.column("reason")), pc.not_equal(rows.column("kind"), FLUSH)))
+    well = well.combine_chunks()
+    keys, levels = (well.column(name).combine_chunks() for name in ("keys", "levels"))
+    counts = pc.list_value_length(keys).to_numpy()
+    owner = np.repeat(np.arange(len(well)), counts)
+    taken = pa.array(owner)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    purgatory = _escaped(well.column("purgatory"))
+    watched = pc.binary_join_element_wise(purgatory.take(taken), pc.list_flatten(keys), APART)
+    watched = watched.combine_chunks().dictionary_encode()
+    key = watched.indices.to_numpy()
+    codes = np.array([_crc(name) for name in watched.dictionary.to_pylist()], np.uint64)
+    level = pc.list_flatten(levels)
+    us, delay_ms = (pc.fill_null(well.column(name), 0).to_numpy() for name in ("us", "delay_ms"))
+    until_us = us + np.clip(delay_ms, 0, LONGEST_MS) * 1000
+    said = (codes[key], number.astype(np.uint64), level.to_numpy().astype(np.uint64))
+    marks = _marks(said, (us.astype(np.uint64), delay_ms.astype(np.uint64)), owner)
+    # In full, in case that the row is late: once, with its first key.
+    whole = well.select(_WHOLE).to_struct_array().combine_chunks().take(pa.array(owner, mask=number > 0))
+    columns = {
+        "bucket": pa.array((codes % np.uint64(buckets)).astype(np.int32)[key], pa.int32()),
+        "tag": pc.if_else(pc.equal(well.column("kind"), EVENT), "event", "watch").take(taken),
+        "us": pa.array(us[owner]),
+        "operation": pc.binary_join_element_wise(purgatory, well.column("operation"), APART).take(taken),
+        "number": pa.array(number.astype(np.int32)),
+        "count": pa.array(counts[owner].astype(np.int32)),
+        "watched": watched.dictionary.take(watched.indices),
+        "level": level,
+        "until_us": pa.array(until_us[owner]),
+        "mark": pa.array(marks[owner].astype(np.int64)),
+        "seq": pc.fill_null(well.column("seq"), 0).take(taken),
+        "reason": pa.nulls(len(owner), pa.string()),
+        "detail": pa.nulls(len(owner), pa.string()),
+        "row": whole,
+    }
+    found = pa.table(columns)
+    bad = rows.filter(pc.is_valid(rows.column("reason")))
+    if not len(bad):
+        return found
+    detail = bad.column("detail").to_pylist()
+    count = len(detail)
+    given = {
+        "bucket": pa.array([home(text, buckets) for text in detail], pa.int32()),
+        "tag": pa.array(["malformed"] * count),
+        "us": pa.array([0] * count, pa.int64()),
+        "number": pa.array([0] * count, pa.int32()),
+        "reason": bad.column("reason"),
+        "detail": pa.array(detail, pa.string()),
+    }
+    nothing = {field.name: pa.nulls(count, field.type) for field in found.schema}
+    return pa.concat_tables([found, pa.table({**nothing, **given}, found.schema)])
+
+
+def _escaped(purgatory: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Purgatories' names without the character that ends them in a key's or an operation's."""
+    purgatory = pc.replace_substring(pc.fill_null(purgatory, ""), _ESCAPE, _ESCAPE + "e")
+    return pc.replace_substring(purgatory, APART, _ESCAPE + "a")
+
+
+def parted(name: str) -> tuple[str, str]:
+    """The purgatory and the operation that a name was made of."""
+    purgatory, _, operation = name.partition(APART)
+    return purgatory.replace(_ESCAPE + "a", APART).replace(_ESCAPE + "e", _ESCAPE), operation
+
+
+def _marks(each: tuple[Any, ...], whole: tuple[Any, ...], owner: Any) -> Any:
+    """The print of each row: 32 bits of all that it says, for each of its keys and as a whole."""
+    mixed = np.zeros(len(owner), np.uint64)
+    for part in each:
+        mixed = (mixed ^ part) * _MIX
+        mixed ^= mixed >> np.uint64(29)
+    rows = np.zeros(len(whole[0]), np.uint64)
+    np.add.at(rows, owner, mixed)
+    for part in whole:
+        rows = (rows ^ part) * _MIX
+        rows ^= rows >> np.uint64(29)
+    return rows >> np.uint64(32)
+
+
+def _values(rows: pa.Table) -> pa.RecordBatch:
+    bucket = rows.column("bucket").to_numpy()
+    order = np.argsort(bucket, kind="stable")
+    found, starts = np.unique(bucket[order], return_index=True)
+    rows = rows.drop_columns("bucket").take(pa.array(order)).combine_chunks()
+    ends = np.append(starts, len(order))[1:]
+    values = [_value(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
+    return pa.RecordBatch.from_arrays([pa.array(found, pa.int32()), pa.array(values, pa.binary())], ["bucket", "rows"])
+
+
+def _value(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def unpack(value: bytes) -> pa.Table:
+    """The rows of one value of `packing`."""
+    return pa.ipc.open_stream(value).read_all()
+
+
+def home(name: str, buckets: int) -> int:
+    """The bucket of a key or an operation. Not `hash`, which is another one in every process."""
+    return _crc(name) % buckets
+
+
+def _crc(name: str) -> int:
+    return zlib.crc32(name.encode("utf-8", "surrogatepass"))
+
+
+def hand(
+    opened: list[Open], hits: list[Hit], aside: list[tuple[Any, ...]], buckets: int
+) -> Iterator[tuple[int, bytes]]:
+    """What a bucket of the first stage has for each bucket of the second."""
+    for start in range(0, max(len(opened), len(hits), len(aside)), GATHERED):
+        parts: dict[int, Handed] = {}
+        for place, rows in enumerate((opened, hits, aside)):
+            for row in rows[start : start + GATHERED]:  # type: ignore[index]
+                name: str = row[0] or ""
+                bucket = zlib.crc32(name.encode("utf-8", "surrogatepass")) % buckets  # `home`, without two calls a row
+                part = parts.get(bucket)
+                if part is None:
+                    part = parts[bucket] = ([], [], [])
+                part[place].append(row)
+        for bucket, part in parts.items():
+            yield bucket, pickle.dumps(part, 5)
+
+
+def handed(value: bytes) -> Handed:
+    """What `hand` handed over. Written by the same program in the same query."""
+    return pickle.loads(value)  # type: ignore[no-any-return]  # noqa: S301

@@ -1,0 +1,296 @@
+"""The cores as Spark's stateful processors: thin, so that what matters is tested without a JVM.
+
+A bucket's state is a map of packed leaves (`shelf`) and a value, the agenda, with their directory and the timer that
+is set. A state entry for each key and operation would be the textbook way, and is ten times slower: every
+access is a round trip to the JVM. One value for the whole bucket would be read and written whole for each row.
+
+What Spark gives and asks, and what follows from it:
+
+- `handleInputRows` gets all of a bucket's rows of a batch, before any of its timers. So what it leaves
+  undecided up to the watermark can be decided right there.
+- Each row that Spark sees costs more than what is decided about it, so the rows are in a few values (`packed`).
+- Rows and timers see the batch's watermark. Whether a row is late is decided by it alone, alike in all
+  buckets, so an operation is late on all its keys or on none.
+- A timer wakes a bucket that gets no rows. There is one a bucket, for the next instant that matters; it
+  must lie after the watermark, and never at the instant that is firing.
+- Rows handed on must not be dated at or before the watermark; their true instants travel inside the values.
+
+What is made of a bucket's leaves is thousands of tuples and objects, used and dropped within one call, without a
+cycle among them. The garbage collector can't know that, and goes over them, and over all modules, again and
+again: it more than doubles the cost, so it pauses (`_uncollected`; `python -m tests.benchmarks state` measures it).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pandas as pd
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from purgatory.journal.records import OPERATION
+from purgatory.pipeline.rows.names import IN_USE
+from purgatory.pipeline.state.cores import KeyCore, OperationCore
+from purgatory.pipeline.state.packed import hand, handed, parted, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.streaming.stateful_processor import (
+        ExpiredTimerInfo,
+        MapState,
+        StatefulProcessorHandle,
+        TimerValues,
+    )
+
+    from purgatory.pipeline.state.packed import Handed
+
+_BYTES: Final = T.StructType([T.StructField("bytes", T.BinaryType())])
+_NUMBER: Final = T.StructType([T.StructField("number", T.LongType())])
+
+BETWEEN: Final = T.StructType(
+    [
+        T.StructField("at", T.TimestampType()),
+        T.StructField("bucket", T.IntegerType()),
+        T.StructField("rows", T.BinaryType()),
+    ]
+)
+"""What stage 1 hands to stage 2: a value for each bucket there."""
+
+ANSWER: Final = T.StructType(
+    [
+        T.StructField("part", T.StringType()),
+        T.StructField("purgatory", T.StringType()),
+        T.StructField("operation", T.StringType()),
+        T.StructField("outcome", T.StringType()),
+        T.StructField("created_us", T.LongType()),
+        T.StructField("finished_us", T.LongType()),
+        T.StructField("reason", T.StringType()),
+        T.StructField("detail", T.StringType()),
+    ]
+)
+"""What stage 2 gives: operations that are done, rows set aside, and by how many more or fewer are parked (`PARKED`)."""
+
+PARKED: Final = "parked"
+
+Aside: TypeAlias = tuple[str, str | None, str | None, int, str, str]
+"""A row set aside: as what, purgatory and operation, its instant, the reason, and the row in full."""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the garbage collector, which is let on again afterwards if it was on."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _Leaves:
+    """Leaves in a map of Spark's: a store for a shelf."""
+
+    def __init__(self, state: MapState) -> None:
+        self._state = state
+
+    def read(self, number: int) -> bytes:
+        """A leaf that was written.
+
+        Raises:
+            StateLost: there is none, though the agenda says so.
+        """
+        found = self._state.getValue((number,))
+        if found is None:
+            raise StateLost(number)
+        return bytes(found[0])
+
+    def write(self, number: int, data: bytes) -> None:
+        """Keep a leaf."""
+        self._state.updateValue((number,), (data,))
+
+    def remove(self, number: int) -> None:
+        """Keep it no longer."""
+        self._state.removeKey((number,))
+
+
+class StateLost(RuntimeError):
+    """A leaf that the agenda names is not in the state."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"leaf {number} of a bucket is missing: the checkpoint is damaged")
+
+
+class _Bucket(StatefulProcessor):
+    """What both stages do alike: keep the agenda, and keep the one timer."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._agenda = handle.getValueState("agenda", _BYTES)
+        self._leaves = _Leaves(handle.getMapState("leaves", _NUMBER, _BYTES))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _kept(self) -> bytes | None:
+        # exists() first: a get() of nothing is an error in some versions and a row of None in others.
+        found = self._agenda.get() if self._agenda.exists() else None
+        return None if found is None else bytes(found[0])
+
+    def _keep(self, core: KeyCore | OperationCore, watermark_ms: int, fired: int | None) -> None:
+        due = core.next_us
+        wanted = None if due is None else max(-(-due // 1000), watermark_ms + 1)
+        if core.armed == fired:
+            core.armed = None  # Spark has removed the timer that fired
+        if wanted != core.armed:
+            if core.armed is not None:
+                self._handle.deleteTimer(core.armed)
+            if wanted is not None:
+                self._handle.registerTimer(wanted)
+            core.armed = wanted
+        if core.is_empty:
+            self._agenda.clear()
+        else:
+            self._agenda.update((core.agenda,))
+
+
+class KeyStage(_Bucket):
+    """Stage 1: rows of the trace in; operations to open, keys that were reached and rows set aside out."""
+
+    def __init__(self, buckets: int, keep_us: int | None = None) -> None:
+        self._buckets = buckets  # of stage 2
+        self._keep_us = keep_us
+
+    def init(self, handle: StatefulProcessorHandle) -> None:  # noqa: D102
+        super().init(handle)
+        self._inbox = _Leaves(handle.getMapState("inbox", _NUMBER, _BYTES))
+
+    def handleInputRows(  # noqa: D102
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,
+    ) -> Iterator[pd.DataFrame]:
+        watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
+        aside: list[Aside] = []
+        with _uncollected():
+            core = self._core()
+            for part in rows:
+                for value in part["rows"]:
+                    self._take(core, unpack(value), watermark_ms * 1000, aside)
+            yield from self._hand_over(core, watermark_ms, None, aside)
+
+    def handleExpiredTimer(  # noqa: D102
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
+    ) -> Iterator[pd.DataFrame]:
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        with _uncollected():
+            yield from self._hand_over(self._core(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
+
+    def _core(self) -> KeyCore:
+        return KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._keep_us)
+
+    @staticmethod
+    def _take(core: KeyCore, rows: pa.Table, watermark: int, aside: list[Aside]) -> None:
+        """Give the core what is in time, and set aside the rest; whole columns at once."""
+        tag = rows.column("tag")
+        bad = rows.filter(pc.equal(tag, "malformed"))
+        aside += [("malformed", None, None, 0, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
+        in_time = pc.greater(rows.column("us"), watermark)
+        is_event = pc.equal(tag, "event")
+        core.events(zip(*_columns(rows.filter(pc.and_(in_time, is_event)), *_EVENT), strict=True))
+        is_watch = pc.equal(tag, "watch")
+        core.watches(zip(*_columns(rows.filter(pc.and_(in_time, is_watch)), *_WATCH), strict=True))
+        late = pc.and_(pc.invert(in_time), pc.or_(is_event, is_watch))
+        first = rows.filter(pc.and_(late, pc.equal(rows.column("number"), 0)))  # an operation once, not each key
+        for us, row in zip(*_columns(first, "us", "row"), strict=True):
+            what = (row["purgatory"], row["operation"], us, "older than the watermark", _detail(us, row))
+            aside.append(("late", *what))
+
+    def _hand_over(
+        self, core: KeyCore, watermark_ms: int, fired: int | None, aside: list[Aside]
+    ) -> Iterator[pd.DataFrame]:
+        opened, hits = core.advance(watermark_ms * 1000)
+        self._keep(core, watermark_ms, fired)
+        # By what there is to say of them: all in one bucket would be too much.
+        values = list(hand(opened, hits, [(row[5], *row) for row in aside], self._buckets))
+        if values:
+            frame = pd.DataFrame(values, columns=["bucket", "rows"])
+            frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))
+            yield frame
+
+
+_EVENT: Final = ("us", "watched", "level")
+_WATCH: Final = ("us", "operation", "number", "count", "watched", "level", "until_us", "mark", "seq")
+
+
+def _columns(rows: pa.Table, *names: str) -> list[list[Any]]:
+    return [rows.column(name).to_pylist() for name in names]
+
+
+def _detail(us: int, row: dict[str, Any]) -> str:
+    """A row in full, as JSON."""
+    instant = datetime.fromtimestamp(us // 1_000_000, UTC).replace(microsecond=us % 1_000_000)
+    return json.dumps({**row, "ts": instant.isoformat().replace("+00:00", "Z")})
+
+
+class OperationStage(_Bucket):
+    """Stage 2: what stage 1 handed over in, operations that are done out; what was set aside passes through."""
+
+    def handleInputRows(  # noqa: D102
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,
+    ) -> Iterator[pd.DataFrame]:
+        with _uncollected():
+            values = [handed(value) for part in rows for value in part["rows"]]
+            yield from self._answer(values, max(0, timerValues.getCurrentWatermarkInMs()), None)
+
+    def handleExpiredTimer(  # noqa: D102
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
+    ) -> Iterator[pd.DataFrame]:
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        with _uncollected():
+            yield from self._answer([], max(0, timerValues.getCurrentWatermarkInMs()), fired)
+
+    def _answer(self, values: list[Handed], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
+        opened, hits, named = (
+            (list(chain.from_iterable(part)) for part in zip(*values, strict=True)) if values else ([],) * 3
+        )
+        core = OperationCore(self._kept(), self._leaves)
+        before = core.parked
+        done, refused = core.settle(opened, hits, watermark_ms * 1000)
+        self._keep(core, watermark_ms, fired)
+        if done:
+            # Column by column: a frame of tuples costs several times as much.
+            operation, outcome, created, finished = (list(column) for column in zip(*done, strict=True))
+            purgatory, operation = (list(column) for column in zip(*map(parted, operation), strict=True))
+            nothing = [None] * len(done)
+            columns = (["done"] * len(done), purgatory, operation, outcome, created, finished, nothing, nothing)
+            yield pd.DataFrame(dict(zip(ANSWER.fieldNames(), columns, strict=True)))
+        aside = [row[1:] for row in named]
+        for name, at, seq in refused:
+            purgatory_, operation_ = parted(name)
+            row = {"seq": seq, "kind": OPERATION, "purgatory": purgatory_, "operation": operation_}
+            aside.append(("malformed", purgatory_, operation_, at, IN_USE, _detail(at, row)))
+        rows = [(part, *who, None, us, us, reason, detail) for part, *who, us, reason, detail in aside]
+        if core.parked != before:
+            rows.append((PARKED, None, None, None, core.parked - before, 0, None, None))
+        if rows:
+            yield pd.DataFrame(rows, columns=ANSWER.fieldNames())

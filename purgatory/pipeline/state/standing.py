@@ -1,0 +1,65 @@
+"""How a stream stands, by its checkpoint alone: for a look from outside, and for a start that goes on.
+
+The state of both stages is read with Spark's own reader, but of each bucket only the agenda, in whose directory the
+sizes of its leaves are. So it takes seconds, however much is parked; and it can be done while the query runs.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from purgatory.pipeline.spark import places
+from purgatory.pipeline.spark.session import STREAMING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+@attrs.frozen
+class Standing:
+    """What is kept in a stream's state after its last batch."""
+
+    batch: int  # -1: none was finished
+    parked: int  # operations
+    waiting: int  # keys, and operations' watches on them; up to half of them perhaps dead
+    inbox: int  # rows, for each key of an operation, that the watermark has yet to pass
+
+    def __str__(self) -> str:
+        rest = f"{self.waiting:,} keys and watches, {self.inbox:,} rows ahead of the watermark"
+        return f"after batch {self.batch}: {self.parked:,} operations parked, {rest}"
+
+
+def standing(spark: SparkSession, checkpoint: str) -> Standing:
+    """Read it.
+
+    Raises:
+        PlaceMissing: there is no checkpoint.
+        PlaceUnusable: this session can't look there.
+    """
+    places.classic(spark, "monitor")
+    places.readable(spark, checkpoint)
+    if not places.exists(spark, f"{checkpoint}/state/0"):
+        return Standing(-1, 0, 0, 0)
+    for name, value in STREAMING.items():
+        spark.conf.set(name, value)
+    stages = spark.read.format("state-metadata").load(checkpoint).collect()
+    counts = {"parked": 0, "waiting": 0, "inbox": 0}
+    for number in {stage["operatorId"]: stage for stage in stages}:
+        for agenda in _agendas(spark, checkpoint, number):
+            *directories, _ = agenda
+            # A directory's third column is the sizes; of stage 1 there are two: its keys, and its inbox.
+            sizes = [sum(directory[2]) for directory in directories]
+            for name, size in zip(("parked",) if len(sizes) == 1 else ("waiting", "inbox"), sizes, strict=True):
+                counts[name] += size
+    return Standing(max(stage["maxBatchId"] for stage in stages), **counts)
+
+
+def _agendas(spark: SparkSession, checkpoint: str, stage: int) -> Iterator[tuple[Any, ...]]:
+    reader = spark.read.format("statestore").option("operatorId", stage).option("stateVarName", "agenda")
+    for row in reader.load(checkpoint).select("value.bytes").collect():
+        yield pickle.loads(row["bytes"])  # a checkpoint is as trusted as the program  # noqa: S301

@@ -1,0 +1,127 @@
+"""The settings that a what-if tries, and the choice among them: plain Python over its small tables.
+
+A `Grid` says what is tried, and how much of each harm is put up with. `choose` takes, of what was tried, the least that
+stays within: the shortest timeout, the wheel that puts fewest entries again, the smallest interval, the fewest shards.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_DEFAULTS: Final[Mapping[str, Sequence[int]]] = {
+    "timeouts_ms": (100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
+    "ticks_ms": (1, 5, 10),
+    "wheel_sizes": (10, 20, 64, 128),
+    "purge_intervals": (100, 1_000, 10_000, 100_000),
+    "shards": (1, 16, 64, 512),
+}
+
+
+class WrongGrid(ValueError):
+    """The grid file can't be right."""
+
+
+@attrs.frozen(kw_only=True)
+class Grid:
+    """What to try, and what is wanted of it."""
+
+    timeouts_ms: tuple[int, ...] = tuple(_DEFAULTS["timeouts_ms"])
+    ticks_ms: tuple[int, ...] = tuple(_DEFAULTS["ticks_ms"])
+    wheel_sizes: tuple[int, ...] = tuple(_DEFAULTS["wheel_sizes"])
+    purge_intervals: tuple[int, ...] = tuple(_DEFAULTS["purge_intervals"])
+    shards: tuple[int, ...] = tuple(_DEFAULTS["shards"])
+    target_expiry: float = 0.01
+    max_late_ms: int = 5
+    max_anew: float = 0.01
+
+    @classmethod
+    def read(cls, path: str | Path) -> Grid:
+        """From a TOML or JSON file; what it leaves out has a default.
+
+        Raises:
+            WrongGrid: it isn't readable, or holds what isn't known or can't be.
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            found = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
+        except (OSError, ValueError) as error:
+            message = f"{path}: {error}"
+            raise WrongGrid(message) from error
+        known = {field.name for field in attrs.fields(cls)}
+        if unknown := sorted(set(found) - known):
+            message = f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+            raise WrongGrid(message)
+        for name in _DEFAULTS:
+            values = found.get(name, [1])
+            least = 2 if name == "wheel_sizes" else 1
+            if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
+                message = f"{path}: {name} is a list of whole numbers of at least {least}"
+                raise WrongGrid(message)
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        return cls(**given)
+
+
+@attrs.frozen
+class Choice:
+    """One setting, of which purgatory or type, its value, and why."""
+
+    setting: str
+    of: str
+    value: int
+    why: str
+
+
+def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice]:
+    """A configuration, and the reason for each part of it."""
+    chosen: list[Choice] = []
+    for (purgatory, kind), rows in _grouped(found["timeouts"], "purgatory", "type"):
+        of = f"{purgatory} · {kind}" if kind else purgatory
+        known = [row for row in rows if row["expiry_share"] is not None]
+        fit = [row for row in known if row["expiry_share"] <= grid.target_expiry]
+        if fit:
+            row = fit[0]
+            why = f"the shortest tried that lets at most {grid.target_expiry:.3g} expire: {row['expiry_share']:.3g}"
+            chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
+        elif known:
+            row = known[-1]
+            why = (
+                f"none gets to {grid.target_expiry:.3g}; "
+                f"this is the longest that is known, with {row['expiry_share']:.3g}"
+            )
+            chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
+    if found["wheels"]:
+        prompt = [r for r in found["wheels"] if r["late_ms_at_most"] <= grid.max_late_ms] or found["wheels"][:1]
+        row = min(prompt, key=lambda r: (r["reinsertions"], r["levels"], r["wheel_size"]))
+        why = (
+            f"{row['reinsertions_each']:.2f} re-insertions each, {row['levels']} levels, "
+            f"at most {row['tick_ms']} ms late"
+        )
+        chosen += [Choice(name, "the timer", row[name], why) for name in ("tick_ms", "wheel_size")]
+    for (purgatory,), rows in _grouped(found["purges"], "purgatory"):
+        row = next((r for r in rows if r["anew_share"] <= grid.max_anew), rows[-1])
+        why = (
+            f"{row['anew']:,} of {row['parked']:,} waits under a key would find it forgotten; "
+            f"at most {row['idle_at_most']:,} keys are remembered while idle"
+        )
+        chosen.append(Choice("purge_interval", purgatory, row["purge_interval"], why))
+    for (purgatory,), rows in _grouped(found["shards"], "purgatory"):
+        floor = rows[-1]["busiest_key"]
+        row = next((r for r in rows if r["busiest_shard"] <= 1.2 * floor), rows[-1])
+        why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches; the busiest key alone {floor:.3g}"
+        chosen.append(Choice("shards", purgatory, row["shards"], why))
+    return chosen
+
+
+def _grouped(rows: list[dict[str, Any]], *by: str) -> list[tuple[tuple[str, ...], list[dict[str, Any]]]]:
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    return sorted(groups.items())

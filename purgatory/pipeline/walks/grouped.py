@@ -1,0 +1,48 @@
+"""A small table's rows by group and in order: what every table of the report is made by on the driver."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from purgatory.pipeline.walks.kernels import Numbers
+
+Row: TypeAlias = dict[str, Any]
+
+
+def groups(table: pa.Table, by: Sequence[str], *order: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """The rows of each group, in order."""
+    if not len(table):
+        return
+    table = table.sort_by([(name, "ascending") for name in (*by, *order)]).combine_chunks()
+    changes = np.zeros(len(table) - 1, bool)
+    for name in by:
+        encoded = table.column(name).combine_chunks().dictionary_encode().indices.to_numpy()
+        changes |= encoded[1:] != encoded[:-1]
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
+    for start, end in pairwise(starts):
+        yield tuple(table.column(name)[start].as_py() for name in by), table.slice(start, end - start)
+
+
+def numbers(table: pa.Table, name: str) -> Numbers:
+    """A column of whole numbers."""
+    found: Numbers = table.column(name).to_numpy()
+    return found
+
+
+def texts(words: Sequence[str], count: int) -> list[pa.Array]:
+    """Columns that hold a group's own values in each of its rows."""
+    return [pa.repeat(pa.scalar(word, pa.string()), count) for word in words]
+
+
+def dated(table: pa.Table, name: str) -> pa.Table:
+    """With the instant that `{name}_us` says as a timestamp, too."""
+    instant = pc.cast(table.column(f"{name}_us"), pa.timestamp("us", tz="UTC"))
+    return table.append_column(name, instant)

@@ -1,0 +1,138 @@
+"""The engine for journals that a machine can go over by itself: a loop in this process, without Spark or a JVM.
+
+The kernels are the same as on a cluster, and Arrow decodes Parquet with all cores while they work; so a journal of ten
+million rows takes seconds, most of which Spark needs to start. Batches are summed up in a few threads side by side, as
+nearly all of it is C that lets other threads run (on two cores it takes two thirds of the time), and put together in
+their order. Memory holds some batches of rows, and the sums; of keys, one row each with its windows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import attrs
+import pyarrow as pa
+
+from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.folder import check_kind, list_segments, tip
+from purgatory.journal.records.parquet import read_range
+from purgatory.pipeline.rows import coverage
+from purgatory.pipeline.rows.coverage import Run
+from purgatory.pipeline.walks import kernels
+from purgatory.pipeline.walks.walk import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from purgatory.pipeline.walks.walk import Parts
+
+
+_BatchT = TypeVar("_BatchT")
+_AnswerT = TypeVar("_AnswerT")
+
+_THREADS: Final = 4  # more wait for the interpreter
+
+
+def folders(given: Iterable[str]) -> list[str]:
+    """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's).
+
+    Raises:
+        JournalMissing: there is no journal in one of them, nor in a folder inside it.
+        JournalFormat: one holds a trace.
+    """
+    found: list[str] = []
+    for name in given:
+        folder = Path(name)
+        inside = [] if "://" in name or list_segments(folder) or not folder.is_dir() else sorted(folder.iterdir())
+        fleet = [str(each) for each in inside if each.is_dir() and list_segments(each)]
+        found += [each for each in fleet or [name] if each not in found]
+    for name in found:
+        if "://" not in name:
+            check_kind(Path(name), JOURNAL)
+    return found
+
+
+def there(journals: Sequence[str]) -> list[Run]:
+    """The rows of each journal, by the sequence numbers at its two ends."""
+    ends = [(number, tip(Path(name))) for number, name in enumerate(journals)]
+    return [Run(number, each["first"], each["last"]) for number, each in ends if each["last"] >= each["first"]]
+
+
+@attrs.frozen(eq=False)
+class _Keys:
+    """All keys in one portion."""
+
+    table: pa.Table
+
+    def portions(self, make: Callable[[pa.Table], pa.Table]) -> list[pa.Table]:
+        return [make(self.table)]
+
+
+class Local:
+    """Goes over journals in this process."""
+
+    name = "local"
+
+    def __init__(self, journals: Sequence[str]) -> None:
+        self.journals = folders(journals)
+        self.expected = there(self.journals)
+
+    def walk(self, parts: Parts, columns: Sequence[str], *, allow_gaps: bool) -> Found:
+        """Every row once, in order."""
+        runs: list[Run] = []
+        damaged: list[str] = []
+        found: dict[str, list[pa.Table]] = {part: [] for part in parts}
+        batches = self._batches(columns, runs, damaged if allow_gaps else None)
+        for table in kernels.walk(batches, parts, each=_side_by_side):
+            found[table.column("part")[0].as_py()].append(table)
+        keys = None
+        if "keys" in parts:
+            rows = pa.concat_tables(found.pop("keys") or [kernels.LAYOUT.empty_table()])
+            keys = _Keys(kernels.added_up("keys", rows.select([name for name, _ in kernels.KEYS])))
+        sums = {part: kernels.unpacked(part, _blobs(tables)) for part, tables in found.items()}
+        return Found(sums, keys, runs, damaged)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def _batches(self, columns: Sequence[str], runs: list[Run], damaged: list[str] | None) -> Iterator[pa.RecordBatch]:
+        read = []
+        for each in self.expected:
+            folder = Path(self.journals[each.journal])
+            rows = read_range(
+                folder,
+                JOURNAL,
+                each.first - 1,
+                each.last,
+                columns=columns,
+                words=kernels.REPEATED,
+                damaged=damaged,
+            )
+            read.append(coverage.noted(rows, each.journal, runs))
+        return chain.from_iterable(read)
+
+
+def _side_by_side(function: Callable[[_BatchT], _AnswerT], batches: Iterable[_BatchT]) -> Iterator[_AnswerT]:
+    """``map`` in a few threads, with as many batches on the way as are at work: sorting and adding up is done in C."""
+    threads = min(os.cpu_count() or 1, _THREADS)
+    with ThreadPoolExecutor(threads) as pool:
+        under_way: deque[Future[_AnswerT]] = deque()
+        try:
+            for batch in batches:
+                under_way.append(pool.submit(function, batch))
+                if len(under_way) > threads:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for each in under_way:
+                each.cancel()
+
+
+def _blobs(tables: Iterable[pa.Table]) -> list[bytes]:
+    return [blob for table in tables for blob in table.column("blob").to_pylist()]
