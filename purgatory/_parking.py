@@ -193,9 +193,7 @@ class Parking:
                     return False
                 if self._keep_context:  # before anybody can find it
                     operation._context = copy_context()
-                home.watch(keys[0], operation)
-                if len(keys) > 1:
-                    self._watch_others(operation, keys)
+                self._shards.watch(operation, home, keys)
             if self._timer is not None:
                 self._timer.add(operation)
             else:
@@ -222,13 +220,6 @@ class Parking:
                 except BaseException:  # struck by an interrupt just then
                     operation._leave()
                     raise
-
-    def _watch_others(self, operation: Operation, keys: Sequence[Hashable]) -> None:
-        """Watch under the keys that come after the first, until it is complete."""
-        for key in keys[1:]:
-            if operation._state != ARRIVING:
-                break
-            self._shards.of(key).watch(key, operation)
 
     # -- satisfy
 
@@ -258,7 +249,7 @@ class Parking:
         operations = [*watchers.keys()]  # operations(), without the call: a copy, as they come and go while hooks run
         try:
             for operation in operations:
-                completed += operation._state <= PARKED and operation.maybe_try_complete()
+                completed += operation.maybe_try_complete()
         except BaseException:
             _check_later(operations)
             raise
@@ -340,8 +331,10 @@ def each_once(watch_keys: Sequence[Hashable]) -> list[Hashable]:
         isinstance(watch_keys, (str, bytes, bytearray)) or not isinstance(watch_keys, Sequence)
     ):
         raise WatchKeysType(watch_keys)
+    keys = list(watch_keys)
     try:
-        keys = list(dict.fromkeys(watch_keys))
+        if len(set(keys)) != len(keys):  # a set is made in a third of the time of the dict that keeps their order
+            keys = list(dict.fromkeys(keys))
     except TypeError:
         raise unhashable(watch_keys) from None
     if not keys:

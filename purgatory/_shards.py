@@ -1,17 +1,20 @@
 """The shards of a purgatory, as one: which of them a key belongs to, who waits, what came and went.
 
-Nothing here waits for anybody for long, and looking changes nothing. A shard's lock is taken to read its counters, one
+An operation is put under its keys here, all of them in one loop, as each may be of another shard (the header of
+``purgatory._watchers`` says why that is safe).
+
+Nothing here waits for anybody for long, and looking changes nothing. A shard's gate is passed to read its counters, one
 shard after the other; whoever waits under a key is copied in one step. So every figure is exact for its own moment, and
 two figures need not be of the same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from purgatory._errors import unhashable
-from purgatory._outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, PARKED, SATISFIED
+from purgatory._outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, PARKED, SATISFIED
 from purgatory._snapshot import Totals
 
 if TYPE_CHECKING:
@@ -57,6 +60,39 @@ class Shards:
         except TypeError:
             raise unhashable([key]) from None
         return shard.find(key)
+
+    def watch(self, operation: Operation, home: WatcherList, keys: Sequence[Hashable]) -> None:
+        """Put an operation under its keys, the first of which belongs to its home, until it is complete.
+
+        Each is noted with the operation first, so that it is taken out again whatever strikes. Called by its parker
+        alone; that of the native edition has its own.
+
+        Raises:
+            UnhashableKey: a key has no hash any more.
+        """
+        shard = home
+        before: tuple[Watchers, ...] = ()
+        for key in keys:
+            if before:
+                if operation._state != ARRIVING:
+                    break
+                try:  # of(), without the call
+                    shard = self._row[hash(key) % self._count]
+                except TypeError:
+                    raise unhashable([key]) from None
+            watchers = shard.find(key)
+            if watchers is None:
+                watchers = shard.make(key)
+            operation._watches = watches = before + watchers.alone
+            watchers[operation] = None
+            if watchers.closed:
+                # The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it.
+                watchers.pop(operation, None)
+                with shard.lock:
+                    watchers = shard.make(key)
+                    operation._watches = watches = before + watchers.alone
+                    watchers[operation] = None
+            before = watches
 
     def __iter__(self) -> Iterator[WatcherList]:
         return iter(self._row)

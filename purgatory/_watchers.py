@@ -15,9 +15,9 @@ this saves against a lock, three times an operation, is a tenth of the cycle: 25
 interrupt that strikes as the lock is taken or let go.
 
 **The shard's lock** guards making and removing a key's ``Watchers``. It is never held while a hook runs. Watching under
-a key that exists doesn't take it: insert, then look at ``closed``; whoever removes a key sets ``closed`` first and then
-looks inside. Both go through the dict's own lock in the free-threaded build, so one of the two sees the other. What
-this prevents, and what Kafka had to be cured of:
+a key that exists (``Shards.watch``) doesn't take it: insert, then look at ``closed``; whoever removes a key sets
+``closed`` first and then looks inside. Both go through the dict's own lock in the free-threaded build, so one of the
+two sees the other. What this prevents, and what Kafka had to be cured of:
 
     1. the parker finds the watchers of key K, and is about to add its operation
     2. another thread sees the watchers empty, and removes K from the shard
@@ -87,8 +87,8 @@ class Watchers(dict["Operation", None]):
         """Let nobody in any more, if nobody is here; behind the shard's lock. Whether it is closed now."""
         self.closed = True
         try:
-            # keys() goes through the dict's own lock in the free-threaded build, where plain truth would not.
-            if not [*self.keys()]:
+            # copy() goes through the dict's own lock in the free-threaded build, where plain truth would not.
+            if not self.copy():
                 return True
         except BaseException:  # an interrupt
             self.closed = False
@@ -179,26 +179,8 @@ class Shard:
         self.capacity = capacity
         self.timer = timer
 
-    def watch(self, key: Hashable, operation: Operation) -> None:
-        """Put an operation under a key. Noted with the operation first, so that it is taken out again whatever strikes.
-
-        Called by its parker alone.
-        """
-        watchers = self.find(key)
-        if watchers is None:
-            watchers = self._make(key)
-        before = operation._watches
-        operation._watches = before + watchers.alone if before else watchers.alone
-        watchers[operation] = None
-        if watchers.closed:
-            # The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it.
-            watchers.pop(operation, None)
-            with self.lock:
-                watchers = self._make(key)
-                operation._watches = before + watchers.alone
-                watchers[operation] = None
-
-    def _make(self, key: Hashable) -> Watchers:
+    def make(self, key: Hashable) -> Watchers:
+        """The watchers of a key, made unless another thread was quicker."""
         made = Watchers(key, self)  # type: ignore[arg-type]  # every shard is a list of watchers
         try:
             # Behind the lock: setdefault is one step only for keys that compare in C.

@@ -87,7 +87,7 @@ class Entrance:
         delay_ms = task._delay_ms
         deadline_ns = self._clock() + delay_ms * 1_000_000
         bucket = self._known[deadline_ns >> STRETCH & LAST_PLACE]
-        if not bucket.after_ns < deadline_ns <= bucket.until_ns or delay_ms <= 0:
+        if deadline_ns <= bucket.after_ns or deadline_ns > bucket.until_ns or delay_ms <= 0:
             found = None
             if delay_ms > 0 and self._max_pending is None:
                 found = self._wheel.find((deadline_ns - self._origin_ns - 1) // self._tick_ns + 1)

@@ -7,8 +7,8 @@ CPython 3.11: an entry of its own (one more allocation, 56 bytes and some 150 ns
 
 **Who may write the entry.** ``_bucket`` names the bucket that the task was last put into. It is written by who puts it
 there, before doing so, and by nobody else; that the task *is* there, is for the bucket to say. Taking out is
-``dict.pop``, atomic in the default and in the free-threaded build, so among a cancel, a move and an expiry exactly one
-gets the task. Why who takes it out leaves ``_bucket`` alone:
+``del`` or ``dict.pop``, atomic in the default and in the free-threaded build, so among a cancel, a move and an expiry
+exactly one gets the task. Why who takes it out leaves ``_bucket`` alone:
 
     1. the executor pops the task, and is about to write None to ``_bucket``
     2. another thread adds the task again: writes ``_bucket``, inserts
@@ -16,7 +16,7 @@ gets the task. Why who takes it out leaves ``_bucket`` alone:
 """
 
 # An entry is a task, but that is for TimerTask to say.
-# mypy: disable-error-code="call-overload"
+# mypy: disable-error-code="call-overload,arg-type"
 
 from __future__ import annotations
 
@@ -111,13 +111,15 @@ class TimerTaskEntry:
         bucket = self._bucket
         if bucket is None:
             return False
-        if bucket.pop(self, MISSING) is not MISSING:
-            return True
-        # It is not where it was said to be: it ran, or is being moved just now. Moving is done under the timer's lock,
-        # so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
-        with bucket.lock:
-            bucket = self._bucket
-            return bucket is not None and bucket.pop(self, MISSING) is not MISSING
+        try:
+            del bucket[self]
+        except KeyError:
+            # It is not where it was said to be: it ran, or is being moved just now. Moving is done under the timer's
+            # lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
+            with bucket.lock:
+                bucket = self._bucket
+                return bucket is not None and bucket.pop(self, MISSING) is not MISSING
+        return True
 
 
 if not TYPE_CHECKING and CORE is not None:

@@ -52,7 +52,7 @@ class Mutant:
 
 
 OPERATION, PARKING = "purgatory._operation", "purgatory._parking"
-WATCHERS, ENTRANCE, INTAKE, BATCH = "purgatory._watchers", "timer._entrance", "timer._intake", "timer._batch"
+SHARDS, ENTRANCE, INTAKE, BATCH = "purgatory._shards", "timer._entrance", "timer._intake", "timer._batch"
 BUCKET, TASK, WHEEL = "timer._bucket", "timer._task", "timer._wheel"
 
 KAFKAS = (
@@ -109,7 +109,7 @@ KAFKAS = (
     Mutant(
         "add-to-removed-key",
         "whoever adds to a key doesn't look whether it was removed meanwhile",
-        WATCHERS,
+        SHARDS,
         "if watchers.closed:",
         "if False:",
         "purge_vs_watch",
@@ -192,8 +192,7 @@ OURS = (
             break
         may_stay = True
         if operation._checks:
-            home.watch(keys[0], operation)
-            self._watch_others(operation, keys)
+            self._shards.watch(operation, home, keys)
             break
         """,
         "park_vs_check",
@@ -328,13 +327,13 @@ OURS = (
         "whoever takes a task out of its bucket writes on it afterwards",
         TASK,
         """
-        if bucket.pop(self, MISSING) is not MISSING:
-            return True
+        try:
+            del bucket[self]
         """,
         """
-        if bucket.pop(self, MISSING) is not MISSING:
+        try:
+            del bucket[self]
             self._bucket = None
-            return True
         """,
         "cancel_vs_readd",
         1,

@@ -28,6 +28,7 @@ PARKING = "purgatory/_parking.py"
 IDLE = "purgatory/_idle_keys.py"
 RETRIER = "purgatory/_retrier.py"
 HOLD = "purgatory/_hold.py"
+SHARDS = "purgatory/_shards.py"
 WATCHERS = "purgatory/_watchers.py"
 SHUTDOWN = "purgatory/_shutdown.py"
 OBSERVERS = "purgatory/_observers.py"
@@ -198,9 +199,9 @@ MUTANTS = (
     ),
     Mutant(
         "no key is added once the operation is complete",
-        PARKING,
-        "            if operation._state != ARRIVING:\n                break\n            self._shards",
-        "            self._shards",
+        SHARDS,
+        "                if operation._state != ARRIVING:\n                    break\n",
+        "",
         T_PARK + "test_keys_are_added_until_the_operation_is_complete",
     ),
     Mutant(
@@ -222,7 +223,7 @@ MUTANTS = (
         "no callback runs with a shard's lock held",
         PARKING,
         "            for operation in operations:\n"
-        "                completed += operation._state <= PARKED and operation.maybe_try_complete()\n"
+        "                completed += operation.maybe_try_complete()\n"
         "        except",
         "            for operation in operations:\n"
         "                with operation._home.lock:\n"
@@ -239,9 +240,9 @@ MUTANTS = (
     ),
     Mutant(
         "whoever comes to a key that is being removed watches again",
-        WATCHERS,
-        "        if watchers.closed:\n",
-        "        if False:\n",
+        SHARDS,
+        "            if watchers.closed:\n",
+        "            if False:\n",
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
     ),
     Mutant(
@@ -433,8 +434,8 @@ MUTANTS = (
     Mutant(
         "cancelling frees the task at once",
         TASK,
-        "        if bucket.pop(self, MISSING) is not MISSING:\n            return True",
-        "        if self in bucket:\n            return True",
+        "            del bucket[self]\n",
+        "            bucket[self]\n",
         T_TASK + "test_cancelled_task_is_freed_at_once",
     ),
     Mutant(
