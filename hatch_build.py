@@ -33,7 +33,8 @@ HERE = Path(__file__).resolve().parent
 #: The extensions, by what each is made from; the headers that it includes stand behind its C file.
 SOURCES = {
     "timer/_core": ("timer/_core.c", "timer/_core.h"),
-    "purgatory/_core": ("purgatory/_core.c", "timer/_core.h"),
+    "purgatory/_core": ("purgatory/_core.c", "purgatory/_core.h", "timer/_core.h"),
+    "purgatory/journal/_core": ("purgatory/journal/_core.c", "purgatory/_core.h", "timer/_core.h"),
 }
 
 #: Functions of every calling convention go through PyCFunction, and tables end with an entry of nothing but NULL.

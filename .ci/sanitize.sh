@@ -23,7 +23,7 @@ CC=gcc CFLAGS=-fanalyzer "$python" hatch_build.py
 if command -v cppcheck >/dev/null; then
     echo "sanitize: cppcheck"
     cppcheck --quiet --error-exitcode=1 --library=python --std=c11 --enable=warning,portability --inline-suppr -I. \
-        timer/_core.c purgatory/_core.c
+        timer/_core.c purgatory/_core.c purgatory/journal/_core.c
 fi
 CC=gcc "$python" hatch_build.py --sanitize
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \

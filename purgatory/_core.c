@@ -1,14 +1,13 @@
 /* The native edition of the purgatory's hot types. What each does, and why it is right, stands in the Python module of
  * its name, which is the reference; here stands how.
  *
- *     Told         _told.py        who is told of what: three tuples, looked at once an operation
+ *     Told         _observers.py   who is told of what: three tuples, looked at once an operation
  *     Watchers     _watchers.py    the operations under one key: a linked list of links
  *     Shard        _watchers.py    a shard: its keys and its counters
  *     IdleKeys     _idle_keys.py   the keys that nobody waits under: a queue, linked through their watchers
  *     Operation    _operation.py   the states of an operation, and the steps between them
  *     FuturesWait, ThresholdWait   _future.py, _threshold.py    operations that are ready-made: their looks
  *     Parking      _parking.py     the two flows: park, and check
- *     Ledger, Recorder   journal/_ledger.py    what a journal takes down of each operation that leaves
  *
  * Who owns what, and why nothing dangles:
  *
@@ -19,18 +18,16 @@
  *    operation that has left still knows its keys. So watchers that are freed are under nobody's feet.
  *  - `before` and `after` of a link are borrowed: they are in the same list.
  *  - The queue of idle keys owns a reference to its first watchers, and each of those to the next.
- *  - A line of a ledger owns what it names, until it has been taken out; nothing of the operation itself is kept.
  *  - Watchers own their shard, and a shard its keys: a circle, which the collector finds when the purgatory is gone.
  *
  * With a global lock, every stretch of C between two calls of Python is one step, and that is all there is to say about
  * threads. Without one, an operation has a mutex, for its state and its hold, and a shard has one, for its counters and
- * the lists and marks of its keys. They are taken in this order: operation, then shard; that of the idle keys alone,
- * and that of a ledger. Under a mutex nothing is allocated, freed
- * or called: a reference that is to go is given up behind it.
+ * the lists and marks of its keys. They are taken in this order: operation, then shard; that of the idle keys alone.
+ * Under a mutex nothing is allocated, freed or called: a reference that is to go is given up behind it.
  *
  * Whatever is rare is left to Python, by the functions that purgatory._rare hands to `bind`: refusals, containment,
  * retries, the retrier, idle keys. */
-#include "timer/_core.h"
+#include "purgatory/_core.h"
 
 #include <structmember.h>
 
@@ -116,8 +113,7 @@ typedef struct {
 /* The types live as long as the process, once they are made; so do the functions of purgatory._rare. */
 static struct {
     const TimerCore *timer;
-    PyTypeObject *operation, *watchers, *shard, *told, *parking, *idle_keys, *futures_wait, *threshold_wait, *ledger,
-        *recorder;
+    PyTypeObject *operation, *watchers, *shard, *told, *parking, *idle_keys, *futures_wait, *threshold_wait;
     Shard *lobby;
     PyObject *outcomes;
     /* from purgatory._rare */
@@ -2610,368 +2606,11 @@ static PyType_Slot parking_slots[] = {{Py_tp_doc, "What both flows need of a pur
 static PyType_Spec parking_spec = {"purgatory._core.Parking", sizeof(Parking), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};
 
-/* ---------------------------------------------------------------- what a journal takes down */
+/* ---------------------------------------------------------------- for other C */
 
-/* One row. A ledger owns the references of its lines; `take` gives them up when the line has been taken out. */
-typedef struct {
-    PyObject *source, *type, *under, *outcome, *error; /* under: watchers, or a tuple of them */
-    int64_t created, delay_ms, left, checks;
-} Line;
-enum { FIELDS = 5, NUMBERS = 4, FIRST_LINES = 1024 };
-
-/* A ring that grows. Any thread adds; one at a time takes. */
-typedef struct {
-    PyObject_HEAD
-    Line *lines;
-    Py_ssize_t room, size, first, count; /* size: a power of two, or 0 */
-    char taking;
-    Mutex mutex;
-} Ledger;
-
-typedef struct {
-    PyObject_HEAD
-    Ledger *ledger;
-    PyObject *source, *clock, *source_of, *refuse, *other; /* owned; the clock and source_of may be None */
-} Recorder;
-
-static inline void lock_ledger(Ledger *ledger) { lock_mutex(&ledger->mutex); }
-static inline void unlock_ledger(Ledger *ledger) { unlock_mutex(&ledger->mutex); }
-
-static inline Line *line_at(Ledger *self, Py_ssize_t place)
+static PyObject *capsule_under(PyObject *operation)
 {
-    return &self->lines[(self->first + place) & (self->size - 1)];
-}
-
-static void drop_line(Line *line)
-{
-    Py_DECREF(line->source);
-    Py_DECREF(line->type);
-    Py_DECREF(line->under);
-    Py_DECREF(line->outcome);
-    Py_DECREF(line->error);
-}
-
-/* Room for twice as many. 0, or -1 with an error. */
-static int ledger_grow(Ledger *self, Py_ssize_t size)
-{
-    Py_ssize_t wanted = size == 0 ? FIRST_LINES : 2 * size;
-    Line *fresh = PyMem_Calloc((size_t)wanted, sizeof *fresh), *old;
-    if (fresh == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    lock_ledger(self);
-    old = fresh;
-    if (self->size == size) { /* nobody else was quicker */
-        for (Py_ssize_t i = 0; i < self->count; i++)
-            fresh[i] = *line_at(self, i);
-        old = self->lines;
-        self->lines = fresh;
-        self->size = wanted;
-        self->first = 0;
-    }
-    unlock_ledger(self);
-    PyMem_Free(old);
-    return 0;
-}
-
-/* 1, and the line's references are the ledger's; 0 if there is no room; -1 with an error. */
-static int ledger_add(Ledger *self, const Line *line)
-{
-    for (;;) {
-        lock_ledger(self);
-        Py_ssize_t size = self->size;
-        int is_full = self->count >= self->room, fits = !is_full && self->count < size;
-        if (fits) {
-            *line_at(self, self->count) = *line;
-            self->count++;
-        }
-        unlock_ledger(self);
-        if (fits || is_full)
-            return fits;
-        if (ledger_grow(self, size))
-            return -1;
-    }
-}
-
-static int ledger_init(Ledger *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"room", NULL};
-    return PyArg_ParseTupleAndKeywords(args, kwargs, "n:Ledger", names, &self->room) ? 0 : -1;
-}
-
-static Py_ssize_t ledger_length(Ledger *self)
-{
-    lock_ledger(self);
-    Py_ssize_t count = self->count;
-    unlock_ledger(self);
-    return count;
-}
-
-static PyObject *ledger_put(Ledger *self, PyObject *row)
-{
-    Line line;
-    long long numbers[NUMBERS];
-    row = PySequence_Tuple(row);
-    if (row == NULL)
-        return NULL;
-    if (!PyArg_ParseTuple(row, "OOO!OOLLLL:put", &line.source, &line.type, &PyTuple_Type, &line.under, &line.outcome,
-                          &line.error, &numbers[0], &numbers[1], &numbers[2], &numbers[3])) {
-        Py_DECREF(row);
-        return NULL;
-    }
-    line.created = numbers[0];
-    line.delay_ms = numbers[1];
-    line.left = numbers[2];
-    line.checks = numbers[3];
-    Py_INCREF(line.source);
-    Py_INCREF(line.type);
-    Py_INCREF(line.under);
-    Py_INCREF(line.outcome);
-    Py_INCREF(line.error);
-    Py_DECREF(row);
-    int done = ledger_add(self, &line);
-    if (done < 1)
-        drop_line(&line);
-    return done < 0 ? NULL : PyBool_FromLong(done);
-}
-
-/* Two lines are of one group if all that is text in them is, by identity; several watchers one by one. */
-static int is_same_group(const Line *a, const Line *b)
-{
-    if (a->source != b->source || a->type != b->type || a->outcome != b->outcome || a->error != b->error)
-        return 0;
-    if (a->under == b->under)
-        return 1;
-    if (!PyTuple_CheckExact(a->under) || !PyTuple_CheckExact(b->under)
-        || PyTuple_GET_SIZE(a->under) != PyTuple_GET_SIZE(b->under))
-        return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a->under); i++)
-        if (PyTuple_GET_ITEM(a->under, i) != PyTuple_GET_ITEM(b->under, i))
-            return 0;
-    return 1;
-}
-
-static inline uint64_t mixed(uint64_t hash, const void *pointer)
-{
-    hash = (hash ^ (uint64_t)(uintptr_t)pointer) * 0x9E3779B97F4A7C15u;
-    return hash ^ (hash >> 29);
-}
-
-static uint64_t group_hash(const Line *line)
-{
-    uint64_t hash = mixed(mixed(mixed(mixed(0, line->source), line->type), line->outcome), line->error);
-    if (!PyTuple_CheckExact(line->under))
-        return mixed(hash, line->under);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(line->under); i++)
-        hash = mixed(hash, PyTuple_GET_ITEM(line->under, i));
-    return hash;
-}
-
-static int append_group(PyObject *groups, const Line *line)
-{
-    PyObject *under = PyTuple_CheckExact(line->under) ? Py_NewRef(line->under) : PyTuple_Pack(1, line->under);
-    if (under == NULL)
-        return -1;
-    PyObject *group = PyTuple_Pack(FIELDS, line->source, line->type, under, line->outcome, line->error);
-    Py_DECREF(under);
-    int failed = group == NULL || PyList_Append(groups, group);
-    Py_XDECREF(group);
-    return failed ? -1 : 0;
-}
-
-/* The groups of some lines, into `groups` as tuples and into `index` by number. The table has a power of two of places,
- * zeros, twice as many as there are lines at least; a place holds the number of a group, plus one. 0, or -1 with an error. */
-static int group_lines(const Line *lines, Py_ssize_t count, uint32_t *table, Py_ssize_t places, uint32_t *first_of,
-                       PyObject *groups, uint32_t *index)
-{
-    uint32_t known = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (i > 0 && is_same_group(&lines[i], &lines[i - 1])) {
-            index[i] = index[i - 1];
-            continue;
-        }
-        Py_ssize_t place = (Py_ssize_t)(group_hash(&lines[i]) & (uint64_t)(places - 1));
-        while (table[place] != 0 && !is_same_group(&lines[i], &lines[first_of[table[place] - 1]]))
-            place = (place + 1) & (places - 1);
-        if (table[place] == 0) {
-            if (append_group(groups, &lines[i]))
-                return -1;
-            first_of[known] = (uint32_t)i;
-            table[place] = ++known;
-        }
-        index[i] = table[place] - 1;
-    }
-    return 0;
-}
-
-static int64_t number_of(const Line *line, int which)
-{
-    return which == 0 ? line->created : which == 1 ? line->delay_ms : which == 2 ? line->left : line->checks;
-}
-
-/* Nothing leaves the ledger before all that could fail is done: until then the lines are looked at in a copy. */
-static PyObject *ledger_take(Ledger *self, PyObject *most)
-{
-    Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError), places = 2;
-    if (count == -1 && PyErr_Occurred())
-        return NULL;
-    Py_ssize_t there = ledger_length(self);
-    count = count < 0 ? 0 : count < there ? count : there;
-    if (count > INT32_MAX) /* the rest the next time */
-        count = INT32_MAX;
-    while (places < 2 * count)
-        places *= 2;
-
-    Line *lines = PyMem_Calloc((size_t)count + 1, sizeof *lines);
-    uint32_t *table = PyMem_Calloc((size_t)(places + count) + 1, sizeof *table);
-    PyObject *groups = PyList_New(0), *index = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(uint32_t));
-    PyObject *columns[NUMBERS], *taken = NULL;
-    int failed = lines == NULL || table == NULL || groups == NULL || index == NULL, is_ours = 0;
-    for (int i = 0; i < NUMBERS; i++) {
-        columns[i] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
-        failed |= columns[i] == NULL;
-    }
-    if (failed)
-        PyErr_NoMemory();
-    else {
-        lock_ledger(self);
-        is_ours = !self->taking;
-        self->taking = 1;
-        for (Py_ssize_t i = 0; is_ours && i < count; i++)
-            lines[i] = *line_at(self, i);
-        unlock_ledger(self);
-        if (!is_ours)
-            PyErr_SetString(PyExc_RuntimeError, "somebody else is taking rows out of this ledger");
-        failed = !is_ours
-                 || group_lines(lines, count, table, places, table + places, groups, (uint32_t *)PyBytes_AS_STRING(index));
-    }
-    if (!failed) {
-        for (int which = 0; which < NUMBERS; which++) {
-            int64_t *into = (int64_t *)PyBytes_AS_STRING(columns[which]);
-            for (Py_ssize_t i = 0; i < count; i++)
-                into[i] = number_of(&lines[i], which);
-        }
-        taken = Py_BuildValue("(OOOOOO)", groups, index, columns[0], columns[1], columns[2], columns[3]);
-    }
-    if (is_ours) {
-        lock_ledger(self);
-        if (taken != NULL) {
-            self->count -= count;
-            self->first = self->count == 0 ? 0 : (self->first + count) & (self->size - 1);
-        }
-        self->taking = 0;
-        unlock_ledger(self);
-    }
-    if (taken != NULL)
-        for (Py_ssize_t i = 0; i < count; i++)
-            drop_line(&lines[i]);
-    for (int i = 0; i < NUMBERS; i++)
-        Py_XDECREF(columns[i]);
-    Py_XDECREF(groups);
-    Py_XDECREF(index);
-    PyMem_Free(lines);
-    PyMem_Free(table);
-    return taken;
-}
-
-static PyObject *ledger_start_over(Ledger *self, PyObject *Py_UNUSED(none))
-{
-#ifdef Py_GIL_DISABLED
-    self->mutex = (PyMutex){0};
-#else
-    (void)self;
-#endif
-    Py_RETURN_NONE;
-}
-
-static int ledger_traverse(Ledger *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        Line *line = line_at(self, i);
-        Py_VISIT(line->source);
-        Py_VISIT(line->type);
-        Py_VISIT(line->under);
-        Py_VISIT(line->outcome);
-        Py_VISIT(line->error);
-    }
-    return 0;
-}
-
-static int ledger_clear(Ledger *self)
-{
-    for (;;) {
-        Line line;
-        lock_ledger(self);
-        int is_one = self->count > 0 && !self->taking;
-        if (is_one)
-            line = *line_at(self, --self->count);
-        unlock_ledger(self);
-        if (!is_one)
-            return 0;
-        drop_line(&line);
-    }
-}
-
-static void ledger_dealloc(Ledger *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    ledger_clear(self);
-    PyMem_Free(self->lines);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMethodDef ledger_methods[] = {
-    {"put", (PyCFunction)ledger_put, METH_O, "put($self, row, /)\n--\n\nAdd a row; False if there is no room."},
-    {"take", (PyCFunction)ledger_take, METH_O, "take($self, most, /)\n--\n\nThe first rows, as columns."},
-    {"start_over", (PyCFunction)ledger_start_over, METH_NOARGS, "In a forked child: nobody has the lock."},
-    {NULL}};
-
-static PyType_Slot ledger_slots[] = {{Py_tp_doc, "The rows of a journal."},
-                                     {Py_tp_new, PyType_GenericNew},
-                                     {Py_tp_init, ledger_init},
-                                     {Py_tp_dealloc, ledger_dealloc},
-                                     {Py_tp_traverse, ledger_traverse},
-                                     {Py_tp_clear, ledger_clear},
-                                     {Py_tp_methods, ledger_methods},
-                                     {Py_sq_length, ledger_length},
-                                     {0, NULL}};
-
-static PyType_Spec ledger_spec = {"purgatory._core.Ledger", sizeof(Ledger), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ledger_slots};
-
-/* When an operation leaves. 0, or -1 with an error. */
-static int recorder_now(Recorder *self, int64_t *now_ns)
-{
-#if defined(__linux__)
-    struct timespec now;
-    if (self->clock == Py_None && clock_gettime(CLOCK_MONOTONIC, &now) == 0) { /* as time.monotonic_ns does it */
-        *now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
-        return 0;
-    }
-#endif
-    PyObject *answer;
-    if (self->clock == Py_None) {
-        PyObject *module = PyImport_ImportModule("time");
-        answer = module == NULL ? NULL : PyObject_CallMethod(module, "monotonic_ns", NULL);
-        Py_XDECREF(module);
-    } else
-        answer = PyObject_CallNoArgs(self->clock);
-    if (answer == NULL)
-        return -1;
-    int overflow;
-    long long number = PyLong_AsLongLongAndOverflow(answer, &overflow);
-    Py_DECREF(answer);
-    *now_ns = overflow > 0 ? INT64_MAX : overflow < 0 ? -INT64_MAX : number;
-    return number == -1 && !overflow && PyErr_Occurred() ? -1 : 0;
-}
-
-/* What it was under: its watchers, or a tuple of them. NULL with an error. */
-static PyObject *under_of(Operation *op)
-{
+    Operation *op = (Operation *)operation;
     if (__atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) > 0)
         return links_of(op, 0);
     lock_operation(op); /* its parker may be at it */
@@ -2980,148 +2619,10 @@ static PyObject *under_of(Operation *op)
     return under == NULL ? PyTuple_New(0) : under;
 }
 
-/* The times of an operation. 0 if there is no telling them in 64 bits. */
-static int times_of(Operation *op, int64_t left, int64_t *created, int64_t *delay_ms)
-{
-    int64_t delay = __atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED);
-    int64_t due = __atomic_load_n(&op->entry.deadline_ns, __ATOMIC_RELAXED);
-    int64_t moved = __atomic_load_n(&op->entry.moved_ns, __ATOMIC_RELAXED);
-    if (delay == TIMER_HUGE || delay == TIMER_UNSET)
-        return 0;
-    *created = left; /* what was never parked was over at once */
-    if (due != 0) /* it was in a timer: so all of these are far from the end of 64 bits */
-        *created = (int64_t)((uint64_t)due - (uint64_t)moved - (uint64_t)delay * 1000000u);
-    *delay_ms = delay + moved / 1000000 + (moved % 1000000 > 0);
-    return 1;
-}
+static int capsule_checks(PyObject *operation) { return checks_of((Operation *)operation); }
 
-static int recorder_other(Recorder *self, PyObject *source, PyObject *const *given, int64_t left)
-{
-    PyObject *now = PyLong_FromLongLong(left);
-    if (now == NULL)
-        return -1;
-    int failed = done_call(PyObject_CallFunctionObjArgs(self->other, source, given[0], given[1], given[2], now, NULL));
-    Py_DECREF(now);
-    return failed;
-}
-
-static int recorder_refuse(Recorder *self, const Line *line)
-{
-    PyObject *under = PyTuple_CheckExact(line->under) ? Py_NewRef(line->under) : PyTuple_Pack(1, line->under);
-    if (under == NULL)
-        return -1;
-    PyObject *row = Py_BuildValue("(OOOOOLLLL)", line->source, line->type, under, line->outcome, line->error,
-                                  (long long)line->created, (long long)line->delay_ms, (long long)line->left,
-                                  (long long)line->checks);
-    Py_DECREF(under);
-    if (row == NULL)
-        return -1;
-    int failed = done_call(PyObject_CallOneArg(self->refuse, row));
-    Py_DECREF(row);
-    return failed;
-}
-
-static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ssize_t count)
-{
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "finished() takes an operation, its outcome and an error or None");
-        return NULL;
-    }
-    if (self->ledger == NULL || self->other == NULL) /* never made, or what the collector has been at */
-        Py_RETURN_NONE;
-    Operation *op = (Operation *)given[0];
-    Line line;
-    int done = -1;
-    PyObject *source = self->source_of == Py_None ? Py_NewRef(self->source) : PyObject_CallOneArg(self->source_of, given[0]);
-    if (source == NULL || recorder_now(self, &line.left))
-        ;
-    else if (!IS_OPERATION(op) || !times_of(op, line.left, &line.created, &line.delay_ms))
-        done = recorder_other(self, source, given, line.left);
-    else if ((line.under = under_of(op)) != NULL) {
-        line.source = Py_NewRef(source);
-        line.type = Py_NewRef(Py_TYPE(op));
-        line.outcome = Py_NewRef(given[1]);
-        line.error = Py_NewRef(given[2]);
-        line.checks = checks_of(op);
-        done = ledger_add(self->ledger, &line);
-        if (done == 0)
-            done = recorder_refuse(self, &line);
-        else if (done > 0)
-            line.source = NULL; /* it is the ledger's */
-        if (line.source != NULL)
-            drop_line(&line);
-    }
-    Py_XDECREF(source);
-    if (done < 0)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static int recorder_init(Recorder *self, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"ledger", "source", "clock", "source_of", "refuse", "other", NULL};
-    PyObject *ledger, *source, *clock, *source_of, *refuse, *other;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOO:Recorder", names, core.ledger, &ledger, &source, &clock,
-                                     &source_of, &refuse, &other))
-        return -1;
-    Py_XSETREF(self->ledger, (Ledger *)Py_NewRef(ledger));
-    Py_XSETREF(self->source, Py_NewRef(source));
-    Py_XSETREF(self->clock, Py_NewRef(clock));
-    Py_XSETREF(self->source_of, Py_NewRef(source_of));
-    Py_XSETREF(self->refuse, Py_NewRef(refuse));
-    Py_XSETREF(self->other, Py_NewRef(other));
-    return 0;
-}
-
-static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
-{
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT((PyObject *)self->ledger);
-    Py_VISIT(self->source);
-    Py_VISIT(self->clock);
-    Py_VISIT(self->source_of);
-    Py_VISIT(self->refuse);
-    Py_VISIT(self->other);
-    return 0;
-}
-
-/* Its callables may lead back to it; what is left of it answers nobody any more. */
-static int recorder_clear(Recorder *self)
-{
-    Py_CLEAR(self->ledger);
-    Py_CLEAR(self->source);
-    Py_CLEAR(self->clock);
-    Py_CLEAR(self->source_of);
-    Py_CLEAR(self->refuse);
-    Py_CLEAR(self->other);
-    return 0;
-}
-
-static void recorder_dealloc(Recorder *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    recorder_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMethodDef recorder_methods[] = {
-    {"finished", (PyCFunction)(void (*)(void))recorder_finished, METH_FASTCALL,
-     "finished($self, operation, outcome, error, /)\n--\n\nAdd the row of an operation that has left."},
-    {NULL}};
-
-static PyType_Slot recorder_slots[] = {{Py_tp_doc, "Adds a row for each operation that leaves."},
-                                       {Py_tp_new, PyType_GenericNew},
-                                       {Py_tp_init, recorder_init},
-                                       {Py_tp_dealloc, recorder_dealloc},
-                                       {Py_tp_traverse, recorder_traverse},
-                                       {Py_tp_clear, recorder_clear},
-                                       {Py_tp_methods, recorder_methods},
-                                       {0, NULL}};
-
-static PyType_Spec recorder_spec = {"purgatory._core.Recorder", sizeof(Recorder), 0,
-                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, recorder_slots};
+static PurgatoryCore for_others = {
+    .version = PURGATORY_CORE_VERSION, .under = capsule_under, .checks = capsule_checks};
 
 /* ---------------------------------------------------------------- the module */
 
@@ -3229,14 +2730,19 @@ static int fill(PyObject *module)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
         || make_type(module, &futures_spec, core.operation, &core.futures_wait)
         || make_type(module, &threshold_spec, core.operation, &core.threshold_wait)
-        || make_type(module, &parking_spec, NULL, &core.parking) || make_type(module, &ledger_spec, NULL, &core.ledger)
-        || make_type(module, &recorder_spec, NULL, &core.recorder))
+        || make_type(module, &parking_spec, NULL, &core.parking))
         return -1;
     PyObject *method = PyDescr_NewMethod(core.operation, &turn_back);
     int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_turn_back", method);
     Py_XDECREF(method);
     core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
     if (failed || core.own_check == NULL)
+        return -1;
+    for_others.operation_type = core.operation;
+    PyObject *capsule = PyCapsule_New(&for_others, PURGATORY_CORE_CAPSULE, NULL);
+    failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);
+    Py_XDECREF(capsule);
+    if (failed)
         return -1;
     is_loaded = 1;
     return 0;

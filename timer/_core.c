@@ -20,7 +20,7 @@
  * has a list for each. An entry stays in its lane as long as it waits. What a bucket gives as its tasks is one lane after
  * the other, so among tasks of different threads the order of arrival is that of the clock, by which a batch is sorted. A
  * clock that is set by hand can give many tasks one deadline: all tasks of such a timer are in one lane, and in order. */
-#include "_core.h"
+#include "timer/_core.h"
 
 #include <stdlib.h>
 #include <structmember.h>

@@ -8,7 +8,7 @@ and adds a row to its journal's `Ledger`. The writer takes rows out as columns::
     ledger.take(2_048)                                 the writer's thread
         -> the distinct (source, type, watches, outcome, error), and for each row which of them; four columns of numbers
 
-Both are native where the core is (`purgatory/_core.c`): a row is 72 bytes in a ring there, and costs the service's
+Both are native where the core is (`_core.c`): a row is 72 bytes in a ring there, and costs the service's
 thread some 40 ns where the closure below takes 350 beside a call of Python. What is not the core's own operation, and
 times beyond 64 bits, go to the function `other` in both.
 
@@ -29,9 +29,10 @@ from itertools import repeat
 from operator import itemgetter, mul, sub
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from purgatory._edition import CORE
+from purgatory._edition import CORE as PURGATORY
 from purgatory.journal.records.frames import packed
 from timer import NS_PER_MS
+from timer._edition import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -226,6 +227,9 @@ class Recorder:
         #: Takes an operation, its outcome and what a hook raised. A closure: it saves five look-ups an operation.
         self.finished = finished
 
+
+#: The native types, which need the purgatory's; None where Python's own run.
+CORE: Final = None if PURGATORY is None else native("purgatory.journal._core")
 
 if CORE is not None:
     Ledger, Recorder = CORE.Ledger, CORE.Recorder  # type: ignore[misc]

@@ -7,6 +7,7 @@ of the house which floors it may import, and what from outside; anything else is
 """
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -241,6 +242,24 @@ def test_violation_is_caught(module, source):
 def test_upward_import_is_fine(module, source):
     """An import along the arrows is not reported."""
     assert [] == violations(source, module)
+
+
+C_SOURCES = sorted(path for package in ("timer", "purgatory") for path in (ROOT / package).rglob("*.[ch]"))
+OWN_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", C_SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_arrows_hold_for_c(path):
+    """A C file includes headers of its own floor and of those beneath it, each by its place in the house."""
+
+    def module(name):
+        return name.rpartition(".")[0].replace("/", ".")
+
+    own = floor_of(module(path.relative_to(ROOT).as_posix()))
+    headers = OWN_INCLUDE.findall(path.read_text(encoding="utf-8"))
+
+    assert all((ROOT / header).is_file() for header in headers)
+    assert {floor_of(module(header)) for header in headers} <= {own, *HOUSE[own].house}
 
 
 def test_relative_import_is_resolved():

@@ -1,0 +1,25 @@
+/* What the native core shows to other C of this house: how to read off an operation what it was under, and how often it
+ * was checked. Its times are those of the timer's entry that it begins with (timer/_core.h).
+ *
+ *     const PurgatoryCore *core = PyCapsule_Import(PURGATORY_CORE_CAPSULE, 0);
+ *
+ * Any thread may ask, about an operation that it has a reference to, parked or not. */
+#ifndef PURGATORY_CORE_H
+#define PURGATORY_CORE_H
+
+#include "timer/_core.h"
+
+#define PURGATORY_CORE_CAPSULE "purgatory._core.CAPSULE"
+#define PURGATORY_CORE_VERSION 1
+
+typedef struct {
+    int version;
+    /* Every operation of the native core is one of these, and begins with a TimerEntry. */
+    PyTypeObject *operation_type;
+    /* The watchers that it is under, or was when it left: those of one key by themselves, of several as a tuple; an
+     * empty tuple if it never was under any. A new reference, or NULL with an error. */
+    PyObject *(*under)(PyObject *operation);
+    int (*checks)(PyObject *operation);
+} PurgatoryCore;
+
+#endif
