@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from purgatory.journal.records.frames import Batch
 
 _NO_END: Final = 2**62
+_BATCH: Final = 1 << 17
+"""Rows."""
 
 
 @cache
@@ -179,7 +181,7 @@ def read_arrow(
         if one_purgatory(schema, version) and "purgatory" in known:
             known.remove("purgatory")  # what is missing is given its default, which is no name
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
-        for batch in file.iter_batches(batch_size=1 << 17, row_groups=groups, columns=known) if groups else ():
+        for batch in file.iter_batches(batch_size=_BATCH, row_groups=groups, columns=known) if groups else ():
             if batch.schema.equals(target):
                 yield batch
                 continue
@@ -243,6 +245,30 @@ def read_range(
                     damaged.append(str(error))
 
 
+def _together(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in large batches: a writer with little to do makes a frame of each few rows.
+
+    Whoever goes over batches pays for each of them, however small: a report on 2,900 records in 534 frames took five
+    times as long.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for part in parts:
+        held.append(part)
+        rows += len(part)
+        if rows >= _BATCH:
+            yield _joined(held)
+            held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0] if len(parts) > 1 else parts[0]
+
+
 def _segment_range(
     segment: Segment,
     schema: Schema,
@@ -258,7 +284,7 @@ def _segment_range(
     if segment.path.suffix == ".parquet":
         parts = read_arrow(segment.path, schema, after, upto, columns=columns, words=words)
     else:
-        parts = map(to_arrow, batches(segment.path, after))
+        parts = _together(map(to_arrow, batches(segment.path, after)))
     for part in parts:
         sequence = part.column("seq")
         first, last = sequence[0].as_py(), sequence[-1].as_py()

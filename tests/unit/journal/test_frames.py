@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
+from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed, scan
+from purgatory.journal.records.parquet import read_range
 
 
 def batch(first=0, rows=3, checks=None):
@@ -92,3 +94,12 @@ def test_an_unknown_schema_is_refused():
     data = altered(encode(batch()), lambda header: header.update(schema="diary"))
     with pytest.raises(JournalFormat, match="diary"):
         decode(data, frame_at(data, 0))
+
+
+def test_many_small_frames_are_read_as_one_batch(tmp_path):
+    """However few rows each frame has, the batches of a range are few; what is damaged is left out."""
+    frames = [encode(batch(first)) for first in range(0, 300, 3)]
+    frames[50] = b"damaged"
+    (tmp_path / open_name(0)).write_bytes(b"".join(frames))
+    (part,) = read_range(tmp_path, JOURNAL, 9, 289)
+    assert [*range(10, 150), *range(153, 290)] == part.column("seq").to_pylist()
