@@ -75,7 +75,7 @@ def _tour(cluster: Cluster, folder: Path, settings: Settings, options: argparse.
     print(f"\n{screen.verdict(balance, purgatories['produce']['totals']['expired'])}", flush=True)
     page = None if options.no_report else _make_page(cluster.journal / "node-1", folder)
 
-    print("\nServed while it ran:" if not options.keep else "\nServed until Ctrl-C:")
+    print("\nServed until Ctrl-C:" if options.keep else "\nServed while it ran (`make run KEEP=1` stays up):")
     for name, url in [("broker", cluster.bootstrap), *sorted(cluster.urls.items())]:
         print(f"  {name:<8} {url}")
     print(f"  {'journal':<8} {cluster.journal / 'node-1'}")

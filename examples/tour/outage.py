@@ -117,6 +117,6 @@ def _figures(ledger: Ledger, writes: Mapping[str, Any], in_sync: set[int] | None
     return (
         f"sent {ledger.sent:>5,}   acknowledged {ledger.verdicts[ACKNOWLEDGED]:>5,}   "
         f"{f'given up {given_up:,}   ' if given_up else ''}received {ledger.received:>5,}   "
-        f"node 1: {writes['parked']:>2} writes parked, {writes['totals']['expired']:>2} timed out   "
+        f"writes at node 1: {writes['parked']:>2} parked, {writes['totals']['expired']:>2} timed out   "
         f"in sync {' '.join(map(str, sorted(in_sync or ()))) or '?'}"
     )

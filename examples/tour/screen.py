@@ -59,11 +59,14 @@ def clients(ledger: Ledger, outage: Outage, timeout_ms: int) -> None:
 
 def purgatories(found: Mapping[str, Mapping[str, Any]]) -> None:
     """The purgatories of a node that lived."""
+    used = {name: each for name, each in found.items() if each["totals"]["started"]}
     rows = [
         [name, *(f"{each['totals'][count]:,}" for count in _COUNTS), f"{each['parked']:,}"]
-        for name, each in found.items()
+        for name, each in used.items()
     ]
     _table("What the purgatories of node 1 did", ["", *_COUNTS, "parked now"], rows)
+    if len(used) < len(found):
+        print(f"\n  nothing to do: {', '.join(name for name in found if name not in used)}", flush=True)
 
 
 def verdict(balance: Balance, timed_out: int) -> str:

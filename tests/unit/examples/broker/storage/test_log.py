@@ -251,6 +251,26 @@ def test_a_batch_sent_again_is_not_appended_again(tmp_path):
     log.close()
 
 
+def test_a_replica_recognises_what_its_leader_had(log, tmp_path):
+    """A batch that came from a leader is known when its producer sends it here, where the new leader is."""
+    append(log, b"a", b"b", producer=(9, 0, 0))
+    append(log, b"c", producer=(9, 0, 2))
+    replica = Log(tmp_path / "replica")
+    replica.append_replicated(log.read(0, 3, 1000))
+    assert [0, 2] == [append(replica, b"a", b"b", producer=(9, 0, 0)), append(replica, b"c", producer=(9, 0, 2))]
+    assert 3 == append(replica, b"d", producer=(9, 0, 3))
+    replica.close()
+
+
+def test_what_was_cut_off_may_be_appended_again(log):
+    """A batch that a leader of before lost when it followed is no double; those it kept are."""
+    append(log, b"a", producer=(9, 0, 0))
+    append(log, b"b", producer=(9, 0, 1))
+    log.truncate_to(1)
+    assert [0, 1] == [append(log, b"a", producer=(9, 0, 0)), append(log, b"b", producer=(9, 0, 1))]
+    assert [b"a", b"b"] == values(log)
+
+
 @pytest.mark.parametrize(
     ("producer", "code"),
     [
