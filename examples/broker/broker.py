@@ -103,7 +103,7 @@ class Broker:
         if not config.is_alone:
             run_actions = self.server.run_actions
             self.membership = Membership(config, self.replicas, self.coordinator, self.timer, run_actions)
-            configs.change = self.membership.change_settings
+            configs.change = self.membership.topics.change_settings
             self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
             self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table
         self.look_in = LookIn(config)

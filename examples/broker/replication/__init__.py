@@ -1,7 +1,8 @@
 """Partitions with their replicas, and what waits for them.
 
     cluster, settings       the nodes, and how replication behaves
-    fetch_clock, partition  in-sync replicas and the high watermark: arithmetic
+    fetch_clock, followers  where followers are, and when they last were at the leader's end
+    partition               in-sync replicas and the high watermark: arithmetic
     delayed_produce         a write that waits for the replicas
     fetch_sessions          what a fetch wants, remembered from one request to the next
     delayed_fetch           a read that waits for bytes

@@ -23,15 +23,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
-
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import parse
-from examples.broker.replication.fetch_clock import FetchClock
+from examples.broker.replication.followers import Followers
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from examples.broker.replication.fetch_clock import FetchClock
     from examples.broker.replication.leadership import Leadership
     from examples.broker.storage.log import Log
 
@@ -40,25 +39,6 @@ __all__ = ["ACKS_ALL", "Key", "Partition"]
 ACKS_ALL = -1
 Key = tuple[str, int]
 """Topic and partition: also the watch key of everything that waits for the partition."""
-
-
-@attrs.define
-class _Follower:
-    """Where a follower is, by its fetches; times are monotonic seconds."""
-
-    next_offset: int = -1
-    log_start_offset: int = -1
-    clock: FetchClock = attrs.field(factory=FetchClock)
-    """When it last fetched: in a session, that may have been without naming this partition."""
-    sent_at: float = 0.0
-    leader_end: int = 0
-    """The leader's end when it was last sent something, or asked."""
-    caught_up_at: float = 0.0
-    """Until when it was at the leader's end, as far as fetches that named the partition say."""
-
-    def last_caught_up(self, end: int) -> float:
-        """Give when it was last at the leader's end, which is `end` now."""
-        return max(self.caught_up_at, self.clock.at) if self.next_offset >= end else self.caught_up_at
 
 
 class Partition:
@@ -115,7 +95,8 @@ class Partition:
         self._epoch_start = 0
         """The leader's end when it began to lead: all that was committed before lies below."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.next_offset)
-        self._followers = {node: _Follower(caught_up_at=now) for node in replicas if node != leader_id}
+        self._followers = Followers()
+        self._followers.know((node for node in replicas if node != leader_id), now)
         if self.is_leader:
             self.advance_high_watermark()
 
@@ -134,8 +115,7 @@ class Partition:
             raise BrokerError(ErrorCode.INVALID_RECORD, "one batch for each partition, and nothing behind it")
         if batch.size > self.max_batch_bytes:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE)
-        for follower in self._followers.values():
-            follower.caught_up_at = follower.last_caught_up(self.log.next_offset)
+        self._followers.end_moves(self.log.next_offset)
         first = self.log.append(data, batch, self.leader_epoch)
         self.advance_high_watermark()
         return first, first + batch.last_offset_delta + 1
@@ -160,19 +140,12 @@ class Partition:
         Raises:
             BrokerError: if the node has no replica of this partition.
         """
-        follower = self._followers.get(node)
-        if follower is None:
+        if node not in self._followers:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node} is no replica")
         end = self.log.next_offset
         if not self.log.start_offset <= offset <= end:
             return False  # it will be told that this is out of range
-        if offset >= end:
-            follower.caught_up_at = clock.at
-        elif offset >= follower.leader_end:
-            follower.caught_up_at = max(follower.caught_up_at, follower.sent_at)
-        start_moved = log_start_offset > follower.log_start_offset
-        follower.next_offset, follower.log_start_offset, follower.clock = offset, log_start_offset, clock
-        follower.sent_at, follower.leader_end = clock.at, end
+        start_moved = self._followers.fetched(node, offset, log_start_offset, clock, end)
         grown = False
         if node not in self.isr and offset >= self.safe_offset and self._may_join(node):
             if self.shares_isr:
@@ -197,25 +170,17 @@ class Partition:
 
     def follower_sent(self, node: int, now: float) -> None:
         """Take note that a follower is sent what is there now: once it has that, it was at our end of now."""
-        follower = self._followers.get(node)
-        if follower is not None:
-            follower.sent_at, follower.leader_end = now, self.log.next_offset
+        self._followers.sent(node, now, self.log.next_offset)
 
     def follower_forgets(self, node: int) -> None:
         """A follower fetches this partition no more: the clock of its session says nothing of it from now on."""
-        follower = self._followers.get(node)
-        if follower is not None:
-            follower.clock = FetchClock(follower.clock.at)
+        self._followers.stopped_fetching(node)
 
     def shrink_isr(self, now: float, lag_s: float) -> set[int]:
         """Take out of the ISR who has not caught up for too long; give those."""
         if not self.is_leader:
             return set()
-        gone = {
-            node
-            for node, follower in self._followers.items()
-            if node in self.isr and now - follower.last_caught_up(self.log.next_offset) > lag_s
-        }
+        gone = self.isr & self._followers.behind(now, lag_s, self.log.next_offset)
         if gone and self.shares_isr:
             self.wish = self.wish or frozenset(self.isr - gone)
         elif gone:
@@ -225,16 +190,12 @@ class Partition:
 
     def grow_isr(self, now: float, lag_s: float) -> None:
         """Wish for those that are in sync and were not taken in when that was noticed first."""
-        end = self.log.next_offset
-        come = {
-            node
-            for node, follower in self._followers.items()
-            if node not in self.isr
-            and self._may_join(node)
-            and follower.next_offset >= self.safe_offset
-            and now - follower.last_caught_up(end) <= lag_s
-        }
-        if self.is_leader and self.shares_isr and come:
+        if not self.is_leader or not self.shares_isr:
+            return
+        come = {node for node in self._followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}
+        if come:
+            come -= self._followers.behind(now, lag_s, self.log.next_offset)
+        if come:
             self.wish = self.wish or frozenset(self.isr | come)
 
     def settle_isr(self, isr: Iterable[int], version: int) -> bool:
@@ -257,7 +218,7 @@ class Partition:
         begins = not self.is_leader or leadership.leader_epoch != self.leader_epoch
         self._take(leadership, replicas)
         if begins:
-            self._followers = {}
+            self._followers.forget_all()
         self._know_followers(now)
         if begins:
             self._epoch_start = self.log.next_offset
@@ -267,8 +228,7 @@ class Partition:
 
     def _know_followers(self, now: float) -> None:
         # Whoever is no replica any more, but in sync as far as this leader knows, counts until it has left.
-        followers = {*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}
-        self._followers = {node: self._followers.get(node) or _Follower(caught_up_at=now) for node in followers}
+        self._followers.know({*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}, now)
 
     def move(self, replicas: tuple[int, ...], now: float) -> None:
         """Have other replicas under the same leadership, as in the course of a reassignment."""
@@ -321,7 +281,7 @@ class Partition:
         lowest = self.log.next_offset
         for node in self.isr if self.wish is None else self.isr | self.wish:
             if node != self.leader_id:
-                lowest = min(lowest, self._followers[node].next_offset)
+                lowest = min(lowest, self._followers.end_of(node))
         if lowest > self.high_watermark:
             self.high_watermark = lowest
             return True
@@ -329,7 +289,7 @@ class Partition:
 
     def low_watermark(self) -> int:
         """Give the lowest log start among all replicas: what lies below is deleted everywhere."""
-        return min([self.log.start_offset, *(f.log_start_offset for f in self._followers.values())])
+        return min([self.log.start_offset, *self._followers.log_starts()])
 
     def delete_before(self, offset: int) -> int:
         """Delete the leader's records below `offset` (-1: below the watermark); give that offset.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.broker.controller.delayed_topics import DelayedTopics
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
@@ -35,6 +34,7 @@ class ClusterTopicHandlers:
 
     def __init__(self, membership: Membership, topics: TopicManager) -> None:
         self.membership = membership
+        self.cluster_topics = membership.topics
         self.topics = topics
         self.config = membership.config
         self.metadata = membership.replicas.metadata
@@ -71,12 +71,12 @@ class ClusterTopicHandlers:
             try:
                 check_name(name)
                 topic = Topic(name, self.config.partitions, ())
-                assignment = self.membership.place(topic, self._default_replicas)
+                assignment = self.cluster_topics.place(topic, self._default_replicas)
             except BrokerError as error:
                 # Too few nodes may be alive at the moment: the client asks again.
                 code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
             else:
-                self.membership.create(topic, assignment, lambda _: None)
+                self.cluster_topics.create(topic, assignment, lambda _: None)
         return m.MetadataTopic(code, name)
 
     @property
@@ -123,8 +123,8 @@ class ClusterTopicHandlers:
                 if request.validate_only:
                     work.settled(wanted.name)
                 else:
-                    wait = work.waiter(self.membership.wait_for_topics, {topic.name: topic.partitions}, request)
-                    self.membership.create(topic, assignment, work.then(topic.name, wait))
+                    wait = work.waiter(self.cluster_topics.wait_for_topics, {topic.name: topic.partitions}, request)
+                    self.cluster_topics.create(topic, assignment, work.then(topic.name, wait))
 
     def _planned(self, wanted: m.CreatableTopic) -> tuple[Topic, Mapping[int, tuple[int, ...]]]:
         self._check_controls()
@@ -136,7 +136,7 @@ class ClusterTopicHandlers:
                 replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
                 settings=settings,
             )
-            return topic, self.membership.place(topic, len(topic.replicas))
+            return topic, self.cluster_topics.place(topic, len(topic.replicas))
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "either numbers or an assignment")
         assignment = {each.partition_index: tuple(each.broker_ids) for each in wanted.assignments}
@@ -172,8 +172,8 @@ class ClusterTopicHandlers:
                 if request.validate_only:
                     work.settled(wanted.name)
                 else:
-                    wait = work.waiter(self.membership.wait_for_topics, {wanted.name: wanted.count}, request)
-                    self.membership.grow(wanted.name, new, work.then(wanted.name, wait))
+                    wait = work.waiter(self.cluster_topics.wait_for_topics, {wanted.name: wanted.count}, request)
+                    self.cluster_topics.grow(wanted.name, new, work.then(wanted.name, wait))
 
     def _grown(self, wanted: m.PartitionsOfTopic) -> Mapping[int, tuple[int, ...]]:
         self._check_controls()
@@ -181,7 +181,7 @@ class ClusterTopicHandlers:
         known = self.topics.existing(wanted.name)
         topic = self.topics.plan_growth(wanted.name, wanted.count)
         if wanted.assignments is None:
-            return self.membership.place(topic, len(topic.replicas), known.partitions)
+            return self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
         assignment = {
             known.partitions + number: tuple(each.broker_ids) for number, each in enumerate(wanted.assignments)
         }
@@ -206,8 +206,8 @@ class ClusterTopicHandlers:
             except BrokerError as error:
                 work.settled(name, error)
             else:
-                wait = work.waiter(self.membership.wait_for_deletions, [name], request)
-                self.membership.delete(name, work.then(name, wait))
+                wait = work.waiter(self.cluster_topics.wait_for_deletions, [name], request)
+                self.cluster_topics.delete(name, work.then(name, wait))
 
     # -- leaders
 
@@ -237,10 +237,7 @@ class ClusterTopicHandlers:
             if not waiting:
                 respond(codes)
                 return
-            done = {key: lambda key=key: self.metadata.leader_of(key) != NO_LEADER for key in waiting}
-            operation = DelayedTopics(request.timeout_ms, done, lambda seen: respond({**codes, **seen}))
-            names = list(dict.fromkeys(name for name, _ in waiting))
-            self.membership.elections.try_complete_else_watch(operation, names)
+            self.cluster_topics.wait_for_leaders(waiting, request.timeout_ms, lambda seen: respond({**codes, **seen}))
 
         unclean = request.election_type == _UNCLEAN
         self.membership.ask_controller("elect", lambda duties: duties.elect(keys, unclean=unclean), elected)

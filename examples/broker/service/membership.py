@@ -1,9 +1,9 @@
-"""A node's part in a cluster: what the controller tells it, what it tells the controller, and what it asks of the tree.
+"""A node's part in a cluster: what the controller tells it, and what it tells the controller.
 
     controller (here or elsewhere) --> leader_and_isr, stop_replica --> replica manager, follower, groups
                                    --> update_metadata              --> metadata, and whoever waits for it
     replica manager --> a wish for other in-sync replicas --> tree
-    clients         --> create, grow, delete topics; elect --> tree, controller
+    clients         --> elect; a node that stops          --> controller
 
 **Fencing.** Every request from a controller carries its epoch; a smaller one than was seen is refused, so that what a
 controller sent before it was replaced changes nothing when it comes late.
@@ -15,15 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from examples.broker.controller import layout
-from examples.broker.controller.assignment import assign
 from examples.broker.controller.controller import Controller
-from examples.broker.controller.delayed_topics import DelayedTopics
 from examples.broker.controller.requests import BEING_DELETED
 from examples.broker.coordination import EmbeddedStore, SessionChange, Store
 from examples.broker.protocol.apis import ApiKey
@@ -34,13 +31,13 @@ from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.link import Link
 from examples.broker.replication.metadata import KnownPartition
 from examples.broker.service.channels import Channels
+from examples.broker.service.cluster_topics import ClusterTopics
 from examples.broker.service.controller_metrics import ControllerMetrics
 from examples.broker.service.tree_client import TreeClient, TreeJobs
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
-from purgatory import DelayedOperationPurgatory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from examples.broker.controller.duties import Duties
     from examples.broker.controller.requests import Message
@@ -95,8 +92,6 @@ class Membership:
         self._loop = asyncio.get_running_loop()
         self._run_actions = run_actions
         self._controller_epoch = 0
-        self._names: set[str] = set()
-        """All topics in the tree, those that are being deleted included."""
         self._watching = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has told this node what there is, or that took too long."""
@@ -109,19 +104,13 @@ class Membership:
         self.controller.on_session = self._session_changed
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()
-        self.tree = TreeClient(run_actions)
-        self.jobs = TreeJobs(store, here.node_id)
-
-        def purgatory(name: str) -> DelayedOperationPurgatory[Any]:
-            return DelayedOperationPurgatory(name, timer=timer, broker_id=here.node_id)
-
-        self.creations: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("create_topics")
-        self.topic_deletions: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("delete_topics")
-        self.elections: DelayedOperationPurgatory[DelayedTopics[Key]] = purgatory("elect_leaders")
+        self._tree = TreeClient(run_actions)
+        self._jobs = TreeJobs(store, here.node_id)
+        self.topics = ClusterTopics(config, replicas, self._tree, self._jobs, timer)
         replicas.propose_isr = self._propose_isr
         replicas.on_leading = self._on_leading
         replicas.on_following = self._on_following
-        coordinator.store.make_topic = self.make_offsets_topic
+        coordinator.store.make_topic = self.topics.make_offsets_topic
 
     # -- life
 
@@ -189,10 +178,9 @@ class Membership:
         self.channels.close()
         for task in self._loading.values():
             task.cancel()
-        await asyncio.to_thread(self.tree.close)
+        await asyncio.to_thread(self._tree.close)
         await asyncio.to_thread(self.controller.close)
-        for purgatory in (self.creations, self.topic_deletions, self.elections):
-            purgatory.shutdown("expire")
+        self.topics.shut_down()
 
     def _session_changed(self, change: SessionChange) -> None:
         """On the controller's thread: what this node watches it watches from the first session on."""
@@ -206,9 +194,9 @@ class Membership:
 
             return watch
 
-        self._store.watch(layout.CONFIG_CHANGES, on_loop(self._read_topics_again))
-        self._store.watch_children(layout.TOPICS, on_loop(self._read_names))
-        self._loop.call_soon_threadsafe(self._read_names)
+        self._store.watch(layout.CONFIG_CHANGES, on_loop(self.topics.read_settings))
+        self._store.watch_children(layout.TOPICS, on_loop(self.topics.read_names))
+        self._loop.call_soon_threadsafe(self.topics.read_names)
 
     # -- from the controller
 
@@ -242,8 +230,8 @@ class Membership:
                 respond(self._stop(message))
 
         # Through the tree's thread, even if there is nothing to read: what came first is done first.
-        self.tree.run(
-            lambda: self.jobs.read_topics(names),
+        self._tree.run(
+            lambda: self._jobs.read_topics(names),
             carry_out,
             lambda _: carry_out({}),  # the settings that are known will do, and none for a topic that isn't
         )
@@ -284,9 +272,7 @@ class Membership:
             if self.config.cluster.node_id not in state.replicas:
                 # It was moved while this node was away, or its controller died before it said so.
                 self.replicas.drop_stray(key)
-        for topic in {state.topic for state in message.states}:
-            self.creations.check_and_complete(topic)
-            self.elections.check_and_complete(topic)
+        self.topics.learned({state.topic for state in message.states})
         if self.config.cluster.node_id in metadata.brokers:
             self._introduce()
 
@@ -336,7 +322,7 @@ class Membership:
             partition.asked_for = None
             _log.warning("isr not changed", key=key, reason=str(error))
 
-        self.tree.run(lambda: self.jobs.change_isr(key, now, isr), settle, give_up)
+        self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)
 
     def _on_leading(self, key: Key) -> None:
         if key[0] == OFFSETS_TOPIC:
@@ -355,95 +341,7 @@ class Membership:
                 task.cancel()
             self.coordinator.let_go(key)
 
-    # -- what the tree says
-
-    def _read_names(self) -> None:
-        def know(names: set[str]) -> None:
-            gone, self._names = self._names - names, names
-            for name in gone:
-                self.topic_deletions.check_and_complete(name)
-
-        self.tree.run(self.jobs.topic_names, know, lambda _: None)
-
-    def _read_topics_again(self) -> None:
-        names = list(self.replicas.store.topics)
-
-        def apply(topics: Mapping[str, Topic]) -> None:
-            self.replicas.store.topics.update(topics)
-            for key, partition in self.replicas.partitions.items():
-                if key[0] in topics:
-                    self.replicas.apply_settings(partition, topics[key[0]])
-                    self.replicas.changed(partition)
-
-        self.tree.run(lambda: self.jobs.read_topics(names), apply, lambda _: None)
-
-    # -- what clients ask for
-
-    def place(self, topic: Topic, replicas: int, first: int = 0) -> dict[int, tuple[int, ...]]:
-        """Choose the nodes of a topic's partitions, from `first` on.
-
-        Raises:
-            BrokerError: if too few nodes are alive.
-        """
-        nodes = sorted(self.replicas.metadata.staying)
-        try:
-            return assign(
-                nodes, topic.partitions - first, replicas, first_partition=first, start=zlib.crc32(topic.name.encode())
-            )
-        except ValueError as error:
-            raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{error} that are alive") from error
-
-    def create(
-        self, topic: Topic, assignment: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]
-    ) -> None:
-        """Write a new topic into the tree."""
-        settings = dict(topic.settings)
-        self.tree.run(lambda: self.jobs.create_topic(topic.name, assignment, settings), lambda _: then(None), then)
-
-    def grow(self, name: str, new: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]) -> None:
-        """Write more partitions of a topic into the tree."""
-        self.tree.run(lambda: self.jobs.grow_topic(name, new), lambda _: then(None), then)
-
-    def delete(self, name: str, then: Callable[[BrokerError | None], None]) -> None:
-        """Write into the tree that a topic is to be deleted."""
-        self._names.add(name)  # it is there until the tree says otherwise
-        self.tree.run(lambda: self.jobs.delete_topic(name), lambda _: then(None), then)
-
-    def change_settings(self, topic: Topic, then: Callable[[BrokerError | None], None]) -> None:
-        """Write a topic's settings into the tree, from where every node takes them."""
-        settings = dict(topic.settings)
-        self.tree.run(lambda: self.jobs.change_settings(topic.name, settings), lambda _: then(None), then)
-
-    def make_offsets_topic(self) -> None:
-        """Have the internal topic created, if a node could lead it now."""
-        topic = Topic(OFFSETS_TOPIC, self.config.offsets_partitions, ())
-        try:
-            assignment = self.place(topic, min(3, len(self.replicas.metadata.staying)))
-        except BrokerError:
-            return
-        self.tree.run(
-            lambda: self.jobs.create_topic(OFFSETS_TOPIC, assignment, {}),
-            lambda _: None,
-            lambda error: _log.debug("offsets topic not created", reason=str(error)),
-        )
-
-    def wait_for_topics(
-        self, names: Mapping[str, int], timeout_ms: int, respond: Callable[[Mapping[str, ErrorCode]], None]
-    ) -> None:
-        """Respond when every partition of these topics has a leader that is known here."""
-
-        def has_leaders(name: str, partitions: int) -> bool:
-            return self.replicas.metadata.have_leaders([(name, index) for index in range(partitions)])
-
-        done = {name: lambda name=name, count=count: has_leaders(name, count) for name, count in names.items()}
-        self.creations.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), list(names))
-
-    def wait_for_deletions(
-        self, names: Iterable[str], timeout_ms: int, respond: Callable[[Mapping[str, ErrorCode]], None]
-    ) -> None:
-        """Respond when nothing of these topics is left in the tree."""
-        done = {name: lambda name=name: name not in self._names for name in names}
-        self.topic_deletions.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), list(done))
+    # -- asking the controller, if it is here
 
     def shut_down(self, node: int, answer: Callable[[list[Key] | None], object]) -> None:
         """Have a node's leaderships moved away, if this is the controller; answer on the loop, None if it isn't."""
