@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.broker.protocol.messages.records import FetchPartition, FetchTopic, ForgottenTopic
+from examples.broker.protocol.messages.common import TopicPartitions
+from examples.broker.protocol.messages.records import FetchPartition, FetchTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,10 +55,10 @@ class IncrementalFetch:
         request.topics = list(topics.values())
         if len(self._named) > len(partitions):
             gone = [key for key in self._named if key not in partitions]
-            forgotten: dict[str, ForgottenTopic] = {}
+            forgotten: dict[str, TopicPartitions] = {}
             for name, index in gone:
                 del self._named[name, index]
-                forgotten.setdefault(name, ForgottenTopic(name)).partitions.append(index)
+                forgotten.setdefault(name, TopicPartitions(name)).partitions.append(index)
             request.forgotten_topics = list(forgotten.values())
 
     def answered(self, response: FetchResponse) -> None:

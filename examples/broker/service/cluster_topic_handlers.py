@@ -227,7 +227,7 @@ class ClusterTopicHandlers:
         if request.topics is None:
             keys = [(name, index) for name, parts in self.metadata.topics.items() for index in parts]
         else:
-            keys = [(topic.topic, index) for topic in request.topics for index in topic.partitions]
+            keys = [(topic.name, index) for topic in request.topics for index in topic.partitions]
 
         def elected(codes: Mapping[Key, ErrorCode] | None) -> None:
             if codes is None:

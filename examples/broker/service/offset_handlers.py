@@ -8,6 +8,7 @@ from examples.broker.groups.values import Commit, Identity
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import offsets as m
+from examples.broker.protocol.messages.common import PartitionCode, TopicCodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +40,7 @@ class OffsetHandlers:
         }
 
         def answer(codes: Mapping[Key, ErrorCode]) -> None:
-            topics = [
-                m.CommittedTopic(t.name, [m.CommittedPartition(p.index, codes[t.name, p.index]) for p in t.partitions])
-                for t in request.topics
-            ]
-            reply(m.OffsetCommitResponse(topics=topics))
+            reply(m.OffsetCommitResponse(topics=_by_topic(codes)))
 
         who = Identity(request.member_id, request.generation_id, request.group_instance_id)
         try:
@@ -79,16 +76,17 @@ class OffsetHandlers:
         """Take offsets back, of topics that no member reads."""
 
         def answer(codes: Mapping[Key, ErrorCode]) -> None:
-            topics = [
-                m.OffsetDeletedTopic(
-                    t.name, [m.OffsetDeletedPartition(p.index, codes[t.name, p.index]) for p in t.partitions]
-                )
-                for t in request.topics
-            ]
-            reply(m.OffsetDeleteResponse(topics=topics))
+            reply(m.OffsetDeleteResponse(topics=_by_topic(codes)))
 
-        keys = {(topic.name, part.index): None for topic in request.topics for part in topic.partitions}
+        keys = {(topic.name, index): None for topic in request.topics for index in topic.partitions}
         try:
             self.commits.delete_offsets(request.group_id, keys, answer)
         except BrokerError as error:
             reply(m.OffsetDeleteResponse(error.code))
+
+
+def _by_topic(codes: Mapping[Key, ErrorCode]) -> list[TopicCodes]:
+    topics: dict[str, TopicCodes] = {}
+    for (name, index), code in codes.items():
+        topics.setdefault(name, TopicCodes(name)).partitions.append(PartitionCode(index, code))
+    return list(topics.values())

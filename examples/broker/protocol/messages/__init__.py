@@ -1,5 +1,6 @@
 """Every message that this broker reads or writes, declared field by field, a module for each family of APIs.
 
+    common    parts that several of them have
     header    what precedes every request, and ApiVersions
     records   Produce, Fetch, ListOffsets, DeleteRecords, InitProducerId
     topics    Metadata, CreateTopics, DeleteTopics, CreatePartitions

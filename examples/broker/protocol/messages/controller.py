@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from examples.broker.protocol.messages.common import TopicPartitions  # noqa: TC001 - annotations are read
 from examples.broker.protocol.wire import (
     Boolean,
     Int8,
@@ -38,7 +39,6 @@ __all__ = [
     "StopReplicaRequest",
     "StopReplicaResponse",
     "StoppedPartition",
-    "TopicToElect",
     "UpdateMetadataRequest",
     "UpdateMetadataResponse",
 ]
@@ -143,15 +143,9 @@ class ControlledShutdownResponse:
 
 
 @attrs.define
-class TopicToElect:
-    topic: String = ""
-    partitions: list[Int32] = array()
-
-
-@attrs.define
 class ElectLeadersRequest:
     election_type: Int8 = since(1, 0)
-    topics: list[TopicToElect] | None = array()
+    topics: list[TopicPartitions] | None = array()
     timeout_ms: Int32 = 60_000
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from examples.broker.protocol.messages.common import TopicCodes, TopicPartitions  # noqa: TC001 - annotations are read
 from examples.broker.protocol.wire import (
     Int16,
     Int32,
@@ -42,33 +43,15 @@ class OffsetCommitRequest:
 
 
 @attrs.define
-class CommittedPartition:
-    index: Int32 = 0
-    error_code: Int16 = 0
-
-
-@attrs.define
-class CommittedTopic:
-    name: String = ""
-    partitions: list[CommittedPartition] = array()
-
-
-@attrs.define
 class OffsetCommitResponse:
     throttle_time_ms: Int32 = since(3, 0)
-    topics: list[CommittedTopic] = array()
-
-
-@attrs.define
-class OffsetFetchTopic:
-    name: String = ""
-    partitions: list[Int32] = array()
+    topics: list[TopicCodes] = array()
 
 
 @attrs.define
 class OffsetFetchRequest:
     group_id: String = ""
-    topics: list[OffsetFetchTopic] | None = None
+    topics: list[TopicPartitions] | None = None
 
 
 @attrs.define
@@ -94,36 +77,13 @@ class OffsetFetchResponse:
 
 
 @attrs.define
-class OffsetDeletePartition:
-    index: Int32 = 0
-
-
-@attrs.define
-class OffsetDeleteTopic:
-    name: String = ""
-    partitions: list[OffsetDeletePartition] = array()
-
-
-@attrs.define
 class OffsetDeleteRequest:
     group_id: String = ""
-    topics: list[OffsetDeleteTopic] = array()
-
-
-@attrs.define
-class OffsetDeletedPartition:
-    index: Int32 = 0
-    error_code: Int16 = 0
-
-
-@attrs.define
-class OffsetDeletedTopic:
-    name: String = ""
-    partitions: list[OffsetDeletedPartition] = array()
+    topics: list[TopicPartitions] = array()
 
 
 @attrs.define
 class OffsetDeleteResponse:
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
-    topics: list[OffsetDeletedTopic] = array()
+    topics: list[TopicCodes] = array()

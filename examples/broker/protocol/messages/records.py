@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from examples.broker.protocol.messages.common import TopicPartitions  # noqa: TC001 - annotations are read
 from examples.broker.protocol.wire import (
     Int8,
     Int16,
@@ -83,12 +84,6 @@ class FetchTopic:
 
 
 @attrs.define
-class ForgottenTopic:
-    name: String = ""
-    partitions: list[Int32] = array()
-
-
-@attrs.define
 class FetchRequest:
     replica_id: Int32 = -1
     max_wait_ms: Int32 = 0
@@ -98,7 +93,7 @@ class FetchRequest:
     session_id: Int32 = since(7, 0)
     session_epoch: Int32 = since(7, -1)
     topics: list[FetchTopic] = array()
-    forgotten_topics: list[ForgottenTopic] = array(7)
+    forgotten_topics: list[TopicPartitions] = array(7)
     rack_id: String = since(11, "")
 
 
