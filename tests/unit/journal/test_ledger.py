@@ -240,6 +240,7 @@ def test_a_row_of_something_else_is_refused():
     assert 0 == len(ledger)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp_path):
     """A child's copy of a journal takes rows and closes; what the parent writes is whole, and still its own."""
