@@ -115,7 +115,7 @@ class Journal(_Folder):
     """
 
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
-        self._instance = instance
+        self._instance = str(instance)
         self._shifted = False
         settings = Options(**options)
         self._ledger = Ledger(settings.capacity)
@@ -138,7 +138,7 @@ class Journal(_Folder):
             identify: an operation's own name, where records must be told apart (it costs a dictionary entry
             a record).
         """
-        source = _Source(purgatory, self._shift(now_ns, epoch_ns))
+        source = _Source(str(purgatory), self._shift(now_ns, epoch_ns))
         self._shifted = self._shifted or source.shift != 0
         named = None
         if identify is not None:
@@ -177,7 +177,7 @@ class Journal(_Folder):
             [
                 source.purgatory,
                 kind.__name__,
-                source.name,
+                None if source.name is None else str(source.name),  # a number would stop the segment's sealing
                 [label(each.key) for each in watches],
                 self._instance,
                 _word(outcome),
@@ -291,7 +291,10 @@ class Trace(_Folder):
             "levels.n": array("q", map(len, levels)),
             "levels": packed([level for each in levels for level in each]),
         }
-        texts = [[kind, purgatory, name, _labels(ks), type_] for kind, purgatory, name, ks, type_ in groups]
+        texts = [
+            [kind, str(purgatory), None if name is None else str(name), _labels(ks), type_]
+            for kind, purgatory, name, ks, type_ in groups
+        ]
         return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
 
 

@@ -41,6 +41,7 @@ __all__ = ["KindSummary", "Summary", "as_json", "as_text", "records_of", "summar
 #: How many different keys are counted before the rarer half of them is forgotten.
 MOST_KEYS: Final = 1_000_000
 PERCENTILES: Final = (50, 95, 99, 100)
+_WIDEST: Final = 60  # characters of a name, in a table
 
 _NAMES: Final = frozenset(field.name for field in attrs.fields(Record))
 
@@ -206,7 +207,14 @@ def as_text(summary: Summary, source: str) -> str:
     for kind in summary.kinds:
         outcomes = [_percent(kind.outcomes[outcome], kind.records) for outcome in OUTCOMES]
         waits = [f"{kind.wait_us[p] / 1000:,.1f}" if kind.wait_us else "-" for p in PERCENTILES]
-        row = [kind.purgatory, kind.type, f"{kind.records:,}", *outcomes, f"{kind.errors:,}", f"{kind.checks:.1f}"]
+        row = [
+            _cell(kind.purgatory),
+            _cell(kind.type),
+            f"{kind.records:,}",
+            *outcomes,
+            f"{kind.errors:,}",
+            f"{kind.checks:.1f}",
+        ]
         rows.append(row + waits)
     lines += [*_table(rows, left=2), ""]
     rows = [["key", "records" if summary.keys_exact else "records, at least", ""]]
@@ -218,6 +226,12 @@ def as_json(summary: Summary) -> str:
     """The summary for programs: one line of JSON."""
     values: dict[str, Any] = attrs.asdict(summary)
     return json.dumps(values, ensure_ascii=False) + "\n"
+
+
+def _cell(name: str) -> str:
+    """A name as it stands in a table: nothing of it moves a cursor, breaks a line or takes all of the room."""
+    text = name if name and name.isprintable() else repr(name)
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def _table(rows: Sequence[Sequence[str]], left: int) -> list[str]:

@@ -118,17 +118,10 @@ def _text(value: Any, kind: str) -> Any:
 def encode(batch: Batch) -> bytes:
     """One frame."""
     columns: dict[str, array[int]] = {"": batch.index, **batch.numbers}
-    header = json.dumps(
-        {
-            "schema": batch.schema.name,
-            "epoch_ns": batch.epoch_ns,
-            "texts": [field.name for field in batch.schema.texts],
-            "groups": batch.groups,
-            "columns": [(name, column.typecode, len(column)) for name, column in columns.items()],
-        },
-        separators=(",", ":"),
-        ensure_ascii=False,
-    ).encode("utf-8", "replace")
+    try:
+        header = _header(batch, columns, batch.groups)
+    except UnicodeEncodeError:  # half a character: no reader takes it, and as "?" two names would be one
+        header = _header(batch, columns, [[_whole(value) for value in group] for group in batch.groups])
     parts = [_LENGTH.pack(len(header)), header]
     for column in columns.values():
         if _SWAP:  # pragma: no cover - needs a big-endian machine
@@ -139,6 +132,27 @@ def encode(batch: Batch) -> bytes:
     head = _HEAD.pack(MAGIC, VERSION, 0, len(payload), len(batch), batch.first, 0)
     crc = zlib.crc32(payload, zlib.crc32(head[:_UNCHECKED]))
     return head[:_UNCHECKED] + _LENGTH.pack(crc) + payload
+
+
+def _header(batch: Batch, columns: dict[str, array[int]], groups: list[list[Any]]) -> bytes:
+    return json.dumps(
+        {
+            "schema": batch.schema.name,
+            "epoch_ns": batch.epoch_ns,
+            "texts": [field.name for field in batch.schema.texts],
+            "groups": groups,
+            "columns": [(name, column.typecode, len(column)) for name, column in columns.items()],
+        },
+        separators=(",", ":"),
+        ensure_ascii=False,
+    ).encode()
+
+
+def _whole(value: Any) -> Any:
+    """A text, or texts, with the half characters (lone surrogates) written out."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value if value is None else [_whole(each) for each in value]
 
 
 @attrs.frozen

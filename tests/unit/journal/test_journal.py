@@ -121,6 +121,20 @@ def test_row_that_cannot_be_written_costs_its_batch_not_the_journal(tmp_path, op
     assert (1, 1) == (journal.stats().written, journal.stats().dropped)
 
 
+@pytest.mark.parametrize("parquet", [True, False])
+def test_names_that_are_no_text_are_written_as_text(tmp_path, operation, outcome, parquet):
+    """A name that is a number is written as its digits: it doesn't keep a segment from being sealed, or read."""
+    with Journal(tmp_path / "journal", instance=3, parquet=parquet) as journal:
+        journal.observer(7, identify=lambda _: 42).finished(operation(), outcome.SATISFIED, None)
+    with Trace(tmp_path / "trace", parquet=parquet) as trace:
+        trace.observer(7, needs=lambda _: {"k": 1}, identify=lambda _: 42).parked(operation())
+        trace.event(7, "k", 1)
+    (record,) = read(tmp_path / "journal")
+    assert ("7", "3", "42") == (record.purgatory, record.instance, record.operation)
+    assert [("7", "42"), ("7", None)] == [(row.purgatory, row.operation) for row in read(tmp_path / "trace")]
+    assert (0, 0) == (journal.stats().seal_errors, trace.stats().seal_errors)
+
+
 def test_trace_holds_needs_and_events(tmp_path, operation, outcome):
     """A trace has operations with the level needed on each key, immediate ones too, and the events."""
     with Trace(tmp_path) as trace:

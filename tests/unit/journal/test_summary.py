@@ -11,7 +11,7 @@ from purgatory import _cli
 from purgatory.journal import Journal, Trace
 from purgatory.journal.cli import main
 from purgatory.journal.records import Record
-from purgatory.journal.summary import records_of, summarize
+from purgatory.journal.summary import as_text, records_of, summarize
 
 
 def record(seq=0, **values):
@@ -58,6 +58,15 @@ def test_percentiles_are_waits_that_happened(waits, expected):
     """A percentile is the smallest wait which that many of a hundred don't exceed, in whatever order they came."""
     (kind,) = summarize([waited(ms) for ms in reversed(waits)]).kinds
     assert expected == kind.wait_us
+
+
+def test_names_keep_to_their_cell():
+    """A purgatory's name that breaks lines, moves the cursor, fills the page or is empty does so in no table."""
+    names = ["a\nb", "\x1b[31mred", "受付", "x" * 500, ""]
+    text = as_text(summarize([record(purgatory=name) for name in names]), "journal")
+    rows = text.splitlines()[3:8]
+    assert {"'a\\nb'", "'\\x1b[31mred'", "受付", "x" * 59 + "…", "''"} == {row.split()[0] for row in rows}
+    assert "\x1b" not in text
 
 
 def test_operations_that_did_not_wait_say_nothing_about_waits():
