@@ -96,7 +96,6 @@ def test_an_unknown_schema_is_refused():
         decode(data, frame_at(data, 0))
 
 
-<<<<<<< HEAD
 def test_many_small_frames_are_read_as_one_batch(tmp_path):
     """However few rows each frame has, the batches of a range are few; what is damaged is left out."""
     frames = [encode(batch(first)) for first in range(0, 300, 3)]
@@ -104,7 +103,8 @@ def test_many_small_frames_are_read_as_one_batch(tmp_path):
     (tmp_path / open_name(0)).write_bytes(b"".join(frames))
     (part,) = read_range(tmp_path, JOURNAL, 9, 289)
     assert [*range(10, 150), *range(153, 290)] == part.column("seq").to_pylist()
-=======
+
+
 def test_half_a_character_is_written_out():
     """Names that differ in half a character (a lone surrogate) differ in the journal, and every reader takes them."""
     names = ["svc\udc80", "svc\udc81", "svc?"]
@@ -116,4 +116,3 @@ def test_half_a_character_is_written_out():
     assert ["svc\\udc80", "svc\\udc81", "svc?"] == [row.purgatory for row in rows]
     assert (("a", "\\udc80"), "KeyError: \\udcff") == (rows[0].keys, rows[0].error)
     assert "".join(row.purgatory for row in rows).encode()
->>>>>>> 485e76a (Tell half characters apart in a journal, write names that are no text as text, and keep them to their cell)
