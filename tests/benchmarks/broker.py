@@ -197,6 +197,51 @@ def batched(bootstrap, pid, seconds, replicas):
     row(f"{label}: share of a core the broker took", used / elapsed * 100, "%")
 
 
+def request_for(fetch, number=0):
+    """The frame of a fetch, as version 11 has it."""
+    body = b"".join([*encode(RequestHeader(1, 11, number, "bench"), 0), *encode(fetch, 11)])
+    return struct.pack(">i", len(body)) + body
+
+
+def small_fetches(bootstrap, pid, seconds, replicas):
+    """Fetches of a record each, one after the other, from a plain socket: what a reader costs that keeps up."""
+    warm(bootstrap, "sync")
+    frames = [
+        request_for(FetchRequest(-1, 500, 1, topics=[FetchTopic("sync", [FetchPartition(0, -1, offset, -1, 100)])]))
+        for offset in range(20)
+    ]
+    host, port = bootstrap.split(":")
+    count = 0
+    with socket.create_connection((host, int(port))) as sock:
+        cpu, began = cpu_seconds(pid), time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            sock.sendall(frames[count % len(frames)])
+            sock.recv(65536)
+            count += 1
+        elapsed, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    label = f"fetches of a record, one at a time, {replicas} replica(s)"
+    row(f"{label}: requests/s", count / elapsed, "/s")
+    row(f"{label}: broker CPU a request", used / count * 1e6, "us")
+
+
+def bulk(bootstrap, pid, seconds, replicas):
+    """Read what `batched` wrote, again and again."""
+    reader = consumer(bootstrap, "batch")
+    start, end = reader.get_watermark_offsets(confluent_kafka.TopicPartition("batch", 0), timeout=10)
+    read = 0
+    cpu, began = cpu_seconds(pid), time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        messages = reader.consume(10_000, timeout=1)
+        read += len(messages)
+        if messages and messages[-1].offset() == end - 1:
+            reader.assign([confluent_kafka.TopicPartition("batch", 0, start)])
+    elapsed, used = time.perf_counter() - began, cpu_seconds(pid) - cpu
+    reader.close()
+    label = f"consuming in bulk, 100 bytes, {replicas} replica(s)"
+    row(f"{label}: messages/s", read / elapsed, "/s")
+    row(f"{label}: broker CPU a million messages", used / read * 1e9, "ms")
+
+
 def long_poll(bootstrap, seconds):
     client = warm(bootstrap, "poll")
     reader = consumer(bootstrap, "poll", confluent_kafka.OFFSET_END)
@@ -233,10 +278,9 @@ def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
     acknowledged, woken = [], []
     for number in range(rounds):
         wanted = FetchPartition(0, -1, end + number, -1, 10_000)
-        request = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("wake", [wanted])])
-        body = b"".join([*encode(RequestHeader(1, 11, number, "parked"), 0), *encode(request, 11)])
+        frame = request_for(FetchRequest(-1, 60_000, 1, topics=[FetchTopic("wake", [wanted])]), number)
         for sock in sockets:
-            sock.sendall(struct.pack(">i", len(body)) + body)
+            sock.sendall(frame)
         time.sleep(0.3)
         waiting = set(sockets)
         start = time.perf_counter_ns()
@@ -337,6 +381,8 @@ def main():
             one_at_a_time(bootstrap, pid, options.seconds, replicas)
             pipelined(bootstrap, pid, options.seconds, replicas)
             batched(bootstrap, pid, options.seconds, replicas)
+            small_fetches(bootstrap, pid, options.seconds, replicas)
+            bulk(bootstrap, pid, options.seconds, replicas)
     for count, prototype in ((100, 1.6), (500, None), (1_500, 27)):
         many_partitions(count, prototype)
     with cluster(1) as (bootstrap, _):
