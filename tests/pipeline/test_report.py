@@ -22,7 +22,7 @@ from purgatory.pipeline.rows import coverage
 from purgatory.pipeline.rows.coverage import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import journal_problem, load
 from purgatory.pipeline.summaries import occupancy, tables
-from purgatory.pipeline.walks import engines, exact
+from purgatory.pipeline.walks import cluster, engines, exact
 from purgatory.pipeline.walks.cluster import Cluster
 from purgatory.pipeline.walks.local import Local
 from purgatory.pipeline.walks.walk import Walk
@@ -49,9 +49,11 @@ def journal(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["local", "spark"])
 def walk(request, journal):
-    """The walk over the journal, by each engine."""
+    """The walk over the journal, by each engine; on Spark in several tasks, with the keys in several portions."""
     folder = [str(journal[0])]
-    return Walk(Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "_LEAST_ROWS", COUNT // 4)
+        yield Walk(Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder))
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ _TASKS: Final = 16
 _TASK_ROWS: Final = 1_000_000
 _LEAST_ROWS: Final = 50_000
 _PORTIONS: Final = 16
+"""Of the keys, at most: a portion is a task, which takes its time however few keys it has."""
 _READ, _DAMAGED, _TROUBLE = "read", "damaged", "trouble"
 
 
@@ -52,6 +53,8 @@ class _Keys:
     """Sums by key, in the rows that the tasks made of them: of a key there may be several."""
 
     rows: DataFrame
+    count: int
+    """How many portions."""
 
     def portions(self, make: Callable[[pa.Table], pa.Table]) -> list[pa.Table]:
         def portion(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -60,7 +63,7 @@ class _Keys:
                 table = make(kernels.added_up("keys", pa.Table.from_batches(held)))
                 yield from kernels.laid_out("portion", table).to_batches()
 
-        spread = self.rows.repartition(_PORTIONS, "purgatory", "key")
+        spread = self.rows.repartition(self.count, "purgatory", "key")
         found = spread.mapInArrow(portion, from_arrow_schema(kernels.LAYOUT)).select("blob").collect()
         return [pa.ipc.open_stream(bytes(blob)).read_all() for (blob,) in found]
 
@@ -89,7 +92,8 @@ class Cluster:
             found = found.cache()
             self._kept.append(found)
             names = [name for name, _ in kernels.KEYS]
-            keys = _Keys(found.where(F.col("part") == "keys").select(*names))
+            count = _PORTIONS if self._remote else min(_PORTIONS, len(self._ranges()))
+            keys = _Keys(found.where(F.col("part") == "keys").select(*names), max(1, count))
         blobs: dict[str, list[bytes]] = {part: [] for part in (*parts, _READ, _DAMAGED, _TROUBLE) if part != "keys"}
         for part, blob in found.where(F.col("blob").isNotNull()).select("part", "blob").collect():
             blobs[part].append(bytes(blob))
