@@ -50,6 +50,7 @@ Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]
 
 _RETAIN_EVERY_S: Final = 60.0  # segments age also while none is sealed
+_SEAL_AGAIN_S: Final = 10.0  # what could not be sealed is tried again so often, and with each segment that is full
 _RETRY_S: Final = (0.05, 1.0)  # first and longest pause between two tries while the disk refuses
 
 _if_any: Final = attrs.validators.optional(attrs.validators.gt(0))
@@ -146,10 +147,11 @@ class FolderWriter:
         _open.add(self)
         self._schema = schema
         self._to_batch = to_batch
+        self._unsealed: list[Path] = []  # once a full disk lets them be; after the start the sealer's alone
         self._lock = FolderLock(folder)
         try:
             check_schema(folder, schema)
-            self._next = recover(folder)
+            self._next = recover(folder, self._unsealed)
         except BaseException:
             self._lock.release()
             raise
@@ -164,7 +166,7 @@ class FolderWriter:
         self._write_errors = self._seal_errors = self._sealed = 0
         self._deleted = self._deleted_bytes = 0
         self._retaining = options.retain_bytes is not None or options.retain_seconds is not None
-        self._retain_at = 0.0
+        self._retain_at = self._seal_at = 0.0
         self._wake = threading.Event()
         self._room = threading.Condition()
         self._flushes: deque[threading.Event] = deque()
@@ -347,6 +349,10 @@ class FolderWriter:
         aged = self._file is not None and time.monotonic() - self._opened_at > self.options.segment_seconds
         if closing or aged:
             self._roll()
+        if self._unsealed and (closing or time.monotonic() >= self._seal_at):
+            self._seal_at = time.monotonic() + _SEAL_AGAIN_S
+            with contextlib.suppress(RuntimeError):  # shut down: the next start tries
+                self._sealer.submit(self._seal)
         if self._retaining and (closing or time.monotonic() >= self._retain_at):
             self._retain_at = time.monotonic() + min(_RETAIN_EVERY_S, self.options.retain_seconds or _RETAIN_EVERY_S)
             with contextlib.suppress(RuntimeError):  # shut down
@@ -365,18 +371,25 @@ class FolderWriter:
         with contextlib.suppress(RuntimeError):  # shut down: the next start seals it
             self._sealer.submit(self._seal, self._path)
 
-    def _seal(self, path: Path) -> None:
-        try:
-            seal(path, parquet=self.options.parquet)
-        except Exception as error:  # the open segment stays readable, the next start tries again  # noqa: BLE001
-            _log.error("journal.seal_failed", segment=path.name, error=repr(error))
-            with self._counting:
-                self._seal_errors += 1
-        else:
+    def _seal(self, *paths: Path) -> None:
+        """Seal these, and what could not be sealed before; on the sealer's thread."""
+        before, self._unsealed = self._unsealed, []
+        for path in (*before, *paths):
+            try:
+                seal(path, parquet=self.options.parquet)
+            except FileNotFoundError:  # somebody else was quicker: `purgatory journal seal`
+                continue
+            except Exception as error:  # the open segment stays readable, and is tried again  # noqa: BLE001
+                self._unsealed.append(path)
+                if path in paths:
+                    _log.error("journal.seal_failed", segment=path.name, error=repr(error))
+                with self._counting:
+                    self._seal_errors += 1
+                continue
             with self._counting:
                 self._sealed += 1
-            if self._retaining:
-                self._retain()
+        if self._retaining:
+            self._retain()
 
     def _retain(self) -> None:
         """Delete what is too old or too much; on the sealer's thread."""

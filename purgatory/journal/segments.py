@@ -51,32 +51,49 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
             path.unlink(missing_ok=True)
         return target
     temporary = path.with_name(f".tmp-{target.name}")
-    if parquet:
-        _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
-    else:
-        with temporary.open("wb") as file:
-            for frame in frames:
-                file.write(data[frame.start : frame.end])
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(target)
+    try:
+        if parquet:
+            _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
+        else:
+            with temporary.open("wb") as file:
+                for frame in frames:
+                    file.write(data[frame.start : frame.end])
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # on a full disk it would take the room of the rows to come
+        raise
     sync_folder(target.parent)
     path.unlink(missing_ok=True)
     return target
 
 
-def recover(folder: Path) -> int:
-    """Clean up after a writer that was killed: seal what it left open. Gives the next sequence number."""
+def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
+    """Clean up after a writer that was killed: seal what it left open. Gives the next sequence number.
+
+    Args:
+        folder: whose lock the caller has.
+        unsealed: where given, open segments that the disk has no room to seal are noted here, and stay as they are.
+    """
     for path in folder.glob(".tmp-*"):
         path.unlink()
     segments = list_segments(folder)
     sealed = {segment.first for segment in segments if not segment.is_open}
+    following = 0
     for segment in segments:
         if segment.is_open and segment.first in sealed:
             segment.path.unlink()  # killed between the rename and the removal
         elif segment.is_open:
-            seal(segment.path)
-    return max((s.last + 1 for s in list_segments(folder) if s.last is not None), default=0)
+            try:
+                seal(segment.path)
+            except OSError:
+                if unsealed is None:
+                    raise
+                unsealed.append(segment.path)
+                following = max([following, *(frame.last + 1 for frame in scan(segment.path.read_bytes()))])
+    return max([following, *(s.last + 1 for s in list_segments(folder) if s.last is not None)])
 
 
 class FolderLock:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory.journal import Journal, read, verify
+from purgatory.journal import Journal, read, segments, verify
 from purgatory.journal.records.folder import list_segments, open_name
 from purgatory.journal.segments import recover, seal
 
@@ -183,6 +183,68 @@ def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, 
         FullDisk.room = 10**9
         assert journal.flush(30)
     assert 3 == journal.stats().written + journal.stats().dropped
+
+
+@pytest.fixture
+def no_room(monkeypatch):
+    """While its room is False, there is none for what is sealed: half of it is written, and then no more."""
+    seal_to = segments._parquet.write
+
+    def write(path, schema, frames):
+        if not write.room:
+            path.write_bytes(b"PAR1 half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        seal_to(path, schema, frames)
+
+    write.room = False
+    monkeypatch.setattr(segments._parquet, "write", write)
+    return write
+
+
+def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, operation, outcome, no_room):
+    """On a full disk a segment stays open and takes no further room; with the next one it is tried again."""
+    with Journal(tmp_path, segment_bytes=1_000, chunk=10, interval_ms=1) as journal:
+        observer = journal.observer("fetch")
+        for _ in range(100):
+            observer.finished(operation(), outcome.SATISFIED, None)
+        assert journal.flush(30)
+        while not journal.stats().seal_errors:
+            time.sleep(0.01)
+        assert 1 < verify(tmp_path).open_segments
+        no_room.room = True
+        observer.finished(operation(), outcome.SATISFIED, None)
+    assert [False] * journal.stats().segments_sealed == [segment.is_open for segment in list_segments(tmp_path)]
+    assert list(range(101)) == [row.seq for row in read(tmp_path)]
+    assert not list(tmp_path.glob(".tmp*"))
+
+
+def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
+    """What was half written when the disk was full is removed at once, not at the next start."""
+    no_room.room = True
+    write(tmp_path, 50, parquet=False)
+    (sealed,) = tmp_path.glob("_journal*")
+    opened = sealed.rename(tmp_path / open_name(0))
+    no_room.room = False
+    with pytest.raises(OSError, match="No space"):
+        seal(opened, parquet=True)
+    assert [opened] == [path for path in tmp_path.iterdir() if path.name != ".lock"]
+
+
+def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_room):
+    """What a killed writer left is kept open where there is no room to seal it, and the sequence goes on behind it."""
+    no_room.room = True
+    write(tmp_path, 50, parquet=False)
+    (sealed,) = tmp_path.glob("_journal*")
+    sealed.rename(tmp_path / open_name(0))
+    no_room.room = False
+    with Journal(tmp_path, interval_ms=1) as journal:
+        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+        assert journal.flush(30)
+        assert list(range(51)) == [row.seq for row in read(tmp_path)]
+        no_room.room = True
+    assert 2 == journal.stats().segments_sealed
+    assert list(range(51)) == [row.seq for row in read(tmp_path)]
+    assert verify(tmp_path).sound
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
