@@ -39,8 +39,9 @@ What is kept lies in leaves (`shelf`, `leaves`): a call opens those that its row
 
 from __future__ import annotations
 
-import heapq
 import pickle
+from collections import defaultdict
+from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from purgatory.pipeline.state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
@@ -119,12 +120,13 @@ class KeyCore:
         """Decide everything up to the watermark, and save: operations to open, and keys that were reached."""
         opened: list[Open] = []
         hits: list[Hit] = []
-        by_key: dict[str, list[tuple[Any, ...]]] = {}
-        before: tuple[Any, ...] | None = None
+        by_key: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        before: tuple[Any, ...] = (None,) * 4
         for row in self._ripe(watermark):
-            # Doubles differ in the number alone, the last of a watch's columns.
-            if before is None or row[0] != before[0] or row[:9] != before[:9]:
-                by_key.setdefault(row[2] if row[1] == EVENT else row[5], []).append(row)
+            # Doubles differ in the number alone, the last of a watch's columns. Neighbours that aren't doubles mostly
+            # differ in the fourth already: which of an operation's keys it is.
+            if row[3] != before[3] or row[0] != before[0] or row[:9] != before[:9]:
+                by_key[row[2] if row[1] == EVENT else row[5]].append(row)
                 before = row
         for name, rows in by_key.items():
             self._decide(name, rows, opened, hits)
@@ -170,13 +172,13 @@ class KeyCore:
     def _decide(self, name: str, rows: list[tuple[Any, ...]], opened: list[Open], hits: list[Hit]) -> None:
         """One key's rows, in order of time."""
         sole = self._shelf.whole(name)  # None if the key goes over several leaves
-        key = (sole or self._shelf.find((name,))).keys[name]
+        key = (self._shelf.find((name,)) if sole is None else sole).keys[name]
         for row in rows:
             if row[1] == EVENT:
                 at, _, _, level = row
                 if not key.reached(level, at):
                     key.level = level
-                    for leaf in (sole,) if sole else self._shelf.span((name,), (name, level + 1)):
+                    for leaf in self._shelf.span((name,), (name, level + 1)) if sole is None else (sole,):
                         leaf.reach(name, level, at, hits)
                 key.until = FOREVER if self._keep is None else at + self._keep
                 continue
@@ -190,8 +192,8 @@ class KeyCore:
                     hits.append((operation, number, at, mark))
                     continue
             if deadline > at:
-                watching = key if sole else self._shelf.find((name, level, operation)).keys[name]
-                heapq.heappush(watching.waiting, (level, operation, number, deadline, mark))
+                watching = key if sole is not None else self._shelf.find((name, level, operation)).keys[name]
+                heappush(watching.waiting, (level, operation, number, deadline, mark))
 
 
 class OperationCore:

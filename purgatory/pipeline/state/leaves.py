@@ -102,9 +102,6 @@ class KeyLeaf:
     def __len__(self) -> int:
         return sum([len(key.waiting) + (key.until != _UNKNOWN) for key in self.keys.values()])
 
-    def __bool__(self) -> bool:
-        return True  # empty or not
-
     def pack(self) -> tuple[bytes, int | None]:
         """Its bytes, and when half of those entries that can die are dead."""
         keys = self.keys.values()
