@@ -107,6 +107,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--allow-gaps", action="store_true", help="go on where records are missing")
     sub.add_argument("--once", action="store_true")
 
+    sub = command("compact", "Put small files of a stream's answers together, in place; also beside the stream.")
+    sub.add_argument("--answers", required=True, metavar="DIR", help="a stream's --out")
+    sub.add_argument("--compact-after", type=seconds, default=7 * 86_400.0, metavar="TIME", help=_COMPACT_AFTER)
+
     sub = command("replay", "Every operation's answer from a whole trace, in one batch.")
     sub.add_argument("--trace", required=True, metavar="DIR")
     sub.add_argument("--out", required=True, metavar="DIR")
@@ -141,6 +145,13 @@ def _keep_keys(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
 
 
+_COMPACT_AFTER = "put small files of answers together that are so old (default 7d)"
+
+
+def _time_to_compact(text: str) -> float | None:
+    return None if text == "never" else seconds(text)
+
+
 def _time_to_keep(text: str) -> int | None:
     return None if text == "forever" else round(seconds(text) * 1000)
 
@@ -155,6 +166,13 @@ def _stream_arguments(sub: argparse.ArgumentParser) -> None:
     _keep_keys(sub)
     sub.add_argument("--files-per-batch", type=int, default=1000)
     sub.add_argument("--files-out", type=int, default=1, help="files that a batch writes at most, of each part")
+    sub.add_argument(
+        "--compact-after",
+        type=_time_to_compact,
+        default=7 * 86_400.0,
+        metavar="TIME",
+        help=f"{_COMPACT_AFTER}, or `never`",
+    )
     sub.add_argument("--trigger", type=seconds, default=0.0, metavar="TIME", help="no batch sooner than so long")
     sub.add_argument("--allow-gaps", action="store_true", help="start also where a segment is missing in between")
     sub.add_argument("--once", action="store_true", help="stop when the input is used up")
@@ -235,6 +253,7 @@ def _stream(options: argparse.Namespace) -> int:
         files_per_batch=options.files_per_batch,
         files_out=options.files_out,
         trigger_s=options.trigger,
+        compact_after_s=options.compact_after,
         once=options.once,
     )
     if "://" not in options.source:
@@ -246,6 +265,17 @@ def _stream(options: argparse.Namespace) -> int:
     if places.exists(spark, f"{options.out}/_spark_metadata"):
         for row in stream.answers(spark, options.out).groupBy("part", "outcome").count().orderBy("part").collect():
             _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
+    return 0
+
+
+def _compact(options: argparse.Namespace) -> int:
+    from purgatory.pipeline.compact import compact
+    from purgatory.pipeline.spark import places
+    from purgatory.pipeline.spark.session import session
+
+    spark = session("compact")
+    places.classic(spark, "compact")
+    _print(str(compact(spark, options.answers, after_s=options.compact_after)))
     return 0
 
 

@@ -35,7 +35,8 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
-from purgatory.pipeline.rows.load import spark_schema, trace_problem
+from purgatory.pipeline.compact import AFTER_S, compact
+from purgatory.pipeline.rows.load import STRICT, spark_schema, trace_problem
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, importable
 from purgatory.pipeline.state.cores import SEMANTICS
@@ -56,6 +57,7 @@ METRICS: Final = "purgatory"
 many more or fewer are `parked`."""
 
 _KEPT: Final = "purgatory.json"
+_COMPACTED_EVERY: Final = 200  # batches
 
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -75,6 +77,7 @@ class StreamSettings:
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
     files_out: int = attrs.field(default=1, validator=_at_least_one)  # that a batch writes at most, of each part
     trigger_s: float = 0.0  # a batch begins no sooner than so long after the last one began
+    compact_after_s: float | None = AFTER_S  # of what age `run` puts small files together; None: never
     once: bool = False
 
     @property
@@ -225,6 +228,7 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         spark.readStream.schema(spark_schema(TRACE))
         .option("maxFilesPerTrigger", settings.files_per_batch)
         .option("pathGlobFilter", "trace-*.parquet")
+        .options(**STRICT)
         .parquet(source)
     )
     writer = (
@@ -306,7 +310,7 @@ def run(
     before = standing(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/{_KEPT}") else 0
     query = start(spark, source, out, checkpoint, settings)
     rows, batches, parked, last = 0, 0, before, -1
-    going = True
+    going, compacted = True, 0
     while going:
         going = not query.awaitTermination(1)
         for progress in query.recentProgress:
@@ -317,4 +321,7 @@ def run(
             rows, batches, parked = rows + found.rows, batches + 1, found.parked
             if tell is not None:
                 tell(found)
+        if settings.compact_after_s is not None and batches - compacted >= _COMPACTED_EVERY:
+            compact(spark, out, after_s=settings.compact_after_s)
+            compacted = batches
     return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}

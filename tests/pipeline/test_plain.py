@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
-from purgatory.pipeline import gen
+from purgatory.pipeline import gen, stream
 from purgatory.pipeline.cli import _parser, main, seconds
 from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
@@ -114,6 +114,26 @@ def test_stream_and_replay_keep_keys_alike(given, keep):
     option = ["--keep-keys", *given] if given else []
     for words in (["stream", "--in", "x", "--checkpoint", "z"], ["replay", "--trace", "x"]):
         assert keep == _parser().parse_args([*words, "--out", "y", *option]).keep_keys
+
+
+@pytest.mark.parametrize(("after", "times"), [(90.0, 2), (None, 0)])
+def test_a_stream_compacts_its_answers_every_so_many_batches(monkeypatch, after, times):
+    """While it runs, unless told never to."""
+    compacted = []
+
+    class Query:
+        recentProgress = ()  # noqa: N815  # Spark's name
+
+        def awaitTermination(self, _):  # noqa: N802
+            said = {"observedMetrics": {}, "stateOperators": [], "durationMs": {"addBatch": 1}, "numInputRows": 0}
+            self.recentProgress += tuple({**said, "batchId": len(self.recentProgress) + n} for n in range(100))
+            return len(self.recentProgress) == 500
+
+    monkeypatch.setattr(stream, "start", lambda *_: Query())
+    monkeypatch.setattr(stream.places, "exists", lambda *_: False)
+    monkeypatch.setattr(stream, "compact", lambda _, out, after_s: compacted.append((out, after_s)))
+    assert 500 == stream.run(None, "in", "out", "checkpoint", StreamSettings(compact_after_s=after))["batches"]
+    assert [("out", after)] * times == compacted
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from purgatory.journal import Trace
@@ -173,6 +174,22 @@ def test_an_output_that_cant_be_written_is_refused_before_the_work(spark, tmp_pa
     with pytest.raises(PlaceUnusable, match=f"^{place} can't be used: "):
         stream.start(spark, str(tmp_path / "trace"), place, str(tmp_path / "checkpoint"), stream.StreamSettings())
     assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_damaged_page_stops_a_stream_whatever_the_session_says(spark, request, tmp_path):
+    """Rows that can't be read aren't passed over."""
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    request.addfinalizer(lambda: spark.conf.unset("spark.sql.files.ignoreCorruptFiles"))
+    shape = gen.Workload(operations=200, events=40, seconds=10)
+    gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
+    (segment,) = (tmp_path / "trace").glob("trace-*.parquet")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 3] ^= 0x55
+    segment.write_bytes(data)
+    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
+    query = stream.start(spark, *places, stream.StreamSettings(buckets=1, partitions=1, once=True))
+    with pytest.raises(StreamingQueryException, match=segment.name):
+        query.awaitTermination()
 
 
 def test_a_source_that_isnt_there_is_refused(spark, tmp_path):

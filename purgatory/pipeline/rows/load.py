@@ -36,6 +36,14 @@ _TYPES: Final = {
     "ints": T.ArrayType(T.LongType()),
     "instant": T.TimestampType(),
 }
+STRICT: Final = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+"""For Spark's reader: a page with a wrong checksum, or a file that isn't there or that a worker doesn't see, stops the
+job. Neither is ever passed over, whatever the session is set to."""
+
 _EARLIEST: Final = "2000-01-01"
 _LATEST: Final = "2200-01-01"
 LONGEST_MS: Final = 10**14
@@ -64,8 +72,7 @@ def load(spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str]
         JournalFormat: the folder holds the other kind, or what a newer program wrote.
     """
     columns = spark_schema(schema)
-    # A page with a wrong checksum, or a file that isn't there, stops the job: neither is ever passed over.
-    reader = spark.read.schema(columns).option("parquet.page.verify-checksum.enabled", "true")
+    reader = spark.read.schema(columns).options(**STRICT)
     if "://" in folder:  # a store that only Spark can reach; sealed segments alone
         return reader.parquet(folder)
     check_kind(Path(folder), schema)
