@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.opening import open_store
 from examples.broker.coordination.store import (
     ANY,
     BadVersion,
@@ -44,4 +45,5 @@ __all__ = [
     "StoreError",
     "Unreachable",
     "Watch",
+    "open_store",
 ]

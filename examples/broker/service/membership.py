@@ -22,7 +22,7 @@ import structlog
 from examples.broker.controller import layout
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.requests import BEING_DELETED
-from examples.broker.coordination import EmbeddedStore, SessionChange, Store
+from examples.broker.coordination import SessionChange, open_store
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.messages import controller as m
@@ -34,6 +34,7 @@ from examples.broker.service.channels import Channels
 from examples.broker.service.cluster_topics import ClusterTopics
 from examples.broker.service.controller_metrics import ControllerMetrics
 from examples.broker.service.tree_client import TreeClient, TreeJobs
+from examples.broker.storage.log import Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
 
 if TYPE_CHECKING:
@@ -54,24 +55,6 @@ _INTRODUCED_S = 10.0
 _SHUTDOWN_S = 2.0
 _SHUTDOWN_TRIES = 4
 _SHUTDOWN_RETRY_S = 0.1
-
-
-def open_store(config: Config) -> Store:
-    """Open the store that the settings name: a ZooKeeper, or a file.
-
-    Raises:
-        ValueError: if the address makes no sense, or kazoo isn't installed.
-    """
-    where = config.coordination
-    if where.startswith("zk://"):
-        try:
-            from examples.broker.coordination.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
-        except ImportError as error:
-            raise ValueError(f"{where} needs kazoo: install the extra [zookeeper]") from error
-        return ZooKeeperStore(where.removeprefix("zk://"), session_ms=config.session_ms)
-    path = config.shared_folder / "coordination.sqlite"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return EmbeddedStore(path, session_ms=config.session_ms, durable=config.replication.fsync.value == "always")
 
 
 class Membership:
@@ -98,7 +81,8 @@ class Membership:
         self._loading: dict[Key, asyncio.Task[None]] = {}
         self.follower = Follower(replicas)
         self.channels = Channels(here.node_id, self.deliver, self._answered)
-        store = open_store(config)
+        durable = config.replication.fsync is Fsync.ALWAYS
+        store = open_store(config.coordination, config.shared_folder, session_ms=config.session_ms, durable=durable)
         info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex)
         self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms)
         self.controller.on_session = self._session_changed

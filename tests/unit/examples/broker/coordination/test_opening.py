@@ -1,0 +1,21 @@
+"""Which store an address means."""
+
+import sys
+
+import pytest
+
+from examples.broker.coordination import EmbeddedStore, open_store
+
+
+def test_without_an_address_it_is_a_file(tmp_path):
+    """The nodes of one machine share a file in the cluster's folder, which is made."""
+    store = open_store("", tmp_path / "cluster", session_ms=2_000, durable=False)
+    assert isinstance(store, EmbeddedStore)
+    assert (tmp_path / "cluster").is_dir()
+
+
+def test_a_zookeeper_needs_its_client(tmp_path, monkeypatch):
+    """Without kazoo the error names the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "examples.broker.coordination.zookeeper", None)
+    with pytest.raises(ValueError, match=r"zk://somewhere.*extra \[zookeeper\]"):
+        open_store("zk://somewhere", tmp_path, session_ms=2_000, durable=False)
