@@ -27,4 +27,5 @@ if command -v cppcheck >/dev/null; then
 fi
 CC=gcc "$python" hatch_build.py --sanitize
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-    PYTHONMALLOC=malloc "$python" -m pytest -q -p no:cacheprovider -o timeout=900 tests/unit/timer tests/unit/purgatory tests/property "$@"
+    PYTHONMALLOC=malloc "$python" -m pytest -q -p no:cacheprovider -o timeout=1800 \
+    tests/unit/timer tests/unit/purgatory tests/unit/journal/test_ledger.py tests/property "$@"

@@ -1,5 +1,6 @@
 import threading
 
+import hypothesis
 import pytest
 import structlog
 
@@ -10,6 +11,10 @@ from timer import MockTimer
 
 #: The library's own fixtures for tests: ``purgatories``.
 pytest_plugins = ["purgatory.testing"]
+
+#: How long an example takes is the machine's affair, and says nothing of what is tested.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -54,7 +54,13 @@ def test_wait_lets_them_complete():
     purgatory = DelayedOperationPurgatory("test")
     satisfied, expiring, rest = park(purgatory, "a"), park(purgatory, "b", delay_ms=20), park(purgatory, "c")
     satisfied.ready = True
-    checker = threading.Timer(0.01, purgatory.check_and_complete, ["a"])
+
+    def check():
+        assert eventually(lambda: purgatory.is_closed)  # from then on it is the shutdown that waits
+        time.sleep(0.1)
+        purgatory.check_and_complete("a")
+
+    checker = threading.Thread(target=check)
     checker.start()
     report = purgatory.shutdown("wait", timeout_ms=1_000)
     checker.join()
