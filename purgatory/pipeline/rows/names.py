@@ -61,7 +61,9 @@ def told_apart(trace: DataFrame, answer: Callable[[DataFrame], DataFrame]) -> To
         F.xxhash64("purgatory", "operation").alias("name"),
         F.xxhash64("ts", "delay_ms", "keys", "levels").alias("print"),
     )
-    prints = operations.groupBy("name").agg(F.min("print").alias("low"), F.max("print").alias("high"))
+    # A name has one row, as a rule: summing up before the shuffle would gain nothing, and cost a hash table of all.
+    named = operations.select("name", "print").repartition("name")
+    prints = named.groupBy("name").agg(F.min("print").alias("low"), F.max("print").alias("high"))
     shared = prints.where("low != high").select("name").cache()
     if shared.isEmpty():
         return Told(good, malformed)

@@ -1,0 +1,66 @@
+"""Which rows of a trace can't be true, and why."""
+
+import datetime as dt
+
+import pytest
+
+from purgatory.journal.records import TRACE
+from purgatory.pipeline.rows.load import spark_schema, trace_problem
+
+pytestmark = pytest.mark.spark
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+MANY = [f"k{number}" for number in range(1_001)]
+
+
+def row(**values):
+    usual = {
+        "seq": 0,
+        "kind": "operation",
+        "purgatory": "produce",
+        "operation": "op",
+        "type": "Produce",
+        "keys": ["a"],
+        "ts": NOW,
+        "delay_ms": 5,
+        "levels": [1],
+    }
+    return {**usual, **values}
+
+
+CASES = [
+    (row(), None),
+    (row(keys=["a", "b"], levels=[1, 1]), None),
+    (row(keys=["a", "b", "c"], levels=[1, 1, 1]), None),
+    (row(keys=[""]), None),
+    (row(kind="flush", keys=None, levels=None, operation=None), None),
+    (row(kind="flush", ts=None), "no instant"),
+    (row(kind="something"), "unknown kind"),
+    (row(kind=None), "unknown kind"),
+    (row(ts=None), "no instant"),
+    (row(ts=dt.datetime(1999, 1, 1, tzinfo=dt.UTC)), "an instant out of range"),
+    (row(keys=None), "no keys"),
+    (row(levels=None), "no keys"),
+    (row(keys=[], levels=[]), "no keys"),
+    (row(levels=[1, 2]), "as many keys as levels are needed"),
+    (row(keys=[None]), "an empty key or level"),
+    (row(levels=[None]), "an empty key or level"),
+    (row(keys=["a", None], levels=[1, 1]), "an empty key or level"),
+    (row(keys=[None, "a"], levels=[1, 1]), "an empty key or level"),
+    (row(keys=["a", "b"], levels=[1, None]), "an empty key or level"),
+    (row(keys=["a", "b", None], levels=[1, 1, 1]), "an empty key or level"),
+    (row(keys=["a", "b", "c"], levels=[None, 1, 1]), "an empty key or level"),
+    (row(kind="event", keys=["a", "b"], levels=[1, 1]), "an event is of one key"),
+    (row(operation=None), "an operation without a name"),
+    (row(delay_ms=None), "no delay"),
+    (row(keys=["a", "a"], levels=[1, 2]), "a key twice"),
+    (row(keys=["a", "b", "a"], levels=[1, 2, 1]), "a key twice"),
+    (row(keys=MANY, levels=[1] * len(MANY)), "more than 1000 keys"),
+]
+
+
+def test_a_row_that_can_t_be_true_is_given_its_reason(spark):
+    """Each kind of a wrong row is told, whatever the number of its keys, and a right one is let through."""
+    rows = [{**values, "seq": number} for number, (values, _) in enumerate(CASES)]
+    found = spark.createDataFrame(rows, spark_schema(TRACE)).select("seq", trace_problem().alias("reason")).collect()
+    assert [reason for _, reason in CASES] == [each["reason"] for each in sorted(found)]
