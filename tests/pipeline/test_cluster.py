@@ -1,9 +1,11 @@
 """A standalone cluster of two worker processes, and a job submitted to it by one who has the package in a zip."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -111,13 +113,10 @@ def committed(out, part):
     return sorted({line["path"].removeprefix("file://") for line in lines if f"/{part}/" in line["path"]})
 
 
-def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
-    tmp_path, outside, cluster, package, brute, trace_rows
-):
-    """`spark-submit --py-files` runs the stream on two workers, by the submitter's settings: every answer is right."""
-    address, log = cluster
-    shape = {"operations": 200, "events": 400}
-    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **shape), 1, 2)
+@pytest.fixture
+def submission(tmp_path, cluster, package):
+    """The command that submits the stream, of a trace in `trace`, to the cluster."""
+    address, _ = cluster
     main = shutil.copy(ROOT / "purgatory" / "pipeline" / "__main__.py", tmp_path / "main.py")
     settings = {
         "spark.driver.host": "127.0.0.1",
@@ -130,17 +129,74 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
     command = [SPARK / "bin" / "spark-submit", "--master", address, *memory, *told, "--py-files", package, main]
     places = ("--in", tmp_path / "trace", "--out", tmp_path / "out", "--checkpoint", tmp_path / "checkpoint")
     ours = ("stream", *places, "--once", "--partitions", "2", "--buckets", "4")
-    run = subprocess.run([*command, *ours], env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 0 == run.returncode, run.stderr[-3000:]
-    assert "Registered app submitted" in log.read_text()
-    # An executor on each; on a slow machine one may have been lost, and started again.
-    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in tmp_path.glob("worker-?/app-*/*")}
-    table = pa.concat_tables([pq.ParquetFile(path).read() for path in committed(tmp_path / "out", "part=done")])
+    return [*command, *ours]
+
+
+def executors(folder):
+    """The processes of a cluster's executors: those that a worker runs in its own folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (place / "cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in words and (place / "cwd").readlink().is_relative_to(folder):
+                found.append(int(place.name))
+    return found
+
+
+def answered(out):
+    """The answers by operation, and how many there are."""
+    table = pa.concat_tables([pq.ParquetFile(path).read() for path in committed(out, "part=done")])
     finished = table.column("finished").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist()
     names, outcomes = (table.column(name).to_pylist() for name in ("operation", "outcome"))
-    answers = dict(zip(names, zip(outcomes, finished, strict=True), strict=True))
+    return dict(zip(names, zip(outcomes, finished, strict=True), strict=True)), len(names)
+
+
+def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
+    tmp_path, outside, cluster, submission, brute, trace_rows
+):
+    """`spark-submit --py-files` runs the stream on two workers, by the submitter's settings: every answer is right."""
+    shape = {"operations": 200, "events": 400}
+    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **shape), 1, 2)
+    run = subprocess.run(submission, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert 0 == run.returncode, run.stderr[-3000:]
+    assert "Registered app submitted" in cluster[1].read_text()
+    # An executor on each; on a slow machine one may have been lost, and started again.
+    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in tmp_path.glob("worker-?/app-*/*")}
+    answers, count = answered(tmp_path / "out")
     assert brute(trace_rows("kafka", **shape)) == answers
-    assert len(names) == len(answers)
+    assert count == len(answers)
+
+
+@pytest.mark.timeout(1_200)
+def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, outside, submission, brute, trace_rows):
+    """A stream goes on without an executor that was killed, and from where it was, its driver killed: all is exact."""
+    shape = {"operations": 300, "events": 600}
+    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **shape), 1, 6)
+    command = [*submission, "--files-per-batch", "1"]
+    log = tmp_path / "driver.log"
+    with log.open("wb") as said:
+        driver = subprocess.Popen(command, env=outside, cwd=tmp_path, stdout=said, stderr=said, start_new_session=True)
+
+    def until(batches):
+        end = time.monotonic() + 500
+        while not (tmp_path / "checkpoint" / "commits" / str(batches - 1)).exists():
+            assert driver.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < end, log.read_text()[-3000:]
+            time.sleep(0.05)
+
+    try:
+        until(1)
+        os.kill(executors(tmp_path)[0], signal.SIGKILL)
+        until(3)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert not (tmp_path / "checkpoint" / "commits" / "6").exists()
+    run = subprocess.run(command, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert 0 == run.returncode, run.stderr[-3000:]
+    answers, count = answered(tmp_path / "out")
+    assert brute(trace_rows("kafka", **shape)) == answers
+    assert count == len(answers)
 
 
 def test_defaults_and_settings_are_honoured(tmp_path):
