@@ -65,9 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def spark_says(error: Exception) -> str:
     """The one line that matters of what Spark says when a job has failed: the cause, without the stacks around it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
+    text = str(error).partition("=== Streaming Query ===")[0]  # the query's plan, which says nothing about it
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    lines = [line for line in lines if line != "Driver stacktrace:"]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Exception|Error): ", line)]
-    told = (causes or lines or [type(error).__name__])[-1].removeprefix("Caused by: ")
+    told = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
     segments = sorted(set(_SEGMENT.findall(str(error))))
     if segments and not any(name in told for name in segments):
         told = f"{', '.join(segments[:3])}: {told}"

@@ -9,7 +9,7 @@ import pytest
 
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.pipeline import gen, stream
-from purgatory.pipeline.cli import _parser, main, seconds
+from purgatory.pipeline.cli import _parser, main, seconds, spark_says
 from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
 from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
@@ -106,6 +106,23 @@ def test_a_wrong_grid_is_refused_with_a_reason(tmp_path, text, message):
 def test_lengths_of_time(text, expected):
     """A length of time is written as people write it."""
     assert expected == seconds(text)
+
+
+FAILED = "[STREAM_FAILED] Query [id = 7] terminated with exception: [FAILED_READ_FILE] Encountered error. KD001"
+GONE = "java.io.FileNotFoundException: File x/trace-00000000000000000000-00000000000000000149.parquet does not exist"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"{FAILED}\nYou can invalidate.\n=== Streaming Query ===\nId: 7\n+- LocalRelation <empty>\n", FAILED),
+        (f"Job aborted: Lost\n\tat org.Here(Here.scala:1)\nCaused by: {GONE}\n\t... 23 more\nDriver stacktrace:", GONE),
+        ("", "RuntimeError"),
+    ],
+)
+def test_of_what_spark_says_the_cause_is_told(text, expected):
+    """One line of it: the cause's own, or the first; never a plan's or a stack's."""
+    assert expected == spark_says(RuntimeError(text))
 
 
 @pytest.mark.parametrize(("given", "keep"), [([], KEEP_KEYS_MS), (["forever"], None), (["90m"], 5_400_000)])

@@ -70,6 +70,24 @@ def test_a_stream_reads_a_store_and_keeps_answers_and_checkpoint_there(spark, st
     assert (kept / "checkpoint" / "purgatory.json").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "--journal"],
+        ["whatif", "--journal"],
+        ["whatif", "--trace"],
+        ["replay", "--trace"],
+        ["stream", "--checkpoint", "checkpoint", "--in"],
+    ],
+)
+def test_a_place_that_the_driver_doesnt_see_doesnt_exist(spark, tmp_path, monkeypatch, capsys, words):
+    """Also if the workers may see it: it is the driver that lists it. One line, before the work."""
+    monkeypatch.chdir(tmp_path)
+    place = (tmp_path / "elsewhere").as_uri()
+    assert 2 == main([*words, place, "--out", str(tmp_path / "out")])
+    assert ("", f"purgatory pipeline: {place} doesn't exist\n") == capsys.readouterr()
+
+
 @pytest.mark.parametrize("command", ["report", "whatif"])
 @pytest.mark.parametrize("place", ["s3a://nowhere/out", "hdfs://127.0.0.1:1/out"])
 def test_a_page_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, monkeypatch, capsys, command, place):

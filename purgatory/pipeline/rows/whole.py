@@ -17,6 +17,7 @@ from purgatory.journal.records.parquet import opened
 from purgatory.pipeline.rows import coverage
 from purgatory.pipeline.rows.coverage import Gap, IncompleteJournal, Run
 from purgatory.pipeline.rows.load import load
+from purgatory.pipeline.spark import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +62,13 @@ def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
 
     Raises:
         JournalFormat: a store holds no segment.
+        PlaceMissing: there is no such place, as the driver sees it.
+        PlaceUnusable: this session can't look there.
     """
     if "://" not in folder:
         ends = tip(Path(folder))
         return Run(0, ends["first"], max(ends["last"], ends["first"] - 1))
+    places.readable(spark, folder)
     files = [file.rpartition("/")[2] for file in load(spark, folder, schema).inputFiles()]
     spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
     if not spans:
