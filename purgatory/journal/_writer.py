@@ -224,6 +224,7 @@ class FolderWriter:
     def start_over(self) -> None:
         """In a forked child: no thread of ours is there, and whoever had a lock isn't either."""
         self._buffer.start_over()
+        self._lock.release()  # its copy: the parent's stays, and is free when the parent is gone
         self._counting = threading.Lock()
         self._room = threading.Condition()
 

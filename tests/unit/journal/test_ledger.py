@@ -11,7 +11,7 @@ from array import array
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
-from purgatory.journal import Journal, read
+from purgatory.journal import Journal, JournalLocked, read
 from purgatory.journal._ledger import Ledger, Recorder
 from timer import MockTimer
 
@@ -259,3 +259,28 @@ def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp
         assert operation.force_complete()
         assert journal.flush()
     assert [("k",)] == [record.keys for record in read(tmp_path)]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
+    """A child that outlives its parent's journal holds no lock on it; while the parent writes, nobody else may."""
+    journal = Journal(tmp_path)
+    over, end = os.pipe()
+    is_there, say = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.write(say, b".")
+        os.read(over, 1)
+        os._exit(0)
+    try:
+        assert os.read(is_there, 1)
+        with pytest.raises(JournalLocked):
+            Journal(tmp_path)
+        journal.close()
+        Journal(tmp_path).close()
+    finally:
+        for descriptor in (end, over, is_there, say):
+            os.close(descriptor)
+        os.waitpid(child, 0)
