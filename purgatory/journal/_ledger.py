@@ -9,7 +9,7 @@ and adds a row to its journal's `Ledger`. The writer takes rows out as columns::
         -> the distinct (source, type, watches, outcome, error), and for each row which of them; four columns of numbers
 
 Both are native where the core is (`_core.c`): a row is 72 bytes in a ring there, and costs the service's
-thread some 40 ns where the closure below takes 350 beside a call of Python. What is not the core's own operation, and
+thread some 45 ns where the closure below takes 350 beside a call of Python. What is not the core's own operation, and
 times beyond 64 bits, go to the function `other` in both.
 
 In Python the ledger is one flat list (`Rows`). `list.extend` of a tuple, taking a slice and deleting a slice are each
