@@ -2415,8 +2415,16 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         completed = let_in(self, op, home, key, has_more ? keys : NULL);
     if (give_hold(op) < 0)
         completed = -1;
-    if (completed < 0)
+    if (completed < 0) {
+        if (!arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
+            /* Another parker's: a check may have missed the hold while this thread had it for nothing. */
+            Kept kept = keep_error();
+            if (check_as_defined(op) < 0)
+                PyErr_WriteUnraisable(given);
+            set_again(kept);
+        }
         goto end;
+    }
     if (arrived) {
         if (state_of(op) != IMMEDIATE && any(&((Told *)self->observers)->any_parked)
             && done_call(PyObject_CallOneArg(core.tell_parked, given)))

@@ -164,9 +164,12 @@ class Parking:
                 self._observers.tell_parked(operation)
             if operation._pending:
                 operation.maybe_try_complete()
-        except BaseException:  # this thread is being stopped, and its caller can't tell whether the operation is parked
-            if is_in:
+        except BaseException:
+            if is_in:  # this thread is being stopped, and its caller can't tell whether the operation is parked
                 operation.cancel()
+            elif operation._pending and operation._state == PARKED:
+                # Another parker's: a check may have missed the hold while this thread had it for nothing.
+                operation.maybe_try_complete()
             raise
         return completed
 

@@ -101,6 +101,13 @@ MUTANTS = (
         T_PARK + "test_check_missed_while_parking_is_made_up",
     ),
     Mutant(
+        "a check missed while a second parker is refused is made up, too",
+        PARKING,
+        "            elif operation._pending and operation._state == PARKED:",
+        "            elif False:",
+        T_PARK + "test_check_missed_while_a_second_parker_is_refused_is_made_up",
+    ),
+    Mutant(
         "a thread that can't get the lock leaves a flag",
         OPERATION,
         "                except IndexError:\n                    self._pending = True\n",

@@ -1,6 +1,7 @@
 """Parking: check, watch, check again, under the operation's lock; then the timer."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from tests.support import Waiting, in_thread, run_threads
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, DelayValueError, SystemTimer, TimerFull
 
 
@@ -447,6 +448,50 @@ def test_parking_in_another_purgatory_too_is_refused(purgatory):
         other.try_complete_else_watch(operation, ["a"])
 
     assert operation.outcome is None
+
+
+class Told(Waiting):
+    """An operation whose event comes just when somebody tells of it, as the error of a second parker does."""
+
+    def __init__(self, purgatory):
+        super().__init__()
+        self.purgatory, self.looks, self.go = purgatory, 0, threading.Event()
+
+    def try_complete(self):
+        self.looks += 1
+        if self.looks == 1:
+            self.go.wait(PATIENCE_S)
+        return super().try_complete()
+
+    def __repr__(self):
+        self.ready = True
+        self.purgatory.check_and_complete("k")
+        return "Told()"
+
+
+def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
+    """A parker who comes second has the hold for a moment: a check that misses it then is made up before the error."""
+    operation, refused = Told(purgatory), []
+
+    def park():
+        try:
+            purgatory.try_complete_else_watch(operation, ["k"])
+        except AlreadyParked:
+            refused.append(operation.outcome)
+
+    holder = threading.Thread(target=operation.maybe_try_complete)
+    holder.start()
+    assert eventually(lambda: operation.looks)
+    parkers = [threading.Thread(target=park) for _ in range(2)]
+    for parker in parkers:
+        parker.start()
+    time.sleep(0.05)  # both wait for the hold
+    operation.go.set()
+    for thread in (holder, *parkers):
+        thread.join(PATIENCE_S)
+
+    assert [Outcome.SATISFIED] == refused
+    assert ["complete"] == operation.history
 
 
 def test_parking_again_from_a_hook_is_refused(purgatory):
