@@ -252,7 +252,7 @@ class Parking:
         operations = [*watchers.keys()]  # operations(), without the call: a copy, as they come and go while hooks run
         try:
             for operation in operations:
-                completed += operation.maybe_try_complete()
+                completed += operation._state <= PARKED and operation.maybe_try_complete()
         except BaseException:
             _check_later(operations)
             raise

@@ -211,6 +211,17 @@ OURS = (
         2,
     ),
     Mutant(
+        "refused-parker-ignores-flag",
+        "who parks second, and is refused, doesn't look who missed the hold meanwhile",
+        PARKING,
+        """
+        elif operation._pending and operation._state == PARKED:
+        """,
+        "elif False:",
+        "park_twice_vs_check",
+        2,
+    ),
+    Mutant(
         "two-outcomes",
         "the step from open to an outcome is looked at and taken outside the gate",
         OPERATION,

@@ -62,16 +62,36 @@ def test_operations_are_checked_in_order_of_arrival(purgatory):
     assert operations == order
 
 
-def test_check_drops_the_keys_finished_entries(purgatory):
-    """What finished elsewhere stays in a key's list until that key is checked, and no longer."""
+def test_who_finishes_elsewhere_is_under_no_key_any_more(purgatory):
+    """Whoever ends an operation takes it out of all its keys at once, without a check of them."""
     first, second = park(purgatory, "a", "b"), park(purgatory, "a", "b")
     first.ready = True
     purgatory.check_and_complete("a")
     second.force_complete()
 
-    purgatory.check_and_complete("b")
-    purgatory.check_and_complete("a")
     assert 0 == purgatory.watched
+    assert [] == purgatory.operations_for_key("a") == purgatory.operations_for_key("b")
+
+
+def test_who_left_during_a_check_is_not_asked(purgatory):
+    """An operation that another one's hook has ended isn't checked any more, a method of its own included."""
+
+    class Group(Waiting):
+        asked = 0
+
+        def maybe_try_complete(self):
+            Group.asked += 1
+            for each in group:
+                each.force_complete()
+            return self.is_completed
+
+    group = [Group() for _ in range(4)]
+    for each in group:
+        purgatory.try_complete_else_watch(each, ["k"])
+    Group.asked = 0
+
+    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == Group.asked
 
 
 def test_operation_that_raises_does_not_stop_the_others(purgatory):
