@@ -1,8 +1,11 @@
 """What has to be made new in a forked child.
 
 A fork copies the process's locks as they are and none of its threads. A lock that another thread held at that moment
-stays held in the child for ever, so the few that the library has for the whole process are made anew there. Those of
-a purgatory are left alone: what is parked in the copy is the parent's to answer; a child makes purgatories of its own.
+stays held in the child for ever, so they are made anew there: those that the library has for the whole process, those
+of each purgatory (`_live`), and those of each journal, whose copy is closed. Timers see to their own (`timer._fork`).
+
+So checks work in the child and `shutdown()` comes back. But nothing expires: it has no reaper, and what is parked in
+the copy is the parent's to answer. A child makes purgatories and journals of its own.
 """
 
 from __future__ import annotations

@@ -220,7 +220,15 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError), places = 2;
     if (count == -1 && PyErr_Occurred())
         return NULL;
-    Py_ssize_t there = ledger_length(self);
+    lock_mutex(&self->mutex);
+    Py_ssize_t there = self->count; /* others only add to these until `taking` is given up */
+    int is_ours = !self->taking;
+    self->taking = 1;
+    unlock_mutex(&self->mutex);
+    if (!is_ours) {
+        PyErr_SetString(PyExc_RuntimeError, "somebody else is taking rows out of this ledger");
+        return NULL;
+    }
     count = count < 0 ? 0 : count < there ? count : there;
     if (count > INT32_MAX) /* the rest the next time */
         count = INT32_MAX;
@@ -231,7 +239,7 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     uint32_t *table = PyMem_Calloc((size_t)(places + count) + 1, sizeof *table);
     PyObject *groups = PyList_New(0), *index = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(uint32_t));
     PyObject *columns[NUMBERS], *taken = NULL;
-    int failed = lines == NULL || table == NULL || groups == NULL || index == NULL, is_ours = 0;
+    int failed = lines == NULL || table == NULL || groups == NULL || index == NULL;
     for (int i = 0; i < NUMBERS; i++) {
         columns[i] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
         failed |= columns[i] == NULL;
@@ -240,15 +248,10 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
         PyErr_NoMemory();
     else {
         lock_mutex(&self->mutex);
-        is_ours = !self->taking;
-        self->taking = 1;
-        for (Py_ssize_t i = 0; is_ours && i < count; i++)
+        for (Py_ssize_t i = 0; i < count; i++)
             lines[i] = *line_at(self, i);
         unlock_mutex(&self->mutex);
-        if (!is_ours)
-            PyErr_SetString(PyExc_RuntimeError, "somebody else is taking rows out of this ledger");
-        failed = !is_ours
-                 || group_lines(lines, count, table, places, table + places, groups, (uint32_t *)PyBytes_AS_STRING(index));
+        failed = group_lines(lines, count, table, places, table + places, groups, (uint32_t *)PyBytes_AS_STRING(index));
     }
     if (!failed) {
         for (int which = 0; which < NUMBERS; which++) {
@@ -258,15 +261,13 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
         }
         taken = Py_BuildValue("(OOOOOO)", groups, index, columns[0], columns[1], columns[2], columns[3]);
     }
-    if (is_ours) {
-        lock_mutex(&self->mutex);
-        if (taken != NULL) {
-            self->count -= count;
-            self->first = self->count == 0 ? 0 : (self->first + count) & (self->size - 1);
-        }
-        self->taking = 0;
-        unlock_mutex(&self->mutex);
+    lock_mutex(&self->mutex);
+    if (taken != NULL) {
+        self->count -= count;
+        self->first = self->count == 0 ? 0 : (self->first + count) & (self->size - 1);
     }
+    self->taking = 0;
+    unlock_mutex(&self->mutex);
     if (taken != NULL)
         for (Py_ssize_t i = 0; i < count; i++)
             drop_line(&lines[i]);
@@ -279,13 +280,35 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     return taken;
 }
 
+/* Without looking at them: what can't be taken out can be given up. */
+static PyObject *ledger_drop(Ledger *self, PyObject *most)
+{
+    Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError), done = 0;
+    if (count == -1 && PyErr_Occurred())
+        return NULL;
+    for (int is_one = 1; is_one && done < count; done += is_one) {
+        Line line;
+        lock_mutex(&self->mutex);
+        is_one = self->count > 0 && !self->taking;
+        if (is_one) {
+            line = *line_at(self, 0);
+            self->first = (self->first + 1) & (self->size - 1);
+            self->count--;
+        }
+        unlock_mutex(&self->mutex);
+        if (is_one)
+            drop_line(&line);
+    }
+    return PyLong_FromSsize_t(done);
+}
+
+/* In a forked child: nobody has the lock, and as nobody takes, there is room no more. */
 static PyObject *ledger_start_over(Ledger *self, PyObject *Py_UNUSED(none))
 {
 #ifdef Py_GIL_DISABLED
     self->mutex = (PyMutex){0};
-#else
-    (void)self;
 #endif
+    self->room = 0;
     Py_RETURN_NONE;
 }
 
@@ -331,7 +354,8 @@ static void ledger_dealloc(Ledger *self)
 static PyMethodDef ledger_methods[] = {
     {"put", (PyCFunction)ledger_put, METH_O, "put($self, row, /)\n--\n\nAdd a row; False if there is no room."},
     {"take", (PyCFunction)ledger_take, METH_O, "take($self, most, /)\n--\n\nThe first rows, as columns."},
-    {"start_over", (PyCFunction)ledger_start_over, METH_NOARGS, "In a forked child: nobody has the lock."},
+    {"drop", (PyCFunction)ledger_drop, METH_O, "drop($self, most, /)\n--\n\nGive up the first rows. Says how many."},
+    {"start_over", (PyCFunction)ledger_start_over, METH_NOARGS, "In a forked child: nobody takes, there is no room."},
     {NULL}};
 
 static PyType_Slot ledger_slots[] = {{Py_tp_doc, "The rows of a journal."},
@@ -372,6 +396,8 @@ static int recorder_now(Recorder *self, int64_t *now_ns)
         Py_XDECREF(module);
     } else
         answer = PyObject_CallNoArgs(self->clock);
+    if (answer != NULL && PyFloat_Check(answer)) /* the observer refuses such a clock; here is one that changed */
+        Py_SETREF(answer, PyNumber_Long(answer));
     if (answer == NULL)
         return -1;
     int overflow;

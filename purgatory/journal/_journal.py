@@ -20,6 +20,7 @@ import time
 from array import array
 from itertools import count
 from operator import add
+from operator import index as whole
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -97,8 +98,14 @@ class _Folder:
         """What to add to an instant of the given clock to make it one of the monotonic clock."""
         if now_ns is None:
             return 0
+        now = now_ns()
+        try:
+            whole(now)
+        except TypeError:
+            message = f"now_ns must answer whole nanoseconds, as time.monotonic_ns does; this clock answers {now!r}"
+            raise TypeError(message) from None
         if epoch_ns is None:
-            epoch_ns = time.time_ns() - now_ns()
+            epoch_ns = time.time_ns() - now
         return epoch_ns - self._epoch_ns
 
 
@@ -137,6 +144,9 @@ class Journal(_Folder):
             epoch_ns: nanoseconds since the epoch at that clock's zero; by default its now is taken to be now.
             identify: an operation's own name, where records must be told apart (it costs a dictionary entry
             a record).
+
+        Raises:
+            TypeError: the clock's answer is no whole number.
         """
         source = _Source(str(purgatory), self._shift(now_ns, epoch_ns))
         self._shifted = self._shifted or source.shift != 0
@@ -264,6 +274,9 @@ class Trace(_Folder):
             running number and when the trace was opened.
             now_ns: the clock of the purgatory's timer, where it isn't the system's monotonic clock.
             epoch_ns: nanoseconds since the epoch at that clock's zero.
+
+        Raises:
+            TypeError: the clock's answer is no whole number.
         """
         clock = now_ns or time.monotonic_ns
         name = identify or self._running

@@ -36,7 +36,7 @@ from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.retention import retain
-from purgatory.journal.segments import FolderLock, check_schema, recover, seal, sync_folder
+from purgatory.journal.segments import FolderLock, check_schema, is_sealed, recover, seal, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,11 +67,12 @@ class File(Protocol):
 
 
 class Buffer(Protocol):
-    """Where rows wait. Any thread may put; the writer's takes."""
+    """Where rows wait. Any thread may put; the writer's takes and drops. A `take` that raises leaves the rows in."""
 
     def __len__(self) -> int: ...
     def put(self, row: Sequence[Any], /) -> bool: ...
     def take(self, most: int, /) -> Any: ...
+    def drop(self, most: int, /) -> int: ...
     def start_over(self) -> None: ...
 
 
@@ -122,8 +123,11 @@ _open: Final[WeakSet[FolderWriter]] = WeakSet()
 
 def _start_over() -> None:
     """In a forked child, whose copies of operations tell the copies of their observers, and no thread writes."""
-    for writer in _open:
-        writer.start_over()
+    for writer in list(_open):
+        try:
+            writer.start_over()
+        except Exception as error:  # contained: the next one's lock has to be given up, too  # noqa: BLE001
+            _log.error("journal.not_closed_in_child", folder=str(writer.folder), error=repr(error))
 
 
 in_child(_start_over)
@@ -144,7 +148,6 @@ class FolderWriter:
         self.folder = folder
         self.options = options
         self._buffer = buffer
-        _open.add(self)
         self._schema = schema
         self._to_batch = to_batch
         self._unsealed: list[Path] = []  # once a full disk lets them be; after the start the sealer's alone
@@ -171,8 +174,10 @@ class FolderWriter:
         self._room = threading.Condition()
         self._flushes: deque[threading.Event] = deque()
         self._closing = False
+        self._is_copy = False  # in a forked child
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix=f"{schema.name}-sealer")
         self._thread = threading.Thread(target=self._run, name=f"{schema.name}-writer", daemon=True)
+        _open.add(self)  # whole, and before its thread runs: a forked child finds all that it closes
         self._thread.start()
 
     # ---- called from any thread
@@ -211,6 +216,8 @@ class FolderWriter:
 
     def close(self, timeout_s: float = 30.0) -> JournalStats:
         """Write what is left, seal the last segment, let go of the folder. Calling it again is harmless."""
+        if self._is_copy:
+            return self.stats()
         if not self._closing:
             self._closing = True
             self._wake.set()
@@ -222,11 +229,16 @@ class FolderWriter:
         return self.stats()
 
     def start_over(self) -> None:
-        """In a forked child: no thread of ours is there, and whoever had a lock isn't either."""
-        self._buffer.start_over()
-        self._lock.release()  # its copy: the parent's stays, and is free when the parent is gone
+        """In a forked child: no thread of ours is there, and whoever had a lock isn't either. So the copy is closed.
+
+        What waits to be written is the parent's to write. What the child's operations tell is counted as dropped.
+        """
+        self._is_copy = self._closing = True
         self._counting = threading.Lock()
+        self._wake = threading.Event()
         self._room = threading.Condition()
+        self._lock.release()  # its copy: the parent's stays, and is free when the parent is gone
+        self._buffer.start_over()
 
     def stats(self) -> JournalStats:
         """The counters now."""
@@ -234,7 +246,7 @@ class FolderWriter:
             return JournalStats(
                 self._written,
                 self._dropped,
-                len(self._buffer) + self._held_rows,
+                0 if self._is_copy else len(self._buffer) + self._held_rows,
                 self._write_errors,
                 self._seal_errors,
                 self._sealed,
@@ -272,14 +284,22 @@ class FolderWriter:
         left = len(self._buffer)
         while left > 0:
             count = min(left, self.options.chunk)
-            rows = self._buffer.take(count)
+            rows = self._take(count)
             left -= count
             if self.options.when_full == "wait":
                 with self._room:
                     self._room.notify_all()
-            if not self._write(rows, count):
+            if rows is not None and not self._write(rows, count):
                 return False
         return True
+
+    def _take(self, count: int) -> Any:
+        """So many rows as the buffer gives them; None if it can't, and then they are lost, and counted."""
+        try:
+            return self._buffer.take(count)
+        except Exception as error:  # whatever it is, this thread goes on: it has the next rows to write  # noqa: BLE001
+            self.lose(self._buffer.drop(count), error)
+            return None
 
     def _write(self, rows: Any, count: int) -> bool:
         try:
@@ -378,9 +398,9 @@ class FolderWriter:
         for path in (*before, *paths):
             try:
                 seal(path, parquet=self.options.parquet)
-            except FileNotFoundError:  # somebody else was quicker: `purgatory journal seal`
-                continue
             except Exception as error:  # the open segment stays readable, and is tried again  # noqa: BLE001
+                if is_sealed(path):  # somebody else was quicker: `purgatory journal seal`
+                    continue
                 self._unsealed.append(path)
                 if path in paths:
                     _log.error("journal.seal_failed", segment=path.name, error=repr(error))
@@ -410,10 +430,7 @@ class FolderWriter:
         """On the way out: one last look, then what could not be written is counted as dropped."""
         self._drain()
         self._roll()
-        waiting = len(self._buffer)
-        if waiting:
-            self._buffer.take(waiting)
-        rest = waiting + self._held_rows
+        rest = self._buffer.drop(len(self._buffer)) + self._held_rows
         self._held, self._held_rows = None, 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)

@@ -230,6 +230,28 @@ def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
     assert [opened] == [path for path in tmp_path.iterdir() if path.name != ".lock"]
 
 
+def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, caplog):
+    """A segment that is gone with its folder counts as one that could not be sealed, and is tried again."""
+    journal = Journal(tmp_path / "gone")
+    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert journal.flush(30)
+    shutil.rmtree(tmp_path / "gone")
+    journal.close()
+    assert (1, 0) == (journal.stats().seal_errors, journal.stats().segments_sealed)
+    assert 1 == caplog.text.count("journal.seal_failed")
+    assert [open_name(0)] == [path.name for path in journal._writer._unsealed]
+
+
+def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, operation, outcome):
+    """Where a sealed segment stands in the place of the open one there is nothing left to do."""
+    journal = Journal(tmp_path)
+    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert journal.flush(30)
+    seal(tmp_path / open_name(0))
+    assert 0 == journal.close().seal_errors
+    assert 1 == len(list(read(tmp_path)))
+
+
 def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_room):
     """What a killed writer left is kept open where there is no room to seal it, and the sequence goes on behind it."""
     no_room.room = True

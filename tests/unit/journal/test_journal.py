@@ -121,6 +121,40 @@ def test_row_that_cannot_be_written_costs_its_batch_not_the_journal(tmp_path, op
     assert (1, 1) == (journal.stats().written, journal.stats().dropped)
 
 
+def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, operation, outcome):
+    """The writer's thread outlives whatever the buffer raises; what is lost by that is a number."""
+
+    class Failing:
+        def __init__(self, buffer):
+            self.drop, self.put, self.start_over, self.buffer = buffer.drop, buffer.put, buffer.start_over, buffer
+
+        def __len__(self):
+            return len(self.buffer)
+
+        def take(self, most):
+            raise RuntimeError("not these")
+
+    with Journal(tmp_path, interval_ms=60_000) as journal:
+        observer, buffer = journal.observer("fetch"), journal._writer._buffer
+        journal._writer._buffer = Failing(buffer)
+        for _ in range(3):
+            observer.finished(operation(), outcome.SATISFIED, None)
+        assert journal.flush()
+        journal._writer._buffer = buffer
+        observer.finished(operation(), outcome.SATISFIED, None)
+    assert (1, 3, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
+
+
+def test_a_clock_of_fractions_is_refused(tmp_path):
+    """An observer says at once that its clock isn't one of whole nanoseconds, whether it needs the time then or not."""
+    with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
+        for epoch_ns in (None, 0):
+            with pytest.raises(TypeError, match=r"whole nanoseconds.* answers 1\.5"):
+                journal.observer("fetch", now_ns=lambda: 1.5, epoch_ns=epoch_ns)
+            with pytest.raises(TypeError, match="whole nanoseconds"):
+                trace.observer("fetch", needs=lambda _: {}, now_ns=lambda: 1.5, epoch_ns=epoch_ns)
+
+
 @pytest.mark.parametrize("parquet", [True, False])
 def test_names_that_are_no_text_are_written_as_text(tmp_path, operation, outcome, parquet):
     """A name that is a number is written as its digits: it doesn't keep a segment from being sealed, or read."""

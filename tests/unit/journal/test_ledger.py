@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import signal
 import sys
 import threading
 import weakref
@@ -11,8 +12,8 @@ from array import array
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
-from purgatory.journal import Journal, JournalLocked, read
-from purgatory.journal._ledger import Ledger, Recorder
+from purgatory.journal import Journal, JournalClosed, JournalLocked, read
+from purgatory.journal._ledger import CORE, Ledger, Recorder
 from timer import MockTimer
 
 
@@ -74,6 +75,27 @@ def test_a_full_ledger_takes_no_more_until_there_is_room():
     assert [1, 2, 9] == numbers(ledger.take(9))
 
 
+def test_rows_can_be_given_up_unseen():
+    """`drop` says how many rows it gave up, the first ones, and leaves no reference to them behind."""
+    source = Source()
+    before = sys.getrefcount(source)
+    ledger = Ledger(2_000)
+    for number in range(1_500):
+        ledger.put(row(number, source=source))
+    assert [0, 1_400] == [ledger.drop(0), ledger.drop(1_400)]
+    assert [1_400, 1_401] == numbers(ledger.take(2))
+    assert [98, 0] == [ledger.drop(500), ledger.drop(1)]
+    assert (0, before) == (len(ledger), sys.getrefcount(source))
+
+
+def test_there_is_nothing_to_take_out_of_an_empty_ledger():
+    """Columns without a row are what an empty ledger gives."""
+    ledger = Ledger(5)
+    lines = ledger.take(5)
+    assert ([], []) == (lines[0], groups_of(lines))
+    assert [[]] * 4 == [numbers(lines, place) for place in range(4)]
+
+
 def test_order_survives_any_mixture_of_adding_and_taking():
     """However rows are added and taken, and however many wait meanwhile, they come out in the order of their coming."""
     draw = random.Random(7)
@@ -112,6 +134,115 @@ def test_rows_that_are_alike_are_one_group():
     lines = ledger.take(len(rows))
     assert rows == groups_of(lines)
     assert len(wanted) == len(lines[0])
+
+
+class Raising:
+    """Equal to nothing and without a hash, once it is told so."""
+
+    broken = False
+
+    def __hash__(self):
+        if self.broken:
+            raise RuntimeError("no hash any more")
+        return 7
+
+    def __eq__(self, other):
+        if self.broken:
+            raise RuntimeError("not to be compared")
+        return self is other
+
+
+class RaisingError(Raising, Exception):
+    """An error that can't be compared."""
+
+    broken = True
+
+
+def test_nothing_of_the_user_s_is_asked_while_rows_are_grouped():
+    """Keys and errors that raise when they are hashed or compared are told apart by what they are."""
+    watches = [(Watch(RaisingError()),), (Watch(RaisingError()), Watch(RaisingError()))]
+    errors = [None, RaisingError(), RaisingError()]
+    rows = [(under, error) for under in watches for error in errors]
+    ledger = Ledger(20)
+    for under, error in rows + rows:
+        ledger.put(row(0, watches=under, error=error))
+    lines = ledger.take(12)
+    found = [(under, error) for _, _, under, _, error in groups_of(lines)]
+    assert len(rows) == len(lines[0])
+    assert [(list(map(id, under)), id(error)) for under, error in rows + rows] == [
+        (list(map(id, under)), id(error)) for under, error in found
+    ]
+
+
+def test_a_key_that_raises_later_costs_no_row(tmp_path):
+    """A key whose hash raises once its operations have left is written by its label, and so is what follows."""
+    key = Raising()
+    with (
+        Journal(tmp_path, interval_ms=60_000) as journal,
+        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
+    ):
+        operations = [Ready(60_000) for _ in range(6)]
+        for each in operations:
+            fetch.try_complete_else_watch(each, [key, "k"])
+            each.force_complete()
+        key.broken = True
+        assert journal.flush()
+        key.broken = False
+        assert (6, 0, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
+    assert 6 == len(list(read(tmp_path)))
+
+
+@pytest.mark.skipif(CORE is None, reason="one takes at a time; Python's own ledger leaves that to its writer")
+def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
+    """A collection that takes rows in the middle of a `take` neither gets its rows nor leaves it with what is gone."""
+    ledger, found, refused = Ledger(5_000), [], []
+    for number in range(3_000):
+        ledger.put(row(number))
+
+    def take(phase, _):
+        if phase == "start" and not refused:
+            try:
+                found.extend(numbers(ledger.take(3_000)))
+            except RuntimeError as error:
+                refused.append(error)
+
+    kept = [[] for _ in range(500)]  # so that the next list isn't one that lies ready
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(take)
+    gc.set_threshold(1)
+    try:
+        found.extend(numbers(ledger.take(3_000)))
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(take)
+    del kept
+    assert list(range(3_000)) == found
+    assert 0 == len(ledger)
+
+
+@pytest.mark.skipif(CORE is None, reason="one takes at a time; Python's own ledger leaves that to its writer")
+def test_two_takers_get_each_row_once():
+    """Of two who take at once the second is refused, or gets what the first has left."""
+    ledger, found, over = Ledger(3_000), ([], []), threading.Event()
+
+    def take(mine):
+        while not over.is_set() or len(ledger):
+            try:
+                mine.extend(numbers(ledger.take(50)))
+            except RuntimeError:
+                continue
+
+    takers = [threading.Thread(target=take, args=(mine,)) for mine in found]
+    for taker in takers:
+        taker.start()
+    for number in range(30_000):
+        while not ledger.put(row(number)):
+            pass
+    over.set()
+    for taker in takers:
+        taker.join()
+    assert list(range(30_000)) == sorted(found[0] + found[1])
+    assert 0 == len(ledger)
 
 
 def test_every_thread_s_rows_come_out_once_and_in_its_order():
@@ -171,6 +302,15 @@ def test_a_clock_that_fails_is_the_caller_s_to_hear_of():
         with pytest.raises(OSError, match="stopped"):
             recorder.finished(Ready(5), Outcome.FORCED, None)
     assert 0 == len(ledger)
+
+
+def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
+    """An observer refuses such a clock when it is made; one that changes afterwards costs no row."""
+    ledger = Ledger(5)
+    recorder = Recorder(ledger, SOURCE, lambda: 77.9, None, pytest.fail, pytest.fail)
+    recorder.finished(Ready(5), Outcome.FORCED, None)
+    lines = ledger.take(1)
+    assert ([77], [77]) == (numbers(lines), numbers(lines, 2))
 
 
 def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
@@ -284,3 +424,67 @@ def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
         for descriptor in (end, over, is_there, say):
             os.close(descriptor)
         os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_refused_writers_don_t_keep_a_forked_child_from_giving_up_the_lock(tmp_path):
+    """Who keeps the errors of writers that were refused may fork: the child gives up the sound one's lock."""
+    journal = Journal(tmp_path)
+    kept = []
+    for _ in range(20):
+        try:
+            Journal(tmp_path)
+        except JournalLocked as error:
+            kept.append(error)
+    assert 20 == len(kept)
+    over, end = os.pipe()
+    is_there, say = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.write(say, b".")
+        os.read(over, 1)
+        os._exit(0)
+    try:
+        assert os.read(is_there, 1)
+        journal.close()
+        Journal(tmp_path).close()
+    finally:
+        for descriptor in (end, over, is_there, say):
+            os.close(descriptor)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path):
+    """A child waits for nobody: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
+    with (
+        Journal(tmp_path, capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as journal,
+        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
+    ):
+        writer = journal._writer
+        fetch.try_complete_else_watch(Ready(60_000), ["before"])
+        fetch.cancel_for_key("before")
+        held = (writer._wake._cond, writer._room, writer._counting, writer._sealer._shutdown_lock)
+        for lock in held:
+            lock.acquire()
+        child = os.fork()
+        if not child:
+            signal.alarm(30)  # who hangs is killed, and the exit is not 0
+            for number in range(5):
+                operation = Ready(60_000)
+                fetch.try_complete_else_watch(operation, [number])
+                operation.force_complete()
+            stats = journal.stats()
+            try:
+                journal.flush()
+            except JournalClosed:
+                os._exit((stats.buffered, stats.dropped) != (0, 5) or journal.close().written != 0)
+            os._exit(2)
+        for lock in held:
+            lock.release()
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert journal.flush()
+    assert [("before",)] == [record.keys for record in read(tmp_path)]
