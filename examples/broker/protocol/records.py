@@ -82,7 +82,7 @@ def parse(data: bytes, position: int = 0) -> Batch:
     """
     if len(data) - position < HEADER_SIZE:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the bytes end inside a batch's header")
-    (base, length, leader_epoch, magic, crc, attributes, delta, _, latest, producer, epoch, sequence, count) = (
+    (base, length, leader_epoch, magic, crc, attributes, delta, first, latest, producer, epoch, sequence, count) = (
         _HEADER.unpack_from(data, position)
     )
     size = length + 12
@@ -94,6 +94,7 @@ def parse(data: bytes, position: int = 0) -> Batch:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong")
     if count < 1 or delta != count - 1:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"{count} records with a last offset delta of {delta}")
+    latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, and no timestamp would find its records
     return Batch(position, size, base, delta, attributes, latest, producer, epoch, sequence, count, leader_epoch)
 
 

@@ -1,14 +1,21 @@
 """Produce, fetch and long-poll by clients that others wrote: confluent-kafka, kafka-python, aiokafka and kcat."""
 
 import asyncio
+import struct
 import threading
 import time
 
 import confluent_kafka
+import google_crc32c
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.messages import records as m
+from examples.broker.protocol.records import build
+from examples.broker.replication.link import Link
 
 VALUES = [b"value-%03d" % number for number in range(100)]
 
@@ -194,6 +201,29 @@ def test_offsets_by_timestamp(broker, topic):
         assert ({part: 0}, {part: 3}) == (consumer.beginning_offsets([part]), consumer.end_offsets([part]))
     finally:
         consumer.close()
+
+
+def test_a_batch_that_names_no_newest_timestamp_is_found_by_its_first(broker, topic):
+    """What Sarama before 1.45.1 writes, -1 for the newest timestamp, is found by timestamp all the same."""
+
+    async def ask():
+        async with Link("127.0.0.1", broker.ports[0], "sarama", 1 << 20) as link:
+            for stamp in (1_000, 2_000, 3_000):
+                batch = build([(None, b"x")], timestamps=[stamp])
+                checked = batch[21:35] + struct.pack(">q", -1) + batch[43:]
+                data = batch[:17] + struct.pack(">I", google_crc32c.value(checked)) + checked
+                request = m.ProduceRequest(None, -1, 5_000, [m.ProduceTopic(topic, [m.ProducePartition(0, data)])])
+                answer = await link.ask(ApiKey.PRODUCE, 3, request, m.ProduceResponse, 10)
+                assert 0 == answer.topics[0].partitions[0].error_code
+            wanted = m.ListOffsetsTopic(topic, [m.ListOffsetsPartition(0, timestamp=1_500)])
+            request = m.ListOffsetsRequest(topics=[wanted])
+            answer = await link.ask(ApiKey.LIST_OFFSETS, 1, request, m.ListOffsetsResponse, 10)
+            return answer.topics[0].partitions[0]
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    found = asyncio.run(ask())
+    assert (0, 1, 2_000) == (found.error_code, found.offset, found.timestamp)
 
 
 def test_topics_are_created_and_deleted(broker, topic):

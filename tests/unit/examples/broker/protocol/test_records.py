@@ -1,7 +1,9 @@
 """Record batches: built, checked and taken apart, beside kafka-python's own implementation."""
 
 import contextlib
+import struct
 
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +25,12 @@ def theirs(pairs, compression=0, producer=(-1, -1, -1)):
     for delta, (key, value) in enumerate(pairs):
         builder.append(delta, timestamp=1_000 + delta, key=key, value=value, headers=[])
     return bytes(builder.build())
+
+
+def without_newest_timestamp(data):
+    """Give the batch with -1 for its newest timestamp, under a sound checksum."""
+    checked = data[21:35] + struct.pack(">q", -1) + data[43:]
+    return data[:17] + struct.pack(">I", google_crc32c.value(checked)) + checked
 
 
 @settings(max_examples=50, deadline=None)
@@ -52,6 +60,13 @@ def test_batches_built_by_kafka_python_are_read_here(pairs, compression):
     assert [(i, 1_000 + i, *pair) for i, pair in enumerate(pairs)] == [
         (r.offset, r.timestamp, r.key, r.value) for r in records_of(data, batch)
     ]
+
+
+def test_a_batch_that_names_no_newest_timestamp_is_as_new_as_its_first_record():
+    """Sarama before 1.45.1 leaves the newest timestamp at -1; one that is named is kept."""
+    data = build([(None, b"a"), (None, b"b")], timestamps=[2_000, 2_005])
+    assert 2_005 == parse(data).max_timestamp
+    assert 2_000 == parse(without_newest_timestamp(data)).max_timestamp
 
 
 @settings(max_examples=200, deadline=None)
