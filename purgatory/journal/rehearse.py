@@ -16,6 +16,8 @@ import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import attrs
+
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal._journal import Journal
 from purgatory.journal._reader import read
@@ -140,7 +142,8 @@ def _rows(trace: Path) -> list[TraceRow]:
             message = f"{trace} holds a journal: rehearse needs a trace, which says what operations wait for"
             raise JournalFormat(message)
         if row.kind in _RANK:
-            rows.append(row)
+            # One that names no purgatory, as a file that others wrote may have it, is of the one without a name.
+            rows.append(row if row.purgatory is not None else attrs.evolve(row, purgatory=""))
     rows.sort(key=lambda row: (row.ts, _RANK[row.kind], row.seq))
     if any(row.ts % 1000 for row in rows):
         message = "the library counts milliseconds: make the trace with instants that are whole milliseconds"

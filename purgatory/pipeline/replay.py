@@ -24,7 +24,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OPERATION
-from purgatory.pipeline.rows.load import LONGEST_MS
+from purgatory.pipeline.rows.load import LONGEST_MS, with_purgatory
 from purgatory.pipeline.rows.names import Told, told_apart
 from purgatory.pipeline.rows.spells import first_since, spells_of
 
@@ -39,6 +39,7 @@ def told(trace: DataFrame, keep_us: int | None = None) -> Told:
         trace: the rows.
         keep_us: how long a key keeps its level after the latest row that named it; None for ever.
     """
+    trace = with_purgatory(trace)
     spells = spells_of(trace, keep_us)
     return attrs.evolve(told_apart(trace, partial(answered, spells=spells)), spells=spells)
 

@@ -106,6 +106,11 @@ def _beside(segment: Segment, sealed: Sequence[Segment]) -> Iterator[pa.RecordBa
         yield to_arrow(batch).slice(max(0, last + 1 - batch.first))
 
 
+def with_purgatory(trace: DataFrame) -> DataFrame:
+    """A trace's rows, of which those that name no purgatory are of the one without a name."""
+    return trace.withColumn("purgatory", F.coalesce("purgatory", F.lit("")))
+
+
 def journal_problem() -> Column:
     """Why a record can't be true, or null."""
     created, finished = F.col("created"), F.col("finished")
