@@ -35,8 +35,8 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
-from purgatory.pipeline.compact import AFTER_S, compact
-from purgatory.pipeline.rows.load import STRICT, spark_schema, trace_problem
+from purgatory.pipeline.compact import AFTER_S, Compacting
+from purgatory.pipeline.rows.load import STRICT, spark_schema, trace_problem, with_purgatory
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, importable
 from purgatory.pipeline.state.cores import SEMANTICS
@@ -57,7 +57,8 @@ METRICS: Final = "purgatory"
 many more or fewer are `parked`."""
 
 _KEPT: Final = "purgatory.json"
-_COMPACTED_EVERY: Final = 200  # batches
+_COMPACTED_EVERY: Final = 200
+"""Batches of a checkpoint, not of a process: so runs that are shorter have their turn, too."""
 
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -141,7 +142,8 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     """
     problem = trace_problem()
     timed = (
-        rows.withColumn("reason", problem)
+        with_purgatory(rows)
+        .withColumn("reason", problem)
         # What is malformed must not move time: one row dated far ahead would make every other row late.
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
         .withWatermark("time", f"{settings.delay_ms} milliseconds")
@@ -310,18 +312,20 @@ def run(
     before = standing(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/{_KEPT}") else 0
     query = start(spark, source, out, checkpoint, settings)
     rows, batches, parked, last = 0, 0, before, -1
-    going, compacted = True, 0
+    going = True
+    compacting = Compacting(spark, out, settings.compact_after_s)
     while going:
         going = not query.awaitTermination(1)
         for progress in query.recentProgress:
             if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
                 continue  # it was told, or it says that there is nothing to do
-            last = progress["batchId"]
+            begun, last = progress["batchId"] if last < 0 else last + 1, progress["batchId"]
+            if (last + 1) // _COMPACTED_EVERY > begun // _COMPACTED_EVERY:
+                compacting.wanted()
             found = Progress.of(progress, parked)
             rows, batches, parked = rows + found.rows, batches + 1, found.parked
             if tell is not None:
                 tell(found)
-        if settings.compact_after_s is not None and batches - compacted >= _COMPACTED_EVERY:
-            compact(spark, out, after_s=settings.compact_after_s)
-            compacted = batches
-    return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}
+    compacting.wait()
+    counts = {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}
+    return {**counts, "compactions_failed": compacting.failed}

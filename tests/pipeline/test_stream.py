@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import attrs
@@ -25,7 +25,7 @@ from purgatory.pipeline.replay import replay
 from purgatory.pipeline.rows.load import load, spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark.places import NoConnect, PlaceMissing, PlaceUnusable
-from purgatory.pipeline.verify import flush_after, place_trace, verify
+from purgatory.pipeline.verify import flush_after, place_trace, rehearsed, verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -52,6 +52,87 @@ def test_the_batch_twin_forgets_keys_as_the_plainest_reading_does(spark, tmp_pat
     expected = brute(trace_rows("kafka", **shape), keep)
     assert expected != brute(trace_rows("kafka", **shape))
     assert expected == {row["operation"]: (row["outcome"], row["f"]) for row in rows.collect()}
+
+
+def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path):
+    """Null and an empty name are one purgatory, to stream, twin and library: its keys are forgotten, too."""
+    start = gen.START_MS * 1000
+
+    def row(kind, at_s, purgatory, key, operation=None):
+        ts = datetime.fromtimestamp(at_s + start / 1e6, tz=UTC)
+        given = {"kind": kind, "purgatory": purgatory, "operation": operation, "keys": [key], "ts": ts}
+        return {"seq": 0, "delay_ms": 1_000, "levels": [1], "type": "", **given}
+
+    rows = [
+        row("event", 0, None, "forgotten"),
+        row("event", 80, None, "one for the other"),
+        row("operation", 90, "", "one for the other", "found"),
+        row("operation", 100, None, "forgotten", "watch"),
+        row("operation", 100, "", "forgotten", "watch"),
+        row("operation", 100, "", "forgotten", "named"),
+    ]
+    schema = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], operations=1, events=1)).schema
+    table = pa.Table.from_pylist([{**row, "seq": seq} for seq, row in enumerate(rows)], schema)
+    flush_after(tmp_path / "trace", gen.write(tmp_path / "trace", table, TRACE, files=1))
+    gen.write(tmp_path / "clean", table, TRACE, files=1)
+    expected = {("found", "immediate"), ("watch", "expired"), ("named", "expired")}
+    twin = replay(load(spark, str(tmp_path / "clean"), TRACE), 20_000_000).collect()
+    settings = stream.StreamSettings(buckets=2, partitions=2, keep_ms=20_000, once=True)
+    out = str(tmp_path / "out")
+    stream.run(spark, str(tmp_path / "trace"), out, str(tmp_path / "checkpoint"), settings)
+    streamed = stream.answers(spark, out).where("part = 'done'").collect()
+    library = rehearsed(spark, tmp_path / "clean", tmp_path / "journal", 20_000).collect()
+    for found in (twin, streamed, library):
+        assert expected == {(row["operation"], row["outcome"]) for row in found}
+        assert (3, {""}) == (len(found), {row["purgatory"] for row in found})
+
+
+def test_a_compaction_that_fails_is_logged_and_the_stream_goes_on(spark, tmp_path, monkeypatch, caplog):
+    """It is told what it failed of, and where; every batch is told of, and every operation answered."""
+    said = []
+
+    def failing(_, out, *, after_s):
+        said.append((out, after_s))
+        message = "the store is away\nand more"
+        raise OSError(message)
+
+    monkeypatch.setattr("purgatory.pipeline.compact.compact", failing)
+    monkeypatch.setattr(stream, "_COMPACTED_EVERY", 2)
+    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], operations=30, events=60), 1, 3)
+    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
+    settings = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, once=True)
+    told = []
+    counts = stream.run(spark, *places, settings, tell=told.append)
+    assert 30 == sum(one.answered for one in told)
+    assert len(told) == counts["batches"]
+    assert {(places[1], settings.compact_after_s)} == set(said)
+    assert 0 < counts["compactions_failed"] == len(said)
+    assert f"The small files of {places[1]} stay as they are: OSError: the store is away" == caplog.messages[0]
+
+
+def test_runs_that_end_with_their_input_compact_by_the_checkpoint_s_batches(spark, tmp_path, monkeypatch):
+    """Every so many batches of the checkpoint, however few each run has; and none where it isn't wanted."""
+    ran = []
+    monkeypatch.setattr("purgatory.pipeline.compact.compact", lambda _, out, *, after_s: ran.append(last[0]))
+    monkeypatch.setattr(stream, "_COMPACTED_EVERY", 3)
+    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
+    settings = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, once=True)
+    table, following, last = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], operations=10, events=10)), 0, [0]
+    runs = []
+
+    def tell(progress):
+        last[0] = progress.batch
+
+    for turn in range(4):
+        if turn == 3:
+            settings = attrs.evolve(settings, compact_after_s=None)
+        following = gen.write(tmp_path / "trace", table, TRACE, files=1, first=following)
+        before = last[0] if turn else -1
+        stream.run(spark, *places, settings, tell=tell)
+        runs.append((len(ran), (last[0] + 1) // 3 - (before + 1) // 3, last[0] - before))
+    assert all(batches < 3 for _, _, batches in runs)
+    assert sum(crossed for _, crossed, _ in runs[:3]) == runs[2][0] > 0
+    assert runs[2][0] == runs[3][0]
 
 
 def test_library_stream_and_twin_forget_the_same_keys(spark, tmp_path):

@@ -151,16 +151,25 @@ def names(spark: SparkSession, place: str) -> list[str]:
     return [each.getPath().getName() for each in system.listStatus(path)] if system.exists(path) else []
 
 
-def move(spark: SparkSession, place: str, to: str) -> int:
-    """Give a file another name; gives its size.
+def size(spark: SparkSession, place: str) -> int:
+    """How many bytes a file has."""
+    system, path = _at(spark, place)
+    return int(system.getFileStatus(path).getLen())
+
+
+def move(spark: SparkSession, place: str, to: str) -> None:
+    """Give a file another name.
 
     Raises:
-        PlaceUnusable: there is one of that name.
+        PlaceUnusable: there is one of that name, or none of the other.
     """
     system, path = _at(spark, place)
-    if not system.rename(path, _path(spark, to)):
+    try:
+        moved = system.rename(path, _path(spark, to))
+    except Py4JJavaError as error:
+        raise PlaceUnusable(to, _first_line(error)) from None
+    if not moved:
         raise PlaceUnusable(to, f"{place} can't be moved there")
-    return int(system.getFileStatus(_path(spark, to)).getLen())
 
 
 def remove(spark: SparkSession, place: str) -> None:
