@@ -472,6 +472,7 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path)
             lock.acquire()
         child = os.fork()
         if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(30)  # who hangs is killed, and the exit is not 0
             for number in range(5):
                 operation = Ready(60_000)
