@@ -12,6 +12,7 @@ from purgatory.journal._serve import JournalServer, serve
 from purgatory.journal._writer import JournalStats, Options
 from purgatory.journal.records import Record, TraceRow
 from purgatory.journal.records.errors import (
+    JournalClock,
     JournalClosed,
     JournalDamaged,
     JournalError,
@@ -22,6 +23,7 @@ from purgatory.journal.records.errors import (
 
 __all__ = [
     "Journal",
+    "JournalClock",
     "JournalClosed",
     "JournalCollector",
     "JournalDamaged",

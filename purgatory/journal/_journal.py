@@ -31,6 +31,7 @@ from purgatory._label import label
 from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows
 from purgatory.journal._writer import FolderWriter, JournalStats, Options
 from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
+from purgatory.journal.records.errors import JournalClock
 from purgatory.journal.records.frames import Batch, packed
 from timer import NS_PER_MS
 
@@ -102,8 +103,7 @@ class _Folder:
         try:
             whole(now)
         except TypeError:
-            message = f"now_ns must answer whole nanoseconds, as time.monotonic_ns does; this clock answers {now!r}"
-            raise TypeError(message) from None
+            raise JournalClock(now) from None
         if epoch_ns is None:
             epoch_ns = time.time_ns() - now
         return epoch_ns - self._epoch_ns
@@ -146,7 +146,7 @@ class Journal(_Folder):
             a record).
 
         Raises:
-            TypeError: the clock's answer is no whole number.
+            JournalClock: the clock's answer is no whole number.
         """
         source = _Source(str(purgatory), self._shift(now_ns, epoch_ns))
         self._shifted = self._shifted or source.shift != 0
@@ -276,7 +276,7 @@ class Trace(_Folder):
             epoch_ns: nanoseconds since the epoch at that clock's zero.
 
         Raises:
-            TypeError: the clock's answer is no whole number.
+            JournalClock: the clock's answer is no whole number.
         """
         clock = now_ns or time.monotonic_ns
         name = identify or self._running

@@ -31,6 +31,20 @@ class JournalClosed(JournalError, RuntimeError):
         self.folder = folder
 
 
+class JournalClock(JournalError, TypeError):
+    """The clock that a journal was given doesn't answer whole nanoseconds.
+
+    Attributes:
+        answer: what it answered.
+    """
+
+    def __init__(self, answer: object) -> None:
+        super().__init__(
+            f"now_ns must answer whole nanoseconds, as time.monotonic_ns does; this clock answers {answer!r}"
+        )
+        self.answer = answer
+
+
 class JournalFormat(JournalError, ValueError):
     """The folder or file holds something this reader doesn't understand."""
 

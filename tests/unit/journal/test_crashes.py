@@ -230,7 +230,7 @@ def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
     assert [opened] == [path for path in tmp_path.iterdir() if path.name != ".lock"]
 
 
-def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, caplog):
+def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, logs):
     """A segment that is gone with its folder counts as one that could not be sealed, and is tried again."""
     journal = Journal(tmp_path / "gone")
     journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
@@ -238,7 +238,7 @@ def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, caplog):
     shutil.rmtree(tmp_path / "gone")
     journal.close()
     assert (1, 0) == (journal.stats().seal_errors, journal.stats().segments_sealed)
-    assert 1 == caplog.text.count("journal.seal_failed")
+    assert ["journal.seal_failed"] == [entry["event"] for entry in logs]
     assert [open_name(0)] == [path.name for path in journal._writer._unsealed]
 
 

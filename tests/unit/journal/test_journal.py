@@ -3,7 +3,17 @@ import threading
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from purgatory.journal import Journal, JournalClosed, JournalFormat, JournalLocked, Trace, _journal, read, verify
+from purgatory.journal import (
+    Journal,
+    JournalClock,
+    JournalClosed,
+    JournalFormat,
+    JournalLocked,
+    Trace,
+    _journal,
+    read,
+    verify,
+)
 from timer import MockTimer
 
 
@@ -149,9 +159,9 @@ def test_a_clock_of_fractions_is_refused(tmp_path):
     """An observer says at once that its clock isn't one of whole nanoseconds, whether it needs the time then or not."""
     with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
         for epoch_ns in (None, 0):
-            with pytest.raises(TypeError, match=r"whole nanoseconds.* answers 1\.5"):
+            with pytest.raises(JournalClock, match=r"whole nanoseconds.* answers 1\.5"):
                 journal.observer("fetch", now_ns=lambda: 1.5, epoch_ns=epoch_ns)
-            with pytest.raises(TypeError, match="whole nanoseconds"):
+            with pytest.raises(JournalClock, match="whole nanoseconds"):
                 trace.observer("fetch", needs=lambda _: {}, now_ns=lambda: 1.5, epoch_ns=epoch_ns)
 
 
