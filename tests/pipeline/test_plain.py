@@ -1,6 +1,7 @@
 """What the pipeline does without Spark: workloads, grids, purge runs, the command line's refusals."""
 
 import os
+import threading
 
 import attrs
 import numpy as np
@@ -142,13 +143,16 @@ def test_a_stream_compacts_its_answers_every_so_many_batches(monkeypatch, after,
         recentProgress = ()  # noqa: N815  # Spark's name
 
         def awaitTermination(self, _):  # noqa: N802
+            for thread in threading.enumerate():
+                if thread.name == "purgatory-compact":
+                    thread.join(10)
             said = {"observedMetrics": {}, "stateOperators": [], "durationMs": {"addBatch": 1}, "numInputRows": 0}
             self.recentProgress += tuple({**said, "batchId": len(self.recentProgress) + n} for n in range(100))
             return len(self.recentProgress) == 500
 
     monkeypatch.setattr(stream, "start", lambda *_: Query())
     monkeypatch.setattr(stream.places, "exists", lambda *_: False)
-    monkeypatch.setattr(stream, "compact", lambda _, out, after_s: compacted.append((out, after_s)))
+    monkeypatch.setattr("purgatory.pipeline.compact.compact", lambda _, out, after_s: compacted.append((out, after_s)))
     assert 500 == stream.run(None, "in", "out", "checkpoint", StreamSettings(compact_after_s=after))["batches"]
     assert [("out", after)] * times == compacted
 
