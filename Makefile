@@ -110,8 +110,8 @@ mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test f
 sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
 	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
 
-others: ## Run the core's tests on every further Python at hand (3.12, 3.13, free-threaded), each in a venv under var/others
-	@.ci/others.sh var/others
+others: ## Run the core's tests on every further Python at hand (3.12, 3.13, free-threaded), both editions (PURE=0: the native one)
+	@.ci/others.sh var/others $(PURE)
 
 programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat, zookeeper, redis-server, Node, pyright) where apt-get may
 	@.ci/setup.sh java prometheus chromium chromedriver kcat zookeeper redis-server node npm pyright

@@ -1,5 +1,6 @@
 #!/bin/sh
-# others.sh DIR: run the core's tests on each further Python at hand, in an environment of its own under DIR.
+# others.sh DIR [PURE]: run the core's tests on each further Python at hand, in an environment of its own under DIR; on
+# both editions, or with PURE=0 on the native one alone, with PURE=1 on Python's.
 #
 # At hand are python3.12 to python3.14 and the free-threaded python3.13t and python3.14t on the PATH, and what pyenv has of
 # these; one of each version. The core is timer, purgatory and purgatory.aio: what runs on any of them. It is tested without
@@ -29,7 +30,7 @@ print("%d.%d%s" % (*sys.version_info[:2], "t" * bool(sysconfig.get_config_var("P
     "$venv/bin/python" -m pip install --quiet --upgrade "pip>=25.1"
     "$venv/bin/python" -m pip install --quiet --prefer-binary --group "$group" attrs structlog prometheus-client
     "$venv/bin/python" hatch_build.py || true
-    for pure in 0 1; do
+    for pure in ${2:-0 1}; do
         echo "python $version, PURGATORY_PURE=$pure:"
         # shellcheck disable=SC2086  # a list of folders
         PYTHONPATH=. PYTHON_GIL=$gil PURGATORY_PURE=$pure "$venv/bin/python" -m pytest -q -p no:cacheprovider $tests
