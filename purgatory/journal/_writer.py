@@ -263,9 +263,7 @@ class FolderWriter:
         while True:
             self._wake.wait(pause)
             self._wake.clear()
-            closing = (
-                self._closing
-            )  # read before draining: what was put before close() was called is then in the buffer
+            closing = self._closing  # read before draining: what was put before close() is then in the buffer
             waiting = [self._flushes.popleft() for _ in range(len(self._flushes))]
             if self._drain():
                 pause = interval
@@ -368,9 +366,9 @@ class FolderWriter:
         for done in waiting:
             done.set()
         aged = self._file is not None and time.monotonic() - self._opened_at > self.options.segment_seconds
-        if closing or aged:
-            self._roll()
-        if self._unsealed and (closing or time.monotonic() >= self._seal_at):
+        if self._file is not None and (closing or aged):
+            self._roll()  # and the sealer tries what it could not seal before, too
+        elif self._unsealed and (closing or time.monotonic() >= self._seal_at):
             self._seal_at = time.monotonic() + _SEAL_AGAIN_S
             with contextlib.suppress(RuntimeError):  # shut down: the next start tries
                 self._sealer.submit(self._seal)

@@ -242,6 +242,16 @@ def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, logs):
     assert [open_name(0)] == [path.name for path in journal._writer._unsealed]
 
 
+def test_closing_tries_to_seal_once_however_quick_the_sealer_is(tmp_path, operation, outcome, monkeypatch):
+    """A last segment that could not be sealed before the writer looks again is not tried a second time: one error."""
+    journal = Journal(tmp_path / "gone")
+    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert journal.flush(30)
+    shutil.rmtree(tmp_path / "gone")
+    monkeypatch.setattr(journal._writer._sealer, "submit", lambda seal, *paths: seal(*paths))
+    assert 1 == journal.close().seal_errors
+
+
 def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, operation, outcome):
     """Where a sealed segment stands in the place of the open one there is nothing left to do."""
     journal = Journal(tmp_path)
