@@ -27,7 +27,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HEADER_SIZE", "Batch", "Record", "batches", "build", "parse", "records_of"]
+__all__ = ["HEADER_SIZE", "ZSTD", "Batch", "Record", "batches", "build", "compressions", "parse", "records_of"]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">hiqqqhii")
@@ -35,6 +35,7 @@ HEADER_SIZE = _HEADER.size
 _CRC_STARTS = 21
 _COMPRESSION = 0x07
 _GZIP = 1
+ZSTD = 4
 _CONTROL = 0x20
 _MAX_UNPACKED = 64 * 1024 * 1024
 
@@ -110,6 +111,17 @@ def batches(data: bytes) -> list[Batch]:
         batch = parse(data, position)
         found.append(batch)
         position += batch.size
+    return found
+
+
+def compressions(data: bytes) -> set[int]:
+    """How the batches are compressed, by what their headers say; nothing else is looked at, and they may be broken."""
+    found = set()
+    position = 0
+    while position + HEADER_SIZE <= len(data):
+        _, length, _, _, _, attributes, *_ = _HEADER.unpack_from(data, position)
+        found.add(attributes & _COMPRESSION)
+        position += max(length + 12, HEADER_SIZE)
     return found
 
 

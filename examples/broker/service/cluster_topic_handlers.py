@@ -13,6 +13,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.leadership import NO_LEADER
+from examples.broker.service.assignments import assigned_at_creation, assigned_at_growth
 from examples.broker.storage.topics import Topic, check_name
 
 if TYPE_CHECKING:
@@ -129,31 +130,19 @@ class ClusterTopicHandlers:
     def _planned(self, wanted: m.CreatableTopic) -> tuple[Topic, Mapping[int, tuple[int, ...]]]:
         self._check_controls()
         settings = {config.name: config.value for config in wanted.configs}
-        if not wanted.assignments:
+        assignment = assigned_at_creation(wanted, self.metadata.brokers)
+        if assignment is not None:
             topic = self.topics.plan(
-                wanted.name,
-                partitions=self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions,
-                replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
-                settings=settings,
+                wanted.name, partitions=len(assignment), replicas=len(assignment[0]), settings=settings
             )
-            return topic, self.cluster_topics.place(topic, len(topic.replicas))
-        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "either numbers or an assignment")
-        assignment = {each.partition_index: tuple(each.broker_ids) for each in wanted.assignments}
-        if sorted(assignment) != list(range(len(wanted.assignments))):
-            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0, each once")
-        self._check_assignment(assignment)
+            return topic, assignment
         topic = self.topics.plan(
-            wanted.name, partitions=len(assignment), replicas=len(assignment[0]), settings=settings
+            wanted.name,
+            partitions=self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions,
+            replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
+            settings=settings,
         )
-        return topic, assignment
-
-    def _check_assignment(self, assignment: Mapping[int, tuple[int, ...]]) -> None:
-        for index, nodes in assignment.items():
-            if not nodes or len(set(nodes)) != len(nodes) or not set(nodes) <= self.metadata.brokers.keys():
-                raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index}: {nodes}")
-        if len({len(nodes) for nodes in assignment.values()}) > 1:
-            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions with different numbers of replicas")
+        return topic, self.cluster_topics.place(topic, len(topic.replicas))
 
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> None:
         """Give topics more partitions, and answer when their leaders are known here."""
@@ -180,14 +169,9 @@ class ClusterTopicHandlers:
         _refuse_internal(wanted.name)
         known = self.topics.existing(wanted.name)
         topic = self.topics.plan_growth(wanted.name, wanted.count)
-        if wanted.assignments is None:
+        assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
+        if assignment is None:
             return self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
-        assignment = {
-            known.partitions + number: tuple(each.broker_ids) for number, each in enumerate(wanted.assignments)
-        }
-        if len(assignment) != wanted.count - known.partitions:
-            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition")
-        self._check_assignment(assignment)
         return assignment
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> None:

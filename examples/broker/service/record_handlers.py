@@ -14,6 +14,7 @@ from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.message_set import from_batches, to_batches
 from examples.broker.protocol.messages import records as m
+from examples.broker.protocol.records import ZSTD, compressions
 from examples.broker.replication.fetch_sessions import CONSUMER, Found, Wanted
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ _log = structlog.get_logger(__name__)
 
 _LATEST, _EARLIEST = -1, -2
 _FIRST_WITH_BATCHES_PRODUCE = 3
+_FIRST_WITH_ZSTD_PRODUCE = 7
 _FIRST_WITH_TIMESTAMPS_FETCH = 2
 _FIRST_WITH_BATCHES_FETCH = 4
+_FIRST_WITH_ZSTD_FETCH = 10
 _FIRST_WITH_NOT_AVAILABLE = 5
 _IDS_OF_A_NODE = 10**12
 
@@ -45,12 +48,33 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
         raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")
 
 
+def _in_batches(data: bytes, version: int) -> bytes:
+    """What is produced, as batches.
+
+    Raises:
+        BrokerError: if it can't be turned into them, or is compressed as whoever speaks this version can't read back.
+    """
+    if version < _FIRST_WITH_BATCHES_PRODUCE:
+        return to_batches(data)
+    if version < _FIRST_WITH_ZSTD_PRODUCE:
+        _check_no_zstd(data)
+    return data
+
+
+def _check_no_zstd(data: bytes) -> None:
+    if ZSTD in compressions(data):
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd is of a later version")
+
+
 def _fetched(index: int, found: Found, offset: int, version: int) -> m.FetchedPartition:
     """What a fetch found, in the format that its version may carry; never null, which librdkafka takes for broken."""
     code, records = found.code, found.records
-    if records and version < _FIRST_WITH_BATCHES_FETCH:
+    if records and version < _FIRST_WITH_ZSTD_FETCH:
         try:
-            records = from_batches(records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1)
+            if version < _FIRST_WITH_BATCHES_FETCH:
+                records = from_batches(records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1)
+            else:
+                _check_no_zstd(records)
         except BrokerError as error:
             _log.warning("fetch refused", key=found.key, version=version, reason=str(error))
             code, records = error.code, b""
@@ -102,8 +126,7 @@ class RecordHandlers:
                     raise MalformedRequest(f"{key} twice in one produce request")
                 try:
                     _check_produce(request, topic.name)
-                    data = part.records or b""
-                    entries[key] = data if version >= _FIRST_WITH_BATCHES_PRODUCE else to_batches(data)
+                    entries[key] = _in_batches(part.records or b"", version)
                 except BrokerError as error:
                     _log.warning("produce refused", key=key, version=version, reason=str(error), peer=reply.peer)
                     refused[key] = (error.code, -1)

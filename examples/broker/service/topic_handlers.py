@@ -8,6 +8,7 @@ from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.cluster import LEADER
+from examples.broker.service.assignments import assigned_at_creation, assigned_at_growth
 from examples.broker.storage.topics import check_name
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicHandlers"]
 
 _CLUSTER_ID = "purgatory-broker"
+_NODES = (LEADER,)
 
 
 class TopicHandlers:
@@ -83,11 +85,11 @@ class TopicHandlers:
         reply(m.CreateTopicsResponse(topics=answers))
 
     def _create(self, wanted: m.CreatableTopic, *, validate_only: bool) -> None:
-        if wanted.assignments:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "replicas can't be assigned by hand here")
+        assignment = assigned_at_creation(wanted, _NODES)
+        partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
         topic = self.topics.plan(
             wanted.name,
-            partitions=self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions,
+            partitions=partitions if assignment is None else len(assignment),
             replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
             settings={config.name: config.value for config in wanted.configs},
         )
@@ -108,9 +110,8 @@ class TopicHandlers:
 
     def _grow(self, wanted: m.PartitionsOfTopic, *, validate_only: bool) -> None:
         _refuse_internal(wanted.name)
-        if wanted.assignments is not None:
-            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "replicas can't be assigned by hand here")
         topic = self.topics.plan_growth(wanted.name, wanted.count)
+        assigned_at_growth(wanted, self.topics.existing(wanted.name).partitions, _NODES)
         if not validate_only:
             self.topics.grow(topic)
 

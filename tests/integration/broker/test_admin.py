@@ -115,6 +115,18 @@ def test_a_topic_grows_under_its_clients(admin, topic, broker):
     assert KafkaError.INVALID_PARTITIONS == refusal(admin.create_partitions([NewPartitions(topic, 2)])[topic])
 
 
+def test_replicas_are_assigned_where_there_is_one_node(admin, topic):
+    """A topic is made, and grows, with its replicas where the client says, if that is here; else it is refused."""
+    admin.create_topics([NewTopic(topic, 2, replica_assignment=[[1], [1]])])[topic].result(10)
+    admin.create_partitions([NewPartitions(topic, 3, replica_assignment=[[1]])])[topic].result(10)
+    parts = admin.list_topics(topic, timeout=10).topics[topic].partitions
+    assert {index: [1] for index in range(3)} == {index: part.replicas for index, part in parts.items()}
+    elsewhere = admin.create_topics([NewTopic(f"{topic}-2", 1, replica_assignment=[[2]])])[f"{topic}-2"]
+    assert 39 == refusal(elsewhere)  # INVALID_REPLICA_ASSIGNMENT
+    assert 39 == refusal(admin.create_partitions([NewPartitions(topic, 4, replica_assignment=[[2]])])[topic])
+    assert 39 == refusal(admin.create_partitions([NewPartitions(topic, 5, replica_assignment=[[1]])])[topic])
+
+
 def test_followers_grow_along(start_cluster, topic, eventually):
     """Replicas of the new partitions are in sync, so that acks=all is acknowledged."""
     cluster = start_cluster(2)

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import zlib
 
+import google_crc32c
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,7 +12,7 @@ from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import records as m
 from examples.broker.protocol.messages.header import RequestHeader
-from examples.broker.protocol.records import build
+from examples.broker.protocol.records import ZSTD, batches, build
 from examples.broker.protocol.wire import decode, encode
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetch_clock import FetchClock
@@ -121,6 +122,37 @@ def test_each_version_has_the_format_of_its_day(client, version, magic):
     client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[1])))
     response = client.ask(ApiKey.FETCH, version, fetch(0))
     assert magic == response.topics[0].partitions[0].records[16]
+
+
+def compressed(data, method):
+    """The batch as if it were compressed: nobody looks inside."""
+    data = data[:21] + struct.pack(">h", method) + data[23:]
+    return data[:17] + struct.pack(">I", google_crc32c.value(data[21:])) + data[21:]
+
+
+@pytest.mark.parametrize("method", range(1, 5))
+def test_zstd_is_for_those_who_know_it(client, method):
+    """A batch in zstd is refused below Produce 7 and, wherever it lies, Fetch 10; other compressions never are."""
+    plain = build([(None, b"x")], timestamps=[1])
+    client.ask(ApiKey.PRODUCE, 3, produced(plain))
+    for version in (3, 6, 7, 8):
+        response = client.ask(ApiKey.PRODUCE, version, produced(compressed(plain, method)))
+        refused = method == ZSTD and version < 7
+        assert (76 if refused else 0) == response.topics[0].partitions[0].error_code
+    for version in (4, 9, 10, 11):
+        (part,) = client.ask(ApiKey.FETCH, version, fetch(0)).topics[0].partitions
+        refused = method == ZSTD and version < 10
+        assert ((76, 0) if refused else (0, 3 if method == ZSTD else 5)) == (
+            part.error_code,
+            len(batches(part.records)),
+        )
+
+
+def test_a_batch_cut_short_is_broken_not_compressed(client):
+    """A produce whose headers are nonsense is answered as broken, and read to its end."""
+    data = struct.pack(">qii", 0, -12, 0) * 20
+    response = client.ask(ApiKey.PRODUCE, 3, produced(data))
+    assert ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT == response.topics[0].partitions[0].error_code
 
 
 def test_a_session_on_the_wire(client, connect):

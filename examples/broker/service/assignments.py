@@ -1,0 +1,58 @@
+"""Replicas placed by hand: what a client says of them when it creates a topic or has one grow, checked.
+
+Both functions give nodes by partition, or None where the client leaves the choice to us.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from examples.broker.protocol.messages.topics import CreatableTopic, PartitionsOfTopic
+
+__all__ = ["assigned_at_creation", "assigned_at_growth"]
+
+Assignment: TypeAlias = "Mapping[int, tuple[int, ...]]"
+
+
+def assigned_at_creation(wanted: CreatableTopic, nodes: Collection[int]) -> Assignment | None:
+    """Give the replicas of a topic's partitions.
+
+    Raises:
+        BrokerError: if they can't be, or stand beside a number of partitions or of replicas.
+    """
+    if not wanted.assignments:
+        return None
+    if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "either numbers or an assignment")
+    assignment = {each.partition_index: tuple(each.broker_ids) for each in wanted.assignments}
+    if sorted(assignment) != list(range(len(wanted.assignments))):
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0, each once")
+    return _checked(assignment, nodes)
+
+
+def assigned_at_growth(wanted: PartitionsOfTopic, known: int, nodes: Collection[int]) -> Assignment | None:
+    """Give the replicas of the partitions that come to the `known` ones.
+
+    Raises:
+        BrokerError: if they can't be, or are not as many as the partitions.
+    """
+    if wanted.assignments is None:
+        return None
+    assignment = {known + number: tuple(each.broker_ids) for number, each in enumerate(wanted.assignments)}
+    if len(assignment) != wanted.count - known:
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition")
+    return _checked(assignment, nodes)
+
+
+def _checked(assignment: Assignment, nodes: Collection[int]) -> Assignment:
+    for index, replicas in assignment.items():
+        if not replicas or len(set(replicas)) != len(replicas) or not set(replicas) <= set(nodes):
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index}: {replicas}")
+    if len({len(replicas) for replicas in assignment.values()}) > 1:
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions with different numbers of replicas")
+    return assignment
