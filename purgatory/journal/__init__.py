@@ -7,9 +7,9 @@ On the command line: `purgatory journal summary|verify|tail|seal|retain|serve DI
 from purgatory._label import label
 from purgatory.journal._journal import Journal, Trace
 from purgatory.journal._metrics import JournalCollector
+from purgatory.journal._options import JournalStats, Options
 from purgatory.journal._reader import Verdict, read, verify
 from purgatory.journal._serve import JournalServer, serve
-from purgatory.journal._writer import JournalStats, Options
 from purgatory.journal.records import Record, TraceRow
 from purgatory.journal.records.errors import (
     JournalClock,

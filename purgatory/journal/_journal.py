@@ -29,7 +29,8 @@ import attrs
 from purgatory import Observer
 from purgatory._label import label
 from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows
-from purgatory.journal._writer import FolderWriter, JournalStats, Options
+from purgatory.journal._options import JournalStats, Options
+from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.errors import JournalClock
 from purgatory.journal.records.frames import Batch, packed

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from purgatory.journal._writer import JournalStats
+    from purgatory.journal._options import JournalStats
 
 _COUNTERS: Final = (
     ("rows_written", "written", "Rows written to the journal."),
