@@ -1,0 +1,106 @@
+"""Answer the operations of one topic into another: ``python -m examples.fromkafka --bootstrap HOST:PORT``.
+
+A record of the topic `--rows` is a row of a trace as JSON (docs/pipeline.md has the columns)::
+
+    {"kind": "operation", "purgatory": "fetch", "operation": "f-1", "keys": ["orders-0"], "levels": [7],
+     "delay_ms": 500, "ts": "..."}
+    {"kind": "event", "purgatory": "fetch", "keys": ["orders-0"], "levels": [9], "ts": "..."}
+
+A record of `--answers` says what became of an operation. It is there at least once: a batch that failed halfway is
+sent again, with the same answers. Whoever needs each of them once goes by purgatory, operation and `created`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+from pyspark.sql import functions as F
+
+from examples.fromkafka.source import TopicSource
+from purgatory.journal.records import TRACE
+from purgatory.pipeline import stream
+from purgatory.pipeline.rows.load import spark_schema
+from purgatory.pipeline.spark.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka import KafkaError
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def sent_to(bootstrap: str, topic: str) -> Callable[[DataFrame, int], None]:
+    """What sends a batch of answers to a topic, and returns when all of them are acknowledged."""
+
+    def send(batch: DataFrame, _number: int) -> None:
+        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+        refused: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                refused.append(error)
+
+        for row in batch.select(F.to_json(F.struct("*")).alias("answer"), "operation").toLocalIterator():
+            producer.produce(topic, row["answer"], key=row["operation"], on_delivery=delivered)
+            producer.poll(0)
+        left = producer.flush()
+        if left or refused:
+            message = f"{left + len(refused)} answers were not taken: {refused[:1]}"
+            raise RuntimeError(message)  # the batch is answered once more
+
+    return send
+
+
+def answer(
+    spark: SparkSession, bootstrap: str, *, rows: str, answers: str, checkpoint: str, once: bool = False
+) -> StreamingQuery:
+    """Start the query between the two topics."""
+    spark.dataSource.register(TopicSource)
+    source = spark.readStream.format("topic").option("bootstrap.servers", bootstrap).option("topic", rows).load()
+    row = F.from_json(F.col("value").cast("string"), spark_schema(TRACE))  # of what is no JSON, one without anything
+    told = source.select(row.withField("seq", F.col("offset")).alias("row"))
+    settings = stream.StreamSettings(buckets=4, partitions=2, delay_ms=1_000)
+    stream.keep(spark, checkpoint, settings)
+    with stream.settled(spark, settings):
+        return (
+            stream.answers_of(told.select("row.*"), settings)
+            .writeStream.foreachBatch(sent_to(bootstrap, answers))
+            .option("checkpointLocation", checkpoint)
+            .trigger(**({"availableNow": True} if once else {"processingTime": "1 second"}))
+            .start()
+        )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the query until it is stopped, or once."""
+    parser = argparse.ArgumentParser(prog="python -m examples.fromkafka", description="Answers between two topics.")
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092", help="a broker (default %(default)s)")
+    parser.add_argument("--rows", default="trace", help="the topic of rows (default %(default)s)")
+    parser.add_argument("--answers", default="answers", help="the topic of answers (default %(default)s)")
+    parser.add_argument("--checkpoint", default="var/fromkafka", help="where it is kept how far it is")
+    parser.add_argument("--once", action="store_true", help="answer what is there, and end")
+    chosen = parser.parse_args(arguments)
+    spark = session("fromkafka")
+    try:
+        query = answer(
+            spark,
+            chosen.bootstrap,
+            rows=chosen.rows,
+            answers=chosen.answers,
+            checkpoint=chosen.checkpoint,
+            once=chosen.once,
+        )
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

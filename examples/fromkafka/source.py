@@ -1,0 +1,179 @@
+"""`format("topic")`: a Kafka topic's records as a streaming source, through confluent-kafka and without a jar.
+
+    spark.dataSource.register(TopicSource)
+    spark.readStream.format("topic").option("topic", "trace").option("bootstrap.servers", "127.0.0.1:9092").load()
+
+Every other option whose name has a dot is a setting of librdkafka. The columns are those that Spark's own source has
+of a record: `partition`, `offset`, `timestamp`, `key`, `value`. Where a query stands is an offset for each partition,
+kept in its checkpoint and nowhere else: no group, nothing is committed to the broker.
+
+A batch ends where the topic ended when it was planned. What is asked for again after a failure is then the same, as
+long as the topic still has it; records that are gone are an error, not a gap: of a trace every row counts.
+
+Spark pickles a reader to send it to where it reads, so a reader holds no connection: each call opens one, in some
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import attrs
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+_COLUMNS: Final = "partition int, offset long, timestamp timestamp, key binary, value binary"
+_ARROW: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+_MOST: Final = 10_000
+_PATIENCE_S: Final = 60.0
+
+#: The next offset to be read of each partition; names are text, as a checkpoint is JSON.
+Offsets = dict[str, int]
+
+
+class RecordsGone(Exception):
+    """The topic no longer has what this query has yet to read."""
+
+
+@attrs.frozen
+class _Topic:
+    name: str
+    settings: Mapping[str, str]
+
+    @contextlib.contextmanager
+    def consumer(self) -> Iterator[Consumer]:
+        ours = {"group.id": f"spark-{self.name}", "enable.auto.commit": False, "auto.offset.reset": "error"}
+        consumer = Consumer({**self.settings, **ours, "enable.partition.eof": True})
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def ends(self, *, last: bool) -> Offsets:
+        """The first offset of each partition, or the one after the last."""
+        with self.consumer() as consumer:
+            found = consumer.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name]
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return {
+                str(index): consumer.get_watermark_offsets(TopicPartition(self.name, index), timeout=_PATIENCE_S)[last]
+                for index in sorted(found.partitions)
+            }
+
+
+@attrs.frozen
+class _Range(InputPartition):
+    index: int
+    start: int
+    end: int
+
+
+class TopicSource(DataSource):
+    """The source, to be registered with a session."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "topic"
+
+    def schema(self) -> str:
+        """A record's columns."""
+        return _COLUMNS
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For `spark.readStream`."""
+        settings = {name: value for name, value in self.options.items() if "." in name}
+        return _Reader(_Topic(self.options["topic"], settings))
+
+
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, topic: _Topic) -> None:
+        self._topic = topic
+        self._end: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, int]:
+        return self._topic.ends(last=False)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._end = self._topic.ends(last=True)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        return self._topic.ends(last=True) if self._end is None else self._end
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[_Range]:
+        # A partition that the topic has got since begins at its first record.
+        return [
+            _Range(int(index), start.get(index, 0), last) for index, last in end.items() if start.get(index, 0) < last
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Range)
+        with self._topic.consumer() as consumer:
+            yield from _read(consumer, self._topic.name, partition)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """The checkpoint has it."""
+
+
+def _read(consumer: Consumer, topic: str, wanted: _Range) -> Iterator[pa.RecordBatch]:
+    """The records of one partition from one offset up to another.
+
+    Raises:
+        RecordsGone: if the first of them are no longer there.
+        TimeoutError: if the broker says nothing for a minute.
+    """
+    place = TopicPartition(topic, wanted.index, wanted.start)
+    first, _ = consumer.get_watermark_offsets(place, timeout=_PATIENCE_S)
+    if wanted.start < first:
+        message = f"{topic}-{wanted.index} begins at {first}; {wanted.start} to {first - 1} were not read"
+        raise RecordsGone(message)
+    consumer.assign([place])
+    position, heard = wanted.start, time.monotonic()
+    while position < wanted.end:
+        rows: list[dict[str, Any]] = []
+        for record in consumer.consume(_MOST, timeout=1.0):
+            heard = time.monotonic()
+            error, offset = record.error(), record.offset()
+            if error is None:
+                assert offset is not None
+                position = offset + 1
+                if offset < wanted.end:
+                    rows.append(
+                        {
+                            "partition": wanted.index,
+                            "offset": offset,
+                            "timestamp": record.timestamp()[1] * 1000,
+                            "key": record.key(),
+                            "value": record.value(),
+                        }
+                    )
+            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its only name
+                raise KafkaException(error)
+            elif offset is None or offset < wanted.end:
+                message = f"{topic}-{wanted.index} ends at {offset} where it went up to {wanted.end}"
+                raise RecordsGone(message)
+            else:
+                position = wanted.end  # what is left of it are records that aren't for clients
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, _ARROW)
+        elif position < wanted.end and time.monotonic() - heard > _PATIENCE_S:
+            message = f"nothing came of {topic}-{wanted.index} from {position} on"
+            raise TimeoutError(message)

@@ -1,0 +1,116 @@
+"""examples/fromkafka: trace rows out of a topic of the broker example, answers into another."""
+
+import json
+from datetime import datetime, timedelta
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from examples.fromkafka.__main__ import answer
+from examples.fromkafka.source import RecordsGone, TopicSource, _Range
+from purgatory.pipeline import gen
+from tests.integration.broker.conftest import Cluster
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """One node that has the topics."""
+    cluster = Cluster(tmp_path)
+    cluster.start()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for future in admin.create_topics([NewTopic("trace", 2, 1), NewTopic("answers", 1, 1)]).values():
+        future.result(10)
+    yield cluster
+    cluster.stop()
+
+
+def as_json(row):
+    ts = (datetime(1970, 1, 1) + timedelta(microseconds=row["ts"])).isoformat()  # noqa: DTZ001  # of UTC, written with a Z
+    return json.dumps({**row, "ts": f"{ts}Z"})
+
+
+def produce(broker, topic, values):
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % 2)
+    assert 0 == producer.flush(20)
+
+
+def consume(broker, topic):
+    """All that a topic's one partition has."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "t"})
+    place = confluent_kafka.TopicPartition(topic, 0, 0)
+    _, end = consumer.get_watermark_offsets(place, timeout=10)
+    consumer.assign([place])
+    found = []
+    while len(found) < end:
+        found += [json.loads(message.value()) for message in consumer.consume(end - len(found), timeout=1)]
+    consumer.close()
+    return found
+
+
+def reader(broker, topic="trace"):
+    return TopicSource({"bootstrap.servers": broker.bootstrap, "topic": topic}).streamReader(None)
+
+
+def micros(text):
+    return round((datetime.fromisoformat(text).replace(tzinfo=None) - datetime(1970, 1, 1)) / timedelta(microseconds=1))  # noqa: DTZ001
+
+
+@pytest.mark.spark
+def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_path, brute, trace_rows):
+    """What two runs make of the topic's two halves is what one makes of the whole, each operation answered once."""
+    rows = sorted(trace_rows("kafka", operations=100, events=200), key=lambda row: row["ts"])
+    end = {"kind": "flush", "purgatory": "", "keys": [], "levels": [], "delay_ms": 0}
+    end["ts"] = gen.START_MS * 1000 + 10**15
+
+    def run():
+        query = answer(
+            spark,
+            broker.bootstrap,
+            rows="trace",
+            answers="answers",
+            checkpoint=str(tmp_path / "checkpoint"),
+            once=True,
+        )
+        query.awaitTermination()
+
+    produce(broker, "trace", [*map(as_json, rows[: len(rows) // 2]), "no JSON"])
+    run()
+    before = len(consume(broker, "answers"))
+    produce(broker, "trace", map(as_json, [*rows[len(rows) // 2 :], end]))
+    run()
+    found = consume(broker, "answers")
+    assert 0 < before < len(found)
+    done = [row for row in found if row["part"] == "done"]
+    assert brute(rows) == {row["operation"]: (row["outcome"], micros(row["finished"])) for row in done}
+    assert len(brute(rows)) == len(done)
+    assert ["malformed"] == [row["part"] for row in found if row["part"] != "done"]
+
+
+def test_records_that_are_gone_are_an_error(broker):
+    """What a query has yet to read and the topic has deleted is told, with the offsets, and nothing is given for it."""
+    produce(broker, "trace", ["1", "2", "3", "4"])
+    whole = list(reader(broker).read(_Range(1, 0, 2)))
+    assert [b"2", b"4"] == [value for batch in whole for value in batch.column("value").to_pylist()]
+    place = confluent_kafka.TopicPartition("trace", 1, 1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_records([place])[place].result(10)
+    assert {"0": 0, "1": 1} == reader(broker).initialOffset()
+    with pytest.raises(RecordsGone, match="trace-1 begins at 1; 0 to 0 were not read"):
+        list(reader(broker).read(_Range(1, 0, 2)))
+
+
+def test_a_partition_that_came_since_is_read_from_its_first_record(broker):
+    """A checkpoint that doesn't know a partition yet begins it, and one without anything new is left out."""
+    ranges = reader(broker).partitions({"0": 3, "1": 5}, {"0": 3, "1": 7, "2": 4})
+    assert [(1, 5, 7), (2, 0, 4)] == [(each.index, each.start, each.end) for each in ranges]
+
+
+def test_a_topic_that_is_not_there_is_an_error(broker):
+    """A name that is wrong ends the query instead of waiting for ever."""
+    with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_TOPIC"):
+        reader(broker, "no-such").initialOffset()
