@@ -25,6 +25,7 @@ from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.service.config import Config
 from examples.broker.service.event_loop import run
+from examples.broker.storage.folder_lock import FolderLock
 from examples.broker.storage.log import Fsync
 from examples.broker.supervisor import Supervisor
 
@@ -116,6 +117,26 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
     await broker.stop()
 
 
+def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: list[str]) -> int:
+    try:
+        lock = FolderLock(options.data)  # each node has its own; a second cluster's would be started in vain for ever
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    command = [*command, "--ports", ",".join(map(str, ports))]
+    nodes = range(1, len(ports) + 1)
+    try:
+        return Supervisor([[*command, "--node-id", str(node)] for node in nodes]).run(
+            lambda pids: print(
+                "cluster:",
+                " ".join(f"{options.host}:{port}(pid {pid})" for port, pid in zip(ports, pids, strict=True)),
+                flush=True,
+            )
+        )
+    finally:
+        lock.release()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run what the arguments say until SIGINT or SIGTERM; give the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -139,14 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.node_id is None and len(ports) > 1:
-        command = [sys.executable, "-m", "examples.broker", *arguments, "--ports", ",".join(map(str, ports))]
-        return Supervisor([[*command, "--node-id", str(node)] for node in config.cluster.nodes]).run(
-            lambda pids: print(
-                "cluster:",
-                " ".join(f"{options.host}:{port}(pid {pid})" for port, pid in zip(ports, pids, strict=True)),
-                flush=True,
-            )
-        )
+        return _run_cluster(options, ports, [sys.executable, "-m", "examples.broker", *arguments])
     try:
         run(_run_node(config, watch_stdin=options.node_id is not None and _is_fed()))
     except OSError as error:

@@ -29,6 +29,7 @@ from examples.broker.service.offset_handlers import OffsetHandlers
 from examples.broker.service.record_handlers import RecordHandlers
 from examples.broker.service.server import Server
 from examples.broker.service.topic_handlers import TopicHandlers
+from examples.broker.storage.folder_lock import FolderLock
 from examples.broker.storage.log import Fsync
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
@@ -79,10 +80,11 @@ class Broker:
         """Open the logs, and listen.
 
         Raises:
-            OSError: if the address or the data folder can't be had.
+            OSError: if the address or the data folder can't be had; FolderInUse if another process has the folder.
         """
         loop = asyncio.get_running_loop()
         config = self.config
+        self._lock = FolderLock(config.data)  # before anything is opened: opening a log cuts it
         executor = _OnLoop(loop, self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
         self.store = TopicStore(config.data, keeps_topics=config.is_alone)
@@ -161,3 +163,4 @@ class Broker:
         await asyncio.sleep(0.05)  # the transports write what they hold
         self.replicas.close()
         await asyncio.to_thread(self.look_in.close)
+        self._lock.release()

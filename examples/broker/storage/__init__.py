@@ -6,6 +6,7 @@
     topic_settings      what each setting of a topic is called, and what it may be
     topics       the topics, producer ids, and how far each log had come
     replica_folders     the folder of each replica, and of which topic it is
+    folder_lock  one process a data folder
 
 Knows of one node and its folder only; of replicas, groups and clients nothing.
 """

@@ -132,3 +132,35 @@ def test_a_port_that_is_taken_is_an_error(tmp_path):
     assert 1 == done.returncode
     assert "error:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def run_in_vain(*arguments):
+    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_a_data_folder_has_one_node(tmp_path, start_cluster, kcat, topic):
+    """A second node on the data folder of another is refused; what the first acknowledged is there after a kill -9."""
+    cluster = start_cluster()
+    values = [f"{number}\n".encode() for number in range(20)]
+    for value in values[:10]:
+        kcat("-b", cluster.bootstrap, "-P", "-t", topic, stdin=value)
+
+    code, said = run_in_vain("--data", cluster.folder, "--port", 0)
+    assert (1, True) == (code, f"data folder {cluster.folder} is in use" in said), said
+
+    for value in values[10:]:
+        kcat("-b", cluster.bootstrap, "-P", "-t", topic, stdin=value)
+    cluster.leader.kill()
+    cluster.leader.start()
+    assert b"".join(values) == kcat("-b", cluster.bootstrap, "-C", "-t", topic, "-o", "beginning", "-e", "-q")
+
+
+def test_a_data_folder_has_one_cluster(tmp_path, cluster):
+    """A second cluster on the data folder of another is refused, and so is a single one of its nodes."""
+    code, said = run_in_vain("--data", tmp_path, "--replicas", 3, "--port", 0)
+    assert (1, True) == (code, f"data folder {tmp_path} is in use" in said), said
+
+    code, said = run_in_vain("--data", tmp_path, "--node-id", 2, "--ports", "0,0,0")
+    assert (1, True) == (code, f"data folder {tmp_path / 'node-2'} is in use" in said), said

@@ -1,0 +1,59 @@
+"""One process a data folder."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.broker.storage.folder_lock import FolderInUse, FolderLock
+
+ROOT = Path(__file__).parents[5]
+HOLD = """
+import sys
+from pathlib import Path
+from examples.broker.storage.folder_lock import FolderLock
+lock = FolderLock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the folder."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_held_folder_is_refused(tmp_path, holder):
+    """Whoever comes second is told which folder, and who has it."""
+    with pytest.raises(FolderInUse, match=f"{tmp_path} is in use by process {holder.pid}") as caught:
+        FolderLock(tmp_path)
+    assert (tmp_path, str(holder.pid)) == (caught.value.folder, caught.value.holder)
+
+
+def test_a_killed_holder_leaves_the_folder_free(tmp_path, holder):
+    """The lock goes with its process, also when that is killed."""
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait(10)
+    FolderLock(tmp_path).release()
+
+
+def test_a_released_folder_is_free(tmp_path):
+    """Whoever has let go of a folder may have it again."""
+    FolderLock(tmp_path / "new").release()
+    FolderLock(tmp_path / "new").release()
+
+
+def test_one_process_is_refused_as_well(tmp_path):
+    """Two brokers in one process don't share a folder either."""
+    lock = FolderLock(tmp_path)
+    with pytest.raises(FolderInUse):
+        FolderLock(tmp_path)
+    lock.release()
