@@ -107,7 +107,16 @@ class TopicManager:
         Raises:
             BrokerError: if there is no such topic, or a setting can't be.
         """
-        return _checked(attrs.evolve(self.existing(name), settings=check_settings(settings)))
+        return self.with_settings(self.existing(name), settings)
+
+    @staticmethod
+    def with_settings(topic: Topic, settings: Mapping[str, str | None]) -> Topic:
+        """Give a topic with these settings, and no others of its own; may be called from any thread.
+
+        Raises:
+            BrokerError: if a setting can't be.
+        """
+        return _checked(attrs.evolve(topic, settings=check_settings(settings)))
 
     def change_settings(self, topic: Topic) -> None:
         """Have a topic with other settings; its partitions heed them at once."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import structlog
 
 from examples.broker.controller.assignment import assign
@@ -91,10 +92,25 @@ class ClusterTopics:
         self._names.add(name)  # it is there until the tree says otherwise
         self._tree.run(lambda: self._jobs.delete_topic(name), lambda _: then(None), then)
 
-    def change_settings(self, topic: Topic, then: Callable[[BrokerError | None], None]) -> None:
-        """Write a topic's settings into the tree, from where every node takes them."""
-        settings = dict(topic.settings)
-        self._tree.run(lambda: self._jobs.change_settings(topic.name, settings), lambda _: then(None), then)
+    def change_settings(
+        self, topic: Topic, change: Callable[[Topic], Topic], then: Callable[[BrokerError | None], None]
+    ) -> None:
+        """Change a topic's settings in the tree, from where every node takes them.
+
+        `change` is asked on the tree's thread, of what stands in the tree: another node may have changed it since this
+        one has read it. Whoever asks this node after the answer is shown what was written.
+        """
+
+        def written(settings: Mapping[str, str]) -> None:
+            here = self._replicas.store.topics.get(topic.name)
+            if here is not None:
+                self._apply({topic.name: attrs.evolve(here, settings=settings)})
+            then(None)
+
+        def changed(settings: Mapping[str, str]) -> Mapping[str, str]:
+            return change(attrs.evolve(topic, settings=settings)).settings
+
+        self._tree.run(lambda: self._jobs.change_settings(topic.name, changed), written, then)
 
     def make_offsets_topic(self) -> None:
         """Have the internal topic created, if a node could lead it now."""
@@ -164,12 +180,11 @@ class ClusterTopics:
     def read_settings(self) -> None:
         """Read what the topics that are known here are now, and have their partitions heed it."""
         names = list(self._replicas.store.topics)
+        self._tree.run(lambda: self._jobs.read_topics(names), self._apply, lambda _: None)
 
-        def apply(topics: Mapping[str, Topic]) -> None:
-            self._replicas.store.topics.update(topics)
-            for key, partition in self._replicas.partitions.items():
-                if key[0] in topics:
-                    self._replicas.apply_settings(partition, topics[key[0]])
-                    self._replicas.changed(partition)
-
-        self._tree.run(lambda: self._jobs.read_topics(names), apply, lambda _: None)
+    def _apply(self, topics: Mapping[str, Topic]) -> None:
+        self._replicas.store.topics.update(topics)
+        for key, partition in self._replicas.partitions.items():
+            if key[0] in topics:
+                self._replicas.apply_settings(partition, topics[key[0]])
+                self._replicas.changed(partition)

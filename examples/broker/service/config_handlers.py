@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from examples.broker.service.server import Handler, Reply
     from examples.broker.storage.topics import Topic
 
-    Change = Callable[[Topic], Mapping[str, str | None]]
+    Change = Callable[[Topic], Topic]
+    Settled = Callable[[BrokerError | None], None]
 
 __all__ = ["ConfigHandlers"]
 
@@ -54,8 +55,8 @@ class ConfigHandlers:
         self.config = config
         self.replicas = replicas
         self.topics = topics
-        self.change: Callable[[Topic, Callable[[BrokerError | None], None]], None] = self._change_here
-        """Changes a topic's settings; in a cluster, in the coordination store."""
+        self.change: Callable[[Topic, Change, Settled], None] = self._change_here
+        """Changes a topic's settings; in a cluster, in the coordination store, from what stands there."""
         self.table: dict[int, Handler] = {
             ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
             ApiKey.ALTER_CONFIGS: self.alter_configs,
@@ -124,8 +125,8 @@ class ConfigHandlers:
     def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> None:
         """Have topics with the settings that are given, and no others of their own."""
 
-        def replaced(_topic: Topic, configs: list[m.AlterableConfig]) -> Mapping[str, str | None]:
-            return {config.name: config.value for config in configs}
+        def replaced(topic: Topic, configs: list[m.AlterableConfig]) -> Topic:
+            return self.topics.with_settings(topic, {config.name: config.value for config in configs})
 
         self._alter(
             [(resource, partial(replaced, configs=resource.configs)) for resource in request.resources],
@@ -135,8 +136,12 @@ class ConfigHandlers:
 
     def incremental_alter_configs(self, request: m.IncrementalAlterConfigsRequest, _version: int, reply: Reply) -> None:
         """Change single settings of topics, and leave the others as they are."""
+
+        def changed(topic: Topic, changes: list[m.ConfigChange]) -> Topic:
+            return self.topics.with_settings(topic, _changed(topic.settings, changes))
+
         self._alter(
-            [(resource, partial(_changed, changes=resource.configs)) for resource in request.resources],
+            [(resource, partial(changed, changes=resource.configs)) for resource in request.resources],
             validate_only=request.validate_only,
             respond=lambda answers: reply(m.IncrementalAlterConfigsResponse(responses=answers)),
         )
@@ -166,23 +171,23 @@ class ConfigHandlers:
                 if resource.resource_type != _Resource.TOPIC:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "only a topic's settings can be changed while it runs")
                 topic = self.topics.existing(resource.resource_name)
-                topic = self.topics.plan_settings(topic.name, change(topic))
+                change(topic)
             except BrokerError as error:
                 settled(number, error)
             else:
                 if validate_only:
                     settled(number, None)
                 else:
-                    self.change(topic, partial(settled, number))
+                    self.change(topic, change, partial(settled, number))
 
-    def _change_here(self, topic: Topic, then: Callable[[BrokerError | None], None]) -> None:
-        self.topics.change_settings(topic)
+    def _change_here(self, topic: Topic, change: Change, then: Settled) -> None:
+        self.topics.change_settings(change(topic))
         then(None)
 
 
-def _changed(topic: Topic, changes: list[m.ConfigChange]) -> dict[str, str | None]:
+def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[str, str | None]:
     """Give a topic's own settings after single changes."""
-    settings: dict[str, str | None] = dict(topic.settings)
+    settings: dict[str, str | None] = dict(before)
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from examples.broker.controller import layout
-from examples.broker.coordination import BadVersion, Create, NodeExists, NoNode, Set, Store, StoreError
+from examples.broker.coordination import BadVersion, Check, Create, NodeExists, NoNode, Set, Store, StoreError
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.topics import Topic
 
@@ -121,13 +121,34 @@ class TreeJobs:
         with contextlib.suppress(NodeExists):
             self._store.multi([Create(f"{layout.DELETIONS}/{name}")])
 
-    def change_settings(self, name: str, settings: Mapping[str, str]) -> None:
-        """Give a topic other settings, and have every node read them."""
-        path, data = layout.config_path(name), layout.write_config(settings)
-        try:
-            self._store.multi([Set(path, data), Set(layout.CONFIG_CHANGES)])
-        except NoNode:
-            self._store.multi([Create(path, data), Set(layout.CONFIG_CHANGES)])
+    def change_settings(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
+        """Change a topic's settings, have every node read them, and give what stands there then.
+
+        `change` is given what stands there before, once more whenever another node was first to write.
+
+        Raises:
+            BrokerError: what `change` raises, or if there is no such topic.
+        """
+        path = layout.config_path(name)
+        while True:
+            write: Set | Create
+            try:
+                node = self._store.get(path)
+            except NoNode:
+                settings = change({})
+                write = Create(path, layout.write_config(settings))
+            else:
+                settings = change(layout.config_of(node.data))
+                write = Set(path, layout.write_config(settings), node.version)
+            try:
+                self._store.multi([Check(layout.topic_path(name)), write, Set(layout.CONFIG_CHANGES)])
+            except NoNode as error:
+                if error.path != path:
+                    raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}") from error
+            except (BadVersion, NodeExists) as error:
+                _log.debug("settings were changed meanwhile", topic=name, reason=str(error))
+            else:
+                return settings
 
     def change_isr(self, key: Key, now: Leadership, isr: Iterable[int]) -> Leadership:
         """Change the in-sync replicas of a partition that this node leads; give what stands there then.

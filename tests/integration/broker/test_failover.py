@@ -255,6 +255,24 @@ def test_settings_hold_everywhere(cluster, topic, eventually):
         eventually(lambda port=port: "3" == shown(port))
 
 
+def test_settings_changed_one_by_one_are_all_kept(cluster, topic):
+    """A setting that is changed right after another was acknowledged, here or at another node, overwrites nothing."""
+    create(cluster, topic, 1)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    admins = [AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}) for port in cluster.ports]
+
+    def change(admin, name, value):
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([wanted])[wanted].result(20)
+
+    for size, (one, other) in enumerate([(0, 0), (0, 1), (2, 1)] * 3, 10_000):
+        change(admins[one], "max.message.bytes", str(size))
+        change(admins[other], "segment.bytes", str(size))
+        shown = admins[other].describe_configs([resource])[resource].result(20)
+        assert (str(size), str(size)) == (shown["max.message.bytes"].value, shown["segment.bytes"].value)
+
+
 def test_assignment_by_hand(cluster, topic, eventually):
     """Replicas are where the client says, the first of them leading."""
     new = NewTopic(topic, 2, replica_assignment=[[2, 3], [3, 1]])

@@ -4,6 +4,7 @@ import pytest
 
 from examples.broker.controller import layout
 from examples.broker.coordination import EmbeddedStore
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.service.tree_client import TreeJobs
 
 
@@ -27,3 +28,51 @@ def test_a_topic_keeps_its_id_as_it_grows(jobs):
 
     jobs.create_topic("u", {0: (1, 2)}, {})
     assert jobs.read_topics(["u"])["u"].topic_id != before.topic_id
+
+
+def setting(name, value):
+    return lambda before: {**before, name: value}
+
+
+def settings_of(jobs, name):
+    return dict(jobs.read_topics([name])[name].settings)
+
+
+def test_a_setting_is_added_to_those_in_the_tree(jobs):
+    """A change begins from what stands in the tree, and what it gives is what stands there then."""
+    jobs.create_topic("t", {0: (1, 2)}, {"a": "1"})
+    assert {"a": "1", "b": "2"} == jobs.change_settings("t", setting("b", "2"))
+    assert {"a": "1", "b": "2"} == settings_of(jobs, "t")
+
+
+def test_a_change_of_another_node_in_between_is_kept(jobs):
+    """If another node writes between reading and writing, the change is made once more, from what that one wrote."""
+    jobs.create_topic("t", {0: (1, 2)}, {})
+    others = [setting("a", "1"), setting("c", "3")]
+
+    def late(before):
+        if others:
+            jobs.change_settings("t", others.pop())
+        return {**before, "b": "2"}
+
+    jobs.change_settings("t", late)
+    assert {"a": "1", "b": "2", "c": "3"} == settings_of(jobs, "t")
+
+
+def test_no_settings_without_their_topic(jobs):
+    """A topic that was deleted meanwhile gets no settings."""
+    with pytest.raises(BrokerError) as caught:
+        jobs.change_settings("t", setting("a", "1"))
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION is caught.value.code
+
+
+def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
+    """What a change raises is told, and nothing is written."""
+    jobs.create_topic("t", {0: (1, 2)}, {"a": "1"})
+
+    def refuse(_):
+        raise BrokerError(ErrorCode.INVALID_CONFIG)
+
+    with pytest.raises(BrokerError):
+        jobs.change_settings("t", refuse)
+    assert {"a": "1"} == settings_of(jobs, "t")
