@@ -10,7 +10,7 @@ import attrs
 
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
-from purgatory.journal.records.errors import JournalDamaged, JournalMissing
+from purgatory.journal.records.errors import JournalDamaged, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import Segment, batches, list_segments
 from purgatory.journal.records.frames import frame_at, scan
 
@@ -18,31 +18,71 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def read(folder: str | Path, after: int = -1) -> Iterator[Record | TraceRow]:
-    """The rows above the sequence number `after`.
+def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:
+    """The rows above the sequence number `after`, without a gap from the first that is given.
 
-    A segment that is sealed between the listing and the reading is found under its new name.
+    A segment that is sealed between the listing and the reading is found under its new name. Old segments may have been
+    deleted; then the first row is the oldest that is left.
+
+    Args:
+        folder: a journal's, or a trace's.
+        after: the last row that is known already.
+        allow_gaps: give what is left of a folder that is damaged, instead of an error where rows are missing.
 
     Raises:
         JournalMissing: there is nothing in the folder.
-        JournalFormat: a file is of a version that this reader doesn't know.
+        JournalDamaged: rows of a segment are missing, or can't be read; those before them have been given.
+        JournalFormat: a segment is missing between two others, or one is of a version that this reader doesn't know.
     """
     folder = Path(folder)
     if not list_segments(folder):
         raise JournalMissing(folder)
-    progress = True
+    progress, gap = True, None
     while progress:  # again after a segment vanished under us: it was sealed, and its rows are in the new file
-        progress = False
+        progress, due = False, None
         for segment in list_segments(folder):
-            if segment.last is not None and segment.last <= after:
-                continue
-            try:
-                for row in _rows(segment, after):
+            if due is not None and due < segment.first and not allow_gaps:
+                if gap == (due, segment.first):
+                    message = f"{folder}: rows {due} to {segment.first - 1} are missing, and there are later ones"
+                    raise JournalFormat(message)
+                progress, gap = True, (due, segment.first)  # it may have been sealed while the folder was being listed
+                break
+            if segment.last is None or segment.last > after:
+                try:
+                    for row in read_segment(segment, after, allow_gaps=allow_gaps):
+                        after = row.seq
+                        yield row
+                except FileNotFoundError:
+                    progress = True
+                    break
+            due = max(due or 0, segment.first, after + 1, 0 if segment.last is None else segment.last + 1)
+
+
+def read_segment(segment: Segment, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:
+    """The rows of one file above the sequence number `after`: all that its name says, or an error.
+
+    An open one may end in the middle of a frame: so a killed writer leaves it, or one that is just writing.
+
+    Raises:
+        JournalDamaged: rows are missing, or can't be read; never with `allow_gaps`.
+        JournalFormat: the file is of a version that this reader doesn't know.
+    """
+    if allow_gaps:
+        with contextlib.suppress(JournalDamaged):
+            for row in _rows(segment, after):
+                if row.seq > after:
                     after = row.seq
                     yield row
-            except FileNotFoundError:
-                progress = True
-                break
+        return
+    due = max(after + 1, segment.first)
+    for row in _rows(segment, after):
+        if row.seq > due:
+            raise JournalDamaged(segment.path.name, f"row {due} is not in it, and row {row.seq} is")
+        if row.seq == due:
+            yield row
+            due += 1
+    if segment.last is not None and due <= segment.last:
+        raise JournalDamaged(segment.path.name, f"row {due} is not in it, its name says {segment.last} is the last")
 
 
 def _rows(segment: Segment, after: int) -> Iterator[Record | TraceRow]:
@@ -51,9 +91,7 @@ def _rows(segment: Segment, after: int) -> Iterator[Record | TraceRow]:
         yield from _parquet.read(segment.path, schema, after)
         return
     for batch in batches(segment.path, after):
-        for row in batch.rows():
-            if row.seq > after:
-                yield row
+        yield from batch.rows()
 
 
 @attrs.frozen

@@ -4,8 +4,8 @@
     GET /journal/tip                      {"first": 0, "last": 12345}
 
 The answer is whole frames, as on disk, so it carries its own checksums. Rows at or below `after` may lead
-the first frame; the reader skips them. There is no authentication: bind it to an address that only those
-see who may read the journal.
+the first frame; the reader skips them. A journal that is damaged is a 500, whose one line says where.
+There is no authentication: bind it to an address that only those see who may read the journal.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from purgatory.journal._reader import read
 from purgatory.journal.records import ROWS, SCHEMAS, Record, Schema, TraceRow
+from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import Batch, encode, packed
 
@@ -117,6 +118,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, "application/vnd.purgatory.frames", body)
             else:
                 self._answer(404, "text/plain", b"try /journal or /journal/tip\n")
+        except JournalFormat as error:
+            self._answer(500, "text/plain", f"{error}\n".encode())
         except ValueError:
             self._answer(400, "text/plain", b"after and limit are whole numbers\n")
         except FileNotFoundError as error:

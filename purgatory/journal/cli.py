@@ -67,10 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument("--top", type=int, default=10, metavar="N", help="how many keys (default 10)")
     look.add_argument("--json", action="store_true", help="one line of JSON")
     look.set_defaults(run=_summary)
+    _allow_gaps(look)
     command("verify", "Check every checksum and that no record is missing or doubled.")
     tail = command("tail", "Print the last records as JSON lines.")
     tail.add_argument("-n", type=int, default=10, metavar="N", help="how many (default 10; -1 for all)")
     tail.add_argument("-f", "--follow", action="store_true", help="go on as records are written")
+    _allow_gaps(tail)
     command(
         "seal",
         "Seal what a killed writer left open, and turn frames into Parquet where pyarrow is installed.",
@@ -94,8 +96,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _allow_gaps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--allow-gaps", action="store_true", help="go on with what is left where records are missing")
+
+
 def _summary(options: argparse.Namespace) -> int:
-    summary = summarize(records_of(options.source), top=options.top)
+    summary = summarize(records_of(options.source, allow_gaps=options.allow_gaps), top=options.top)
     text = as_json(summary) if options.json else as_text(summary, options.source)
     sys.stdout.write(text)
     return 0
@@ -116,14 +122,15 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _tail(options: argparse.Namespace) -> int:
     after = tip(options.folder)["last"] - options.n if options.n >= 0 else -1
-    for row in _follow(options.folder, after) if options.follow else read(options.folder, after):
+    rows = _follow if options.follow else read
+    for row in rows(options.folder, after, allow_gaps=options.allow_gaps):
         _print(json.dumps(attrs.asdict(row), ensure_ascii=False))
     return 0
 
 
-def _follow(folder: Path, after: int) -> Iterator[Record | TraceRow]:
+def _follow(folder: Path, after: int, *, allow_gaps: bool) -> Iterator[Record | TraceRow]:
     while True:
-        for row in read(folder, after):
+        for row in read(folder, after, allow_gaps=allow_gaps):
             after = row.seq
             yield row
         sys.stdout.flush()

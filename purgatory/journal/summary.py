@@ -30,11 +30,10 @@ from typing import Any, Final
 
 import attrs
 
-from purgatory.journal._reader import read
-from purgatory.journal.records import JOURNAL, OUTCOMES, SCHEMAS, Record, TraceRow
-from purgatory.journal.records import parquet as _parquet
+from purgatory.journal._reader import read, read_segment
+from purgatory.journal.records import OUTCOMES, Record, TraceRow
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import batches
+from purgatory.journal.records.folder import segment_of
 
 __all__ = ["KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize"]
 
@@ -143,38 +142,40 @@ def _settled(purgatory: str, name: str, kind: _Kind) -> KindSummary:
     )
 
 
-def records_of(source: str | Path) -> Iterator[Record]:
+def records_of(source: str | Path, *, allow_gaps: bool = False) -> Iterator[Record]:
     """The records of a folder, of one of its files, of a file of JSON lines, or (``-``) of the standard input.
+
+    Args:
+        source: where they are.
+        allow_gaps: give what is left of a journal that is damaged.
 
     Raises:
         JournalMissing: there is nothing there.
+        JournalDamaged: records are missing, or can't be read.
         JournalFormat: it is no journal.
         ModuleNotFoundError: it is in Parquet, and pyarrow isn't installed.
     """
-    for row in _rows_of(source):
+    for row in _rows_of(source, allow_gaps=allow_gaps):
         if isinstance(row, TraceRow):
             message = f"{source} is a trace, which says what operations wait for and not how they ended: rehearse it"
             raise JournalFormat(message)
         yield row
 
 
-def _rows_of(source: str | Path) -> Iterator[Record | TraceRow]:
+def _rows_of(source: str | Path, *, allow_gaps: bool) -> Iterator[Record | TraceRow]:
     if str(source) == "-":
         yield from _from_json(sys.stdin, "the standard input")
         return
     path = Path(source)
     if path.is_dir():
-        yield from read(path)
+        yield from read(path, allow_gaps=allow_gaps)
     elif not path.exists():
         raise JournalMissing(path)
-    elif path.suffix == ".parquet":
-        try:
-            yield from _parquet.read(path, SCHEMAS.get(path.name.partition("-")[0], JOURNAL))
-        except (ValueError, KeyError) as error:
-            raise JournalFormat(f"{path} is no sealed segment of a journal: {error}") from error
-    elif path.suffix == ".frames":
-        for batch in batches(path):
-            yield from batch.rows()
+    elif path.suffix in (".parquet", ".frames"):
+        segment = segment_of(path)
+        if segment is None:
+            raise JournalFormat(f"{path} has not the name of a journal's segment, which says what rows it holds")
+        yield from read_segment(segment, allow_gaps=allow_gaps)
     else:
         with path.open(encoding="utf-8") as lines:
             yield from _from_json(lines, str(path))

@@ -55,14 +55,17 @@ def sealed_name(schema: Schema, first: int, last: int, *, parquet: bool) -> str:
     return f"{name}.parquet" if parquet else f"_{name}.frames"
 
 
+def segment_of(path: Path) -> Segment | None:
+    """What a file's name says of it; None if it is no segment's name."""
+    if match := SEALED.fullmatch(path.name):
+        return Segment(int(match[2]), int(match[3]), path)
+    match = _OPEN.fullmatch(path.name)
+    return Segment(int(match[1]), None, path) if match else None
+
+
 def list_segments(folder: Path) -> list[Segment]:
     """All that a reader should look at, in sequence; of a segment sealed in both forms, the Parquet file."""
-    found = []
-    for path in folder.iterdir() if folder.is_dir() else ():
-        if match := SEALED.fullmatch(path.name):
-            found.append(Segment(int(match[2]), int(match[3]), path))
-        elif match := _OPEN.fullmatch(path.name):
-            found.append(Segment(int(match[1]), None, path))
+    found = [segment for path in (folder.iterdir() if folder.is_dir() else ()) if (segment := segment_of(path))]
     found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), s.path.suffix != ".parquet"))
     return [s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)]
 

@@ -135,7 +135,7 @@ def opened(path: Path, words: Sequence[str] = ()) -> Iterator[tuple[pq.ParquetFi
         raise JournalFormat(message) from error
     except FileNotFoundError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # all of them Arrow's, of a footer too
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
 
 

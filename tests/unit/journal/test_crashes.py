@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory.journal import Journal, read, segments, verify
+from purgatory.journal import Journal, JournalDamaged, read, segments, verify
 from purgatory.journal.records.folder import list_segments, open_name
 from purgatory.journal.segments import recover, seal
 
@@ -109,7 +109,7 @@ def test_crash_while_sealing_is_begun_again(tmp_path, write):
 
 
 def test_damage_in_the_middle_is_reported(tmp_path, write):
-    """A flipped byte in a sealed file is found, and what follows it is still read."""
+    """A flipped byte in a sealed file is found; what follows it is still read by who asks for what is left."""
     write(tmp_path, 100, parquet=False, chunk=10)
     (sealed,) = tmp_path.glob("_journal*")
     data = bytearray(sealed.read_bytes())
@@ -118,7 +118,9 @@ def test_damage_in_the_middle_is_reported(tmp_path, write):
     verdict = verify(tmp_path)
     assert not verdict.sound
     assert (True, True) == (verdict.damaged_bytes > 0, verdict.missing > 0)
-    assert 99 == list(read(tmp_path))[-1].seq
+    assert 99 == list(read(tmp_path, allow_gaps=True))[-1].seq
+    with pytest.raises(JournalDamaged, match=sealed.name):
+        list(read(tmp_path))
 
 
 class FullDisk:

@@ -1,6 +1,9 @@
 """What is damaged is found and named, and what an older or a newer program wrote is read for what it is."""
 
 import random
+import shutil
+import urllib.error
+import urllib.request
 import zlib
 from array import array
 
@@ -8,12 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.journal import JournalFormat, read, verify
+from purgatory.journal import Journal, JournalDamaged, JournalFormat, read, serve, verify
 from purgatory.journal.cli import main
 from purgatory.journal.records import TRACE, VERSION
-from purgatory.journal.records.folder import sealed_name
+from purgatory.journal.records.folder import open_name, sealed_name
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed
 from purgatory.journal.records.parquet import to_arrow, write, write_table
+from purgatory.journal.segments import seal
+from purgatory.journal.summary import records_of
 
 
 @pytest.fixture
@@ -36,6 +41,99 @@ def test_random_bytes_in_a_sealed_segment_are_found(tmp_path, sealed, seed):
     assert not verify(tmp_path).sound
     with pytest.raises(JournalFormat, match=sealed.name):
         list(read(tmp_path))
+
+
+@pytest.fixture
+def frames(tmp_path, operation, outcome):
+    """A sealed segment of three frames, of four rows each, as the base install leaves it."""
+    with Journal(tmp_path / "open") as journal:
+        observer = journal.observer("fetch")
+        for _ in range(3):
+            for number in range(4):
+                observer.finished(operation(number), outcome.SATISFIED, None)
+            assert journal.flush()
+        (path,) = (tmp_path / "open").glob(".open-*")
+        (tmp_path / "sealed").mkdir()
+        shutil.copy(path, tmp_path / "sealed")
+    return seal(tmp_path / "sealed" / path.name, parquet=False)
+
+
+def given(rows):
+    """How many rows come, and whether the last word is an error that names the file."""
+    count = 0
+    try:
+        for _ in rows:
+            count += 1
+    except JournalDamaged as error:
+        return count, error.name
+    return count, None
+
+
+def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
+    """Whichever byte of a segment has changed, every reader names it; none gives some of the rows in silence."""
+    data = frames.read_bytes()
+    assert (12, None) == given(read(frames.parent))
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 255
+        frames.write_bytes(changed)
+        for rows in (read(frames.parent), records_of(frames.parent), records_of(frames)):
+            count, named = given(rows)
+            assert frames.name == named, (place, count)
+        assert given(read(frames.parent, 7)) in [(4, None), (0, frames.name)]
+        assert not verify(frames.parent).sound
+
+
+def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys):
+    """`summary`, `tail` and `rehearse` give 2 and name the segment; with --allow-gaps the first two go on without."""
+    data = bytearray(frames.read_bytes())
+    data[len(data) // 2] ^= 1
+    frames.write_bytes(data)
+    folder = str(frames.parent)
+    for command in (["summary", folder], ["summary", str(frames)], ["tail", "-n", "-1", folder]):
+        assert 2 == main(command)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{frames.name} is damaged or cut short" in line
+        assert "row 4 is not in it" in line
+    assert 0 == main(["summary", "--allow-gaps", folder])
+    assert ": 8 records of" in capsys.readouterr().out
+    assert 0 == main(["tail", "-n", "-1", "--allow-gaps", folder])
+    assert 8 == len(capsys.readouterr().out.splitlines())
+
+
+def test_a_segment_that_is_gone_between_two_others_is_missed(tmp_path, sealed, capsys):
+    """Rows that no file holds, with later ones there, are named; the oldest segments may have been deleted."""
+    sealed.unlink()
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "rows 4000 to 7999 are missing" in capsys.readouterr().err
+    assert (4_000, 8_000) == (len(list(read(tmp_path, 7_999))), len(list(read(tmp_path, allow_gaps=True))))
+    min(tmp_path.glob("journal-*")).unlink()
+    assert 8_000 == next(read(tmp_path)).seq
+
+
+def test_a_torn_tail_is_no_damage(frames):
+    """What a killed writer leaves half written in an open segment is passed over; in the middle of one it is not."""
+    data = frames.read_bytes()
+    frames.unlink()
+    torn = frames.with_name(open_name(0))
+    for cut in range(1, 100):
+        torn.write_bytes(data[:-cut])
+        assert (8, None) == given(read(torn.parent))
+        assert verify(torn.parent).sound
+    torn.write_bytes(data[:30] + data[31:])
+    assert (0, torn.name) == given(read(torn.parent))
+
+
+def test_a_damaged_journal_is_not_served(frames):
+    """Over HTTP a damaged journal is an error that says so: frames made of what is left would number it anew."""
+    data = bytearray(frames.read_bytes())
+    data[len(data) // 2] ^= 1
+    frames.write_bytes(data)
+    with serve(frames.parent, 0) as server, pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(server.url)
+    with refused.value as answer:
+        assert 500 == answer.code
+        assert frames.name in answer.read().decode()
 
 
 @pytest.mark.parametrize("keep", [0, 3, 500, -1])
