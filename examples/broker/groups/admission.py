@@ -81,7 +81,8 @@ class Admission:
                 raise
 
     def _join_new(self, group: Group, wish: Join, answer: AnswerJoin) -> None:
-        if not group.accepts(wish.protocol_type, wish.protocols):
+        place = group.static.get(wish.instance_id or "", "")
+        if not group.accepts(wish.protocol_type, wish.protocols, member_id=place):
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         timeout = wish.rebalance_timeout_ms
         member = Member(
@@ -93,7 +94,7 @@ class Admission:
             rebalance_timeout_ms=timeout if timeout >= 0 else wish.session_timeout_ms,
             protocols=wish.protocols,
         )
-        former = group.members.get(group.static.get(wish.instance_id or "", ""))
+        former = group.members.get(place)
         if former is not None:
             self._take_place(group, former, member, answer)
             return
@@ -154,6 +155,9 @@ class Admission:
             self._admit(group, pending, wish.protocol_type, answer)
             return
         member = group.member(Identity(wish.member_id, instance_id=wish.instance_id))
+        if not group.accepts(wish.protocol_type, wish.protocols, member_id=member.member_id):
+            # Let in, it would leave the members nothing that all of them speak, and the rebalance no end.
+            raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         same = dict(wish.protocols) == dict(member.protocols)
         leads = member.member_id == group.leader_id
         if same and (group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not leads)):

@@ -159,6 +159,9 @@ class Coordinator:
         if group.members and not group.elect_joined_leader():
             self._wait_for_members(group)  # nobody is here to lead; sessions will end it, if nobody comes
             return
+        protocol = group.choose_protocol()
+        if not protocol:
+            self._dismiss(group)  # nobody was let in so; a group that an earlier version has stored may be
         group.generation += 1
         if not group.members:
             group.state = GroupState.EMPTY
@@ -168,7 +171,7 @@ class Coordinator:
             self.groups.forget_if_unused(group)
             return
         group.state = GroupState.COMPLETING
-        group.protocol = group.choose_protocol()
+        group.protocol = protocol
         group.unsynced = set(group.members)
         for member in list(group.members.values()):
             answer, member.answer_join = member.answer_join, None
@@ -178,6 +181,14 @@ class Coordinator:
                 answer(group.joined(member))
         operation = DelayedSync(group, group.rebalance_timeout_ms, self._sync_expired)
         self.syncs.try_complete_else_watch(operation, [group.group_id])
+
+    def _dismiss(self, group: Group) -> None:
+        """Send all members away, who have no protocol in common."""
+        for member in list(group.members.values()):
+            self.sessions.end(group, member)
+            group.remove(member.member_id)
+            if member.answer_join is not None:
+                member.answer_join(Joined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member.member_id))
 
     # -- sync
 

@@ -182,21 +182,19 @@ class Group:
             )
         return Joined(ErrorCode.NONE, member.member_id, self.generation, self.protocol, self.leader_id, members)
 
-    def accepts(self, protocol_type: str, protocols: Mapping[str, bytes]) -> bool:
-        """Tell whether a newcomer speaks what all members speak."""
-        if not protocols or not protocol_type:
+    def accepts(self, protocol_type: str, protocols: Mapping[str, bytes], *, member_id: str = "") -> bool:
+        """Tell whether somebody speaks what all others speak: a newcomer, or the member of this id, come again."""
+        if not protocols or not protocol_type or (self.members and protocol_type != self.protocol_type):
             return False
-        return not self.members or (
-            protocol_type == self.protocol_type and bool(self._common_protocols() & set(protocols))
-        )
-
-    def _common_protocols(self) -> set[str]:
-        names = [set(member.protocols) for member in self.members.values()]
-        return set.intersection(*names) if names else set()
+        others = [set(member.protocols) for member in self.members.values() if member.member_id != member_id]
+        return not others or bool(set.intersection(*others, set(protocols)))
 
     def choose_protocol(self) -> str:
-        """Choose what most members name first among those that all speak."""
-        common = self._common_protocols()
+        """Choose what most members name first among those that all speak; empty if there is none."""
+        names = [set(member.protocols) for member in self.members.values()]
+        common = set.intersection(*names) if names else set()
+        if not common:
+            return ""
         votes: dict[str, int] = {}
         for member in self.members.values():
             first = next(name for name in member.protocols if name in common)

@@ -265,3 +265,30 @@ def test_a_join_repeated_in_a_stable_group_is_answered_as_before(groups):
     assert GroupState.STABLE is groups.group.state
     assert [] == groups.join(one)
     assert GroupState.PREPARING is groups.group.state
+
+
+def test_who_comes_again_must_speak_what_the_others_do(groups):
+    """A member that joins again without a protocol of the others is refused, and the group goes on as it was."""
+    one, two = groups.stable(2)
+    with pytest.raises(BrokerError) as caught:
+        groups.join(two, protocol="roundrobin")
+    assert ErrorCode.INCONSISTENT_GROUP_PROTOCOL is caught.value.code
+    assert (GroupState.STABLE, {one, two}) == (groups.group.state, set(groups.group.members))
+    groups.join(one, metadata=b"other")
+    assert [(ErrorCode.NONE, two, 2)] == told(groups.join(two, metadata=b"other"))
+
+
+def test_who_is_alone_may_speak_something_else(groups):
+    """The only member of a group may come again with another protocol, but not as something else than a consumer."""
+    (one,) = groups.stable(1)
+    assert [(ErrorCode.NONE, one, 2)] == told(groups.join(one, protocol="roundrobin"))
+    assert "roundrobin" == groups.group.protocol
+
+
+def test_members_without_a_common_protocol_are_sent_away(groups):
+    """A rebalance whose members have nothing in common, which nobody lets in, ends all the same: without them."""
+    joins = [groups.join(), groups.join()]
+    list(groups.group.members.values())[1].protocols = {"roundrobin": b""}
+    groups.advance(300)
+    assert 2 * [[ErrorCode.INCONSISTENT_GROUP_PROTOCOL]] == [[answer.code for answer in answers] for answers in joins]
+    assert groups.group is None

@@ -44,6 +44,14 @@ def test_who_comes_back_with_another_subscription_causes_a_rebalance(groups, pai
     assert [(ErrorCode.NONE, 2)] == [(x.code, x.generation) for x in joined]
 
 
+def test_who_comes_back_must_speak_what_the_others_do(groups, pair):
+    """A static member that comes back without a protocol of the others is refused, and its place kept."""
+    with pytest.raises(BrokerError) as caught:
+        groups.join(instance="b", protocol="roundrobin")
+    assert ErrorCode.INCONSISTENT_GROUP_PROTOCOL is caught.value.code
+    assert (GroupState.STABLE, set(pair.values())) == (groups.group.state, set(groups.group.members))
+
+
 def test_a_former_self_is_fenced_everywhere(groups, pair):
     """The member whose place was taken is told so by heartbeat, commit, join, sync and leave, and changes nothing."""
     (joined,) = groups.join(instance="b")
