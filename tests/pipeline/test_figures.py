@@ -65,6 +65,9 @@ def made(count=6_000, seed=7):
                 "checks": 1 if outcome == "immediate" else rng.randrange(2, 9),
             }
         )
+    last = max(row["finished"] for row in rows)  # the last one leaves as a window begins, and is alone in it
+    left = last - last % WINDOW_US + WINDOW_US
+    rows[-1] |= {"outcome": "satisfied", "created": left - 40_000, "finished": left}
     return rows
 
 
@@ -148,7 +151,7 @@ def window(row):
 
 def windows(rows):
     first = min(row["created"] for row in rows)
-    return range(first - first % WINDOW_US, max(row["finished"] for row in rows), WINDOW_US)
+    return range(first - first % WINDOW_US, max(row["finished"] for row in rows) + 1, WINDOW_US)
 
 
 def clock(at, rows):

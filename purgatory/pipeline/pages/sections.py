@@ -22,9 +22,9 @@ _FEW: Final = 20  # what happened less often than this is in the table, and in n
 
 
 def windows(tables: Tables) -> list[int]:
-    """Every window from the first to the last, also those without a row."""
+    """Every window from the first to the one that the last departure is in, also those without a row."""
     first = tables.first_us - tables.first_us % tables.window_us
-    return list(range(first, max(tables.last_us, first + 1), tables.window_us))
+    return list(range(first, tables.last_us + 1, tables.window_us))
 
 
 def span(tables: Tables) -> tuple[int, int]:
