@@ -6,6 +6,7 @@ import statistics
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from fractions import Fraction
 from html import unescape
 
 import numpy as np
@@ -325,11 +326,11 @@ def test_the_advice(page, rows):
         mine = kinds(rows)[name]
         steps = sorted((-(-(r["finished"] - r["created"]) // 1000), r["outcome"] in GOOD) for r in mine)
         expected = []
-        for target in (0.1, 0.05, 0.01, 0.001):
-            share, found = 1.0, None
+        for target in map(Fraction, ("0.1", "0.05", "0.01", "0.001")):
+            share, found = Fraction(1), None
             for at in sorted({wait for wait, _ in steps}):
                 at_risk = sum(wait >= at for wait, _ in steps)
-                share *= 1 - sum(wait == at and good for wait, good in steps) / at_risk
+                share *= 1 - Fraction(sum(wait == at and good for wait, good in steps), at_risk)
                 if share <= target:
                     found = at
                     break

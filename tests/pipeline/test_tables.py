@@ -2,13 +2,14 @@
 
 import math
 import random
+from fractions import Fraction
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from purgatory.pipeline.summaries import advice, occupancy, tables
-from purgatory.pipeline.summaries.choices import Grid
+from purgatory.pipeline.summaries.choices import Grid, choose
 from purgatory.pipeline.walks import exact
 from purgatory.pipeline.whatif import timeouts_of_journal
 
@@ -76,6 +77,26 @@ def test_advice_is_the_shortest_timeout_that_does(waits):
     curve = advice.survival(waits((10, "satisfied", 90), (20, "satisfied", 6), (30, "satisfied", 4)))
     found = {row["target"]: row["timeout_ms"] for row in advice.advice(curve).to_pylist()}
     assert {0.1: 10, 0.05: 20, 0.01: 30, 0.001: 30} == found
+
+
+@pytest.mark.parametrize("operations", [20, 100, 140, 190, 1_000])
+def test_a_target_that_is_met_to_the_letter_is_met(waits, operations):
+    """Where exactly so many need longer, that is at most so many, however the curve's factors were rounded."""
+    curve = advice.survival(waits(*((wait, "satisfied", 1) for wait in range(1, operations + 1))))
+    expected = {}
+    for target in ("0.1", "0.05", "0.01", "0.001"):
+        left = Fraction(target) * operations
+        expected[float(target)] = operations - math.floor(left)
+    assert expected == {row["target"]: row["timeout_ms"] for row in advice.advice(curve).to_pylist()}
+
+
+def test_a_timeout_that_meets_the_target_to_the_letter_is_chosen(waits):
+    """The planner chooses it, too, though the estimate is a rounding above the target."""
+    curve = waits(*((wait, "satisfied", 1) for wait in range(1, 21)))
+    grid = Grid(timeouts_ms=(17, 18, 19), target_expiry=0.1)
+    found = {"timeouts": timeouts_of_journal(curve, grid).to_pylist(), "wheels": [], "purges": [], "shards": []}
+    assert 0.1 < found["timeouts"][1]["expiry_share"]
+    assert [18] == [each.value for each in choose(found, grid)]
 
 
 def test_advice_beyond_the_observed_is_null(waits):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import attrs
 
 from purgatory.pipeline.pages.plots import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.summaries.advice import meets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -295,7 +296,7 @@ def _timeout(kind: tuple[str, str], rows: list[Row], advice: list[Row], curve: l
     if mixed:
         text = f"Its {named} are a mix; {duration_text(timeout)} for all would keep expiries at or below {goal}."
         return [Finding(7, "plain", kind[1], text, _TIMEOUT)]
-    if now <= target["target"]:
+    if meets(now, target["target"]):
         text = f"The timeout of {duration_text(delay)} fits: {share_text(now)} need longer."
         return [Finding(6, "good", kind[1], text, _FINE)]
     return []

@@ -12,6 +12,9 @@ S(t) is the share that would expire under a timeout of t. Beyond the longest tim
 given the journal knows nothing: a target that isn't reached by then gets no number, but the survival at the
 end of what is known.
 
+S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001, which isn't
+"at most a tenth" to the letter. Whoever compares a share with a target asks `meets`.
+
 It takes the counts of `kernels.waits`, which are small however long the journal is. Plain numpy.
 """
 
@@ -41,6 +44,13 @@ ADVICE: Final = pa.schema(
     ]
 )
 _KIND: Final = ("purgatory", "type")
+_ROUNDING: Final = 1 + 1e-9
+"""More than the product of a million factors is out by, and less than one operation of a hundred million."""
+
+
+def meets(share: float, target: float) -> bool:
+    """Whether a share is at most the target, but for what computing it in floating point adds."""
+    return share <= target * _ROUNDING
 
 
 def survival(waits: pa.Table) -> pa.Table:
@@ -75,7 +85,7 @@ def advice(curve: pa.Table) -> pa.Table:
     for (purgatory, kind), rows in groups(curve, _KIND, "wait_ms"):
         wait_ms, share = numbers(rows, "wait_ms"), rows.column("survival").to_numpy()
         for target in TARGETS:
-            reached = np.flatnonzero(share <= target)
+            reached = np.flatnonzero(share <= target * _ROUNDING)
             row = {
                 "purgatory": purgatory,
                 "type": kind,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from purgatory.pipeline.summaries.advice import meets
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -85,7 +87,7 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
     for (purgatory, kind), rows in _grouped(found["timeouts"], "purgatory", "type"):
         of = f"{purgatory} · {kind}" if kind else purgatory
         known = [row for row in rows if row["expiry_share"] is not None]
-        fit = [row for row in known if row["expiry_share"] <= grid.target_expiry]
+        fit = [row for row in known if meets(row["expiry_share"], grid.target_expiry)]
         if fit:
             row = fit[0]
             why = f"the shortest tried that lets at most {grid.target_expiry:.3g} expire: {row['expiry_share']:.3g}"
