@@ -16,7 +16,7 @@ import pytest
 from purgatory.journal.records import JOURNAL, OUTCOMES
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline import gen
-from purgatory.pipeline.pages.plots import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.report import Wishes, report
 from purgatory.pipeline.walks.local import Local
 

@@ -10,7 +10,8 @@ from purgatory.pipeline.pages import plots
 from purgatory.pipeline.pages.findings import Tables, cards, find
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.plan import plan
-from purgatory.pipeline.pages.plots import Series, count_text, duration_text, ticks
+from purgatory.pipeline.pages.plots import Series, ticks
+from purgatory.pipeline.pages.texts import clock_text
 from purgatory.pipeline.summaries.choices import Choice
 
 MINUTE = 60_000_000
@@ -123,6 +124,21 @@ def test_a_type_that_is_meant_to_expire_is_no_failure(tables):
     assert "Which timeout would do" not in text
 
 
+def test_a_second_in_which_nothing_else_happened_is_no_rate(tables):
+    """One operation that took three microseconds isn't 333k a second."""
+    one = tables(outcomes=[outcome(0, operations=1)], last_us=START + 3)
+    text = page(one, "One")
+    assert "<small>within a second</small>" in text
+    assert "a second</small>" not in text.replace("within a second", "")
+
+
+def test_nearly_all_is_not_all(tables):
+    """Above one that expired, the share answered isn't 100%, and its own isn't 0%."""
+    text = page(tables(outcomes=[outcome(0, 1, operations=1_000_000)]), "One")
+    assert "<b>99.9999%</b>" in text
+    assert "0.0001% expired" in text
+
+
 def test_a_page_needs_nothing_from_outside(tables):
     """The page is one file: no link, no import, no image, and no address but the SVG name space."""
     text = page(tables(), "Report <b>")
@@ -168,23 +184,6 @@ def test_a_plan_shows_what_was_chosen_and_admits_what_is_not_known():
     assert "not known" in text
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(0, "0"), (950, "950"), (12_400, "12.4k"), (3_100_000, "3.1M"), (2.5, "2.5")]
-)
-def test_counts_for_people(value, expected):
-    """Large numbers are shortened."""
-    assert expected == count_text(value)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(0.3, "0.3 ms"), (420, "420 ms"), (1_500, "1.5 s"), (150_000, "2.5 min"), (7_200_000, "2 h")],
-)
-def test_durations_for_people(value, expected):
-    """A wait is given in the unit that one would use."""
-    assert expected == duration_text(value)
-
-
 @pytest.mark.parametrize("top", [0.001, 0.7, 1, 3, 99, 12_345])
 def test_ticks_reach_the_top(top):
     """An axis ends at or above the largest value, with few round marks."""
@@ -200,7 +199,7 @@ def test_ticks_reach_the_top(top):
 def test_clock_ticks_are_round(minutes, expected):
     """The first tick after the beginning is an instant that a clock's face shows."""
     marks = plots.clock_ticks(START + 1, START + minutes * MINUTE)
-    assert expected in plots.clock_text(marks[0], minutes * MINUTE if minutes != 8 else 3_600 * 1e6)
+    assert expected in clock_text(marks[0], minutes * MINUTE if minutes != 8 else 3_600 * 1e6)
     assert 3 <= len(marks) <= 10
 
 

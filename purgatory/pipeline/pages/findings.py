@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
-from purgatory.pipeline.pages.plots import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.summaries.advice import meets
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ _WHOLE: Final = 3
 _HOT_SHARE: Final = 0.05  # a key of fewer operations is no finding, however many keys there are
 _SPECIAL: Final = 2.0  # times the rate of the others at which a key's expiries are its own
 _LATE_MS: Final = 100.0
+_SECOND_US: Final = 1_000_000
 _CHANGED: Final = 1.5
 
 
@@ -119,6 +120,10 @@ class Tables:
     def span_us(self) -> int:
         """From the first arrival to the last departure."""
         return max(1, self.last_us - self.first_us)
+
+    def a_second(self, operations: int) -> float | None:
+        """How many that is a second; None where all of it lasted less than one, which says nothing of a rate."""
+        return operations / (self.span_us / 1e6) if self.span_us >= _SECOND_US else None
 
 
 def total(rows: Iterable[Row], name: str) -> int:
@@ -379,7 +384,7 @@ def _peaks(tables: Tables) -> list[Finding]:
         if row["peak"] >= 10 and row["peak"] > 3 * mean:
             text = (
                 f"At most {row['peak']:,} operations were parked at once, at {clock_text(row['at_us'], 1)}; "
-                f"{mean:,.3g} on average. A limit (max_parked) wants to be above the first figure."
+                f"{count_text(mean)} on average. A limit (max_parked) wants to be above the first figure."
             )
             found.append(Finding(11, "note", row["purgatory"], text, _PEAK))
     return found

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from purgatory.pipeline.pages.findings import Tables, by_type, total
 from purgatory.pipeline.pages.parts import section, table
-from purgatory.pipeline.pages.plots import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.pages.sections import OUTCOMES, name_of
+from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -117,12 +117,12 @@ def _told(value: float | None, text: object) -> str:
     return "-" if value is None or not callable(text) else str(text(value))
 
 
-def _measures(tables: Tables) -> dict[tuple[str, str], dict[str, float]]:
-    found: dict[tuple[str, str], dict[str, float]] = {}
+def _measures(tables: Tables) -> dict[tuple[str, str], dict[str, float | None]]:
+    found: dict[tuple[str, str], dict[str, float | None]] = {}
     for kind, rows in by_type(tables.outcomes).items():
         operations = total(rows, "operations")
         found[kind] = {
-            "a second": operations / (tables.span_us / 1e6),
+            "a second": tables.a_second(operations),
             "expired": total(rows, "expired") / operations,
         }
     for row in tables.waiting:

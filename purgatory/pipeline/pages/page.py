@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from purgatory.pipeline.pages import listings, sections
 from purgatory.pipeline.pages.findings import Card, Tables, cards, find, total
 from purgatory.pipeline.pages.parts import tile
-from purgatory.pipeline.pages.plots import count_text, duration_text, share_text
 from purgatory.pipeline.pages.style import shell
+from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,10 +56,10 @@ def _tiles(tables: Tables) -> str:
     others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced")
     wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
     peak = sum(row["peak"] for row in tables.peaks)
-    seconds = tables.span_us / 1e6
+    rate = tables.a_second(operations)
     how = f"{expired:,} expired" + (f", {others:,} cancelled or forced" if others else "")
     tiles = [
-        (count_text(operations), "operations", f"{count_text(operations / seconds)} a second"),
+        (count_text(operations), "operations", "within a second" if rate is None else f"{count_text(rate)} a second"),
         (share_text(in_time / operations), "answered in time", how),
         _typical(tables),
         (count_text(peak), "parked at most", "sum of the purgatories' peaks" if len(tables.peaks) > 1 else ""),

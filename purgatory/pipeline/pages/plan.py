@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import plots
 from purgatory.pipeline.pages.parts import figure, section, table, tile
-from purgatory.pipeline.pages.plots import Series, count_text, duration_text, share_text
+from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.style import shell
+from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

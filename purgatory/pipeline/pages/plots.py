@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from html import escape
 from itertools import pairwise
 from typing import Final, TypeAlias
 
 import attrs
+
+from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 
 Numbers: TypeAlias = Sequence[float]
 Span: TypeAlias = tuple[float, float] | None
@@ -34,35 +35,6 @@ class Series:
     name: str
     colour: str
     values: Numbers
-
-
-def count_text(value: float) -> str:
-    """A number for people: 950, 12.4k, 3.1M."""
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= limit:
-            return f"{value / (1e3 if unit == 'k' else limit):.3g}{unit}"
-    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2g}"
-
-
-def duration_text(milliseconds: float) -> str:
-    """A wait for people: 0.3 ms, 420 ms, 1.5 s, 2 min."""
-    if milliseconds < 1000:
-        return f"{milliseconds:.3g} ms"
-    seconds = milliseconds / 1000
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
-
-
-def clock_text(us: float, span_us: float, step_us: float = 60e6) -> str:
-    """An instant as precisely as the span of the plot needs, and so that two that lie a step apart differ."""
-    instant = datetime.fromtimestamp(us // 1_000_000, UTC)
-    day = f"{instant:%d %b} " if span_us > 2 * 86_400e6 else ""
-    if 0 < step_us < 1e6:
-        digits = min(6, math.ceil(-math.log10(step_us / 1e6) - 1e-9))
-        return f"{day}{instant:%H:%M:%S}.{int(us % 1_000_000) // 10 ** (6 - digits):0{digits}d}"
-    seconds = (not day and span_us <= 600e6) or step_us % 60e6 > 0
-    return f"{day}{instant:%H:%M:%S}" if seconds else f"{day}{instant:%H:%M}"
 
 
 def ticks(top: float, count: int = 4) -> list[float]:
@@ -388,11 +360,6 @@ def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], mar
             f"<title>{escape(curve.name)}: timeout in use {duration_text(mark)}</title></line>"
         )
     return _svg(label, height, "".join(parts))
-
-
-def share_text(share: float) -> str:
-    """A share as a percentage with three digits."""
-    return f"{share * 100:.3g}%"
 
 
 def curve(label: str, xs: Numbers, series: Series, *, x_text: Callable[[float], str], mark: float | None) -> str:

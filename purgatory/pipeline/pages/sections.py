@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 from purgatory.pipeline.pages import plots
 from purgatory.pipeline.pages.findings import Tables, by_type, total
 from purgatory.pipeline.pages.parts import figure, section
-from purgatory.pipeline.pages.plots import Series, count_text, duration_text, share_text
+from purgatory.pipeline.pages.plots import Series
+from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline.summaries.further import BANDS_US
 
 if TYPE_CHECKING:
