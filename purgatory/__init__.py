@@ -15,6 +15,7 @@ from purgatory._errors import (
     ReservedName,
     UnhashableKey,
     WaitCancelled,
+    WaitDrained,
     WatchKeysType,
     WrongLoop,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "Totals",
     "UnhashableKey",
     "WaitCancelled",
+    "WaitDrained",
     "WatchKeysType",
     "WrongLoop",
     "__version__",

@@ -20,6 +20,7 @@ __all__ = [
     "ReservedName",
     "UnhashableKey",
     "WaitCancelled",
+    "WaitDrained",
     "WatchKeysType",
     "WrongLoop",
     "unhashable",
@@ -75,6 +76,20 @@ class WaitCancelled(PurgatoryError, RuntimeError):
     def __init__(self, name: str) -> None:
         super().__init__(f"the wait was taken out of purgatory {name!r}, by cancel_for_key() or its own cancel()")
         self.name = name
+
+
+class WaitDrained(PurgatoryClosed, TimeoutError):
+    """Whoever awaited a result gets none: its purgatory was shut down, before the time was up.
+
+    A ``TimeoutError`` as well, for whoever makes no difference between an end that is early and one that is due.
+
+    Attributes:
+        name: the purgatory's name.
+    """
+
+    def __init__(self, name: str, awaited: str) -> None:
+        super().__init__(name)
+        self.args = (f"purgatory {name!r} was shut down before {awaited}",)
 
 
 class AlreadyParked(PurgatoryError, RuntimeError):

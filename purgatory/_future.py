@@ -8,7 +8,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._edition import CORE
-from purgatory._errors import InvalidSetting
+from purgatory._errors import InvalidSetting, WaitDrained
 from purgatory._operation import DelayedOperation, Operation
 from purgatory._purgatory import DelayedOperationPurgatory
 
@@ -31,11 +31,16 @@ __all__ = ["DelayedFuture", "DelayedFuturePurgatory"]
 
 
 def fail_pending(operation: Operation, futures: Sequence[Future[Any]]) -> None:
-    """Fail those that are not done, as the time is up."""
+    """Fail those that are not done, as the time is up, or the purgatory's."""
+    error: Exception
     for future in futures:
         if not future.done():
+            if operation.drained:
+                error = WaitDrained(operation._home.observers.name, "this was done")
+            else:
+                error = TimeoutError(f"not done within {operation.delay_ms} ms")
             try:
-                future.set_exception(TimeoutError(f"not done within {operation.delay_ms} ms"))
+                future.set_exception(error)
             except InvalidStateError:  # it got done, or was cancelled, at this very moment
                 continue
 
@@ -87,7 +92,8 @@ if not TYPE_CHECKING and CORE is not None:
 class DelayedFuture(FuturesWait[ResultT], DelayedOperation, Generic[ResultT]):
     """Completes when every one of ``futures`` is done, well or not; then calls ``callback(futures)``.
 
-    If the time is up first, those still pending fail with ``TimeoutError``, and the callback is called all the same.
+    If the time is up first, those still pending fail with ``TimeoutError``, and the callback is called all the same; so
+    they do, with ``WaitDrained``, if the purgatory is shut down first.
     So the futures should be promises that your own code fulfils, not an executor's: an executor that finds its future
     failed by somebody else complains.
     """

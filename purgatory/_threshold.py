@@ -23,7 +23,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from purgatory._edition import CORE
-from purgatory._errors import InvalidSetting, unhashable
+from purgatory._errors import InvalidSetting, WaitDrained, unhashable
 from purgatory._operation import DelayedOperation, Operation
 from purgatory._outcome import Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
@@ -80,7 +80,10 @@ class _Waiter(ThresholdWait, DelayedOperation):
 
     def on_complete(self) -> None:
         try:
-            if self.outcome is Outcome.EXPIRED:
+            if self.drained:
+                name = self._home.observers.name
+                self.future.set_exception(WaitDrained(name, f"the value reached {self.threshold}"))
+            elif self.outcome is Outcome.EXPIRED:
                 self.future.set_exception(
                     TimeoutError(f"the value did not reach {self.threshold} within {self.delay_ms} ms")
                 )
@@ -228,7 +231,7 @@ class _Thresholds:
         return self._purgatory.snapshot()
 
     def shutdown(self) -> ShutdownReport[Any]:
-        """Fail whoever waits with ``TimeoutError``, and stop."""
+        """Fail whoever waits with ``WaitDrained``, which is a ``PurgatoryClosed`` and a ``TimeoutError``, and stop."""
         return self._purgatory.shutdown()
 
     def __enter__(self) -> Self:
@@ -287,6 +290,7 @@ class ThresholdPurgatory(_Thresholds):
     def wait(self, threshold: int, timeout_ms: int) -> Future[int]:
         """A future for the first value at or above ``threshold``; it fails with ``TimeoutError`` if the time is up.
 
+        If the purgatory is shut down first, it fails with ``WaitDrained``, a ``TimeoutError`` as well.
         Completing or cancelling the future from outside takes the waiter out.
 
         Raises:

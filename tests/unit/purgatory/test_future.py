@@ -93,6 +93,7 @@ def test_timeout_fails_the_pending(votes, called, mock_timer):
 
     assert 1 == len(called.calls)
     assert ["yes", "no"] == [future.result(0) for future in futures[:2]]
+    assert TimeoutError is type(futures[2].exception(0))
     with pytest.raises(TimeoutError, match="100 ms"):
         futures[2].result(0)
     assert 0 == votes.purgatory.parked
@@ -173,6 +174,8 @@ def test_shutdown_answers_and_ends_the_thread(mock_timer, called):
 
     assert 2 == len(called.calls)
     assert isinstance(second.exception(0), TimeoutError)
+    with pytest.raises(PurgatoryClosed, match="'votes' was shut down before this was done"):
+        second.result(0)
     assert [] == threads("votes")
     with pytest.raises(PurgatoryClosed):
         votes.try_complete_else_watch(1_000, [Future()], called)

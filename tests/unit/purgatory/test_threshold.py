@@ -13,6 +13,7 @@ from purgatory import (
     PurgatoryClosed,
     ThresholdPurgatory,
     UnhashableKey,
+    WaitDrained,
 )
 from timer import DelayTypeError
 
@@ -70,6 +71,7 @@ def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
 
     assert [100, 200, 300] == order
     assert not futures[900].done()
+    assert TimeoutError is type(futures[100].exception(0))
     with pytest.raises(TimeoutError, match="did not reach 5 within 100 ms"):
         futures[100].result(0)
     assert 1 == watermark.maybe_complete(5)
@@ -164,6 +166,9 @@ def test_shutdown_fails_who_waits(mock_timer):
 
     assert 1 == report.expired
     assert isinstance(future.exception(0), TimeoutError)
+    assert isinstance(future.exception(0), WaitDrained)
+    assert "purgatory 'watermark' was shut down before the value reached 5" == str(future.exception(0))
+    assert "watermark" == future.exception(0).name
     with pytest.raises(PurgatoryClosed):
         watermark.wait(5, 1_000)
     assert concurrent.futures.Future is type(future)
@@ -270,6 +275,16 @@ def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks):
     watermarks.forget("a", error)
 
     assert error is number.wait(5, 1_000).exception(0)
+
+
+def test_keyed_waiter_of_a_purgatory_that_is_shut_down_is_told(mock_timer):
+    """A shutdown says that it was one, also where the numbers have keys: no time has passed."""
+    watermarks = KeyedThresholdPurgatory("watermarks", timer=mock_timer)
+    future = watermarks.wait("a", 3, 60_000)
+    watermarks.shutdown()
+
+    with pytest.raises(PurgatoryClosed, match="'watermarks' was shut down before the value reached 3"):
+        future.result(0)
 
 
 def test_keyed_wait_times_out(watermarks, mock_timer):
