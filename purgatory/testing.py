@@ -15,7 +15,9 @@ With pytest, say so once, in the ``conftest.py`` at the root of the tests, and t
 All purgatories of one test share a :class:`timer.MockTimer`: nothing sleeps, nothing runs but on the thread of the
 test, and a deadline is met to the millisecond. At the end of the test, a purgatory that it has not shut down itself
 must be empty, else the test fails and names who was left: a forgotten check is seen here, not as a time-out in
-production.
+production. So is a task that still awaited when its loop was closed (``asyncio.run`` cancels it before anybody can
+look; here that is told from a cancellation of the test's own), and a hook that raised, which the library contains, be
+it an ``assert`` of the test's own.
 
 Without pytest: ``with Purgatories() as purgatories``, or ``async with`` on a loop.
 """
@@ -24,6 +26,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -31,17 +35,20 @@ from purgatory import (
     DelayedFuturePurgatory,
     DelayedOperation,
     DelayedOperationPurgatory,
+    InvalidSetting,
     KeyedThresholdPurgatory,
+    Observer,
+    Outcome,
     ThresholdPurgatory,
 )
 from purgatory.aio import AsyncPurgatory
 from timer import NS_PER_MS, InlineExecutor, MockTimer
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import Self
 
-__all__ = ["LeftParked", "Purgatories"]
+__all__ = ["HookRaised", "LeftParked", "Purgatories"]
 
 #: How long, in real time, those who got an answer on a loop are given to take it.
 _PATIENCE_S = 10.0
@@ -54,17 +61,53 @@ class LeftParked(AssertionError):
         operations: who.
     """
 
-    def __init__(self, left: list[tuple[str, DelayedOperation, int]]) -> None:
+    def __init__(self, left: list[tuple[str, DelayedOperation, str]]) -> None:
         lines = "".join(
-            f"\n  {type(operation).__qualname__} under {', '.join(map(repr, operation.keys))} in {name!r}, "
-            f"due in {due_ms} ms"
-            for name, operation, due_ms in left
+            f"\n  {type(operation).__qualname__} under {', '.join(map(repr, operation.keys))} in {name!r}, {how}"
+            for name, operation, how in left
         )
         super().__init__(
             f"{len(left)} left parked at the end of the test; complete, expire or cancel them, or shut the purgatory "
             f"down in the test:{lines}"
         )
         self.operations = [operation for _, operation, _ in left]
+
+
+class HookRaised(AssertionError):
+    """A hook of an operation, or an observer, raised something in a test that didn't ask for it.
+
+    Attributes:
+        errors: how often, by purgatory and hook.
+    """
+
+    def __init__(self, errors: Counter[tuple[str, str]], first: BaseException | None) -> None:
+        told = ", ".join(f"{hook} in {name!r} ({count} times)" for (name, hook), count in errors.items())
+        told += "" if first is None else f"; {first!r} was the first"
+        super().__init__(f"hooks raised: {told}; see the log. A test that means it calls purgatories.take_errors()")
+        self.errors = errors
+
+
+class _Ends(Observer):
+    """Notes what hooks raised, and who was taken out as a loop was closed.
+
+    Whoever closes a loop (``asyncio.run``, ``asyncio.Runner``, and so pytest's plugins; ``uvloop.run``) cancels the
+    tasks that are left in a function of one name, which is further up on the stack then. Rejected: to tell it from a
+    test's own cancellation by ``Task.cancelling()``, which a task group leaves at one when it has failed and gone on.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.first: BaseException | None = None
+        self.abandoned: list[DelayedOperation] = []
+
+    def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:
+        self.first = self.first or error
+        if outcome is Outcome.CANCELLED:
+            frame: FrameType | None = sys._getframe()  # noqa: SLF001  # inspect's own way
+            while frame is not None and frame.f_code.co_name != "_cancel_all_tasks":
+                frame = frame.f_back
+            if frame is not None:
+                self.abandoned.append(operation)
 
 
 class Purgatories:
@@ -89,38 +132,50 @@ class Purgatories:
         self.timer = MockTimer()
         self._purgatories: list[DelayedOperationPurgatory[Any]] = []
         self._async: list[AsyncPurgatory[Any]] = []
+        self._ends: list[tuple[DelayedOperationPurgatory[Any], _Ends]] = []
+        self._taken: Counter[tuple[str, str]] = Counter()
 
     def make(self, name: str = "test", **settings: Any) -> DelayedOperationPurgatory[Any]:
         """A purgatory for operations; ``settings`` as :class:`~purgatory.DelayedOperationPurgatory` takes them."""
-        purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(
-            name, timer=self.timer, reaper_enabled=False, **settings
-        )
+        _refuse_timer(settings)
+        settings.setdefault("reaper_enabled", False)
+        purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(name, timer=self.timer, **settings)
+        self._look_after(purgatory)
         self._purgatories.append(purgatory)
         return purgatory
 
     def make_async(self, name: str = "test", **settings: Any) -> AsyncPurgatory[Any]:
         """One to be awaited in; ``settings`` as :class:`~purgatory.aio.AsyncPurgatory` takes them."""
+        _refuse_timer(settings)
         purgatory: AsyncPurgatory[Any] = AsyncPurgatory(name, timer=self.timer, **settings)
+        self._look_after(purgatory.purgatory)
         self._async.append(purgatory)
         return purgatory
 
-    def make_futures(self, name: str = "test") -> DelayedFuturePurgatory[Any]:
-        """One for sets of futures, whose callbacks run at once, on the thread that completes the last of a set."""
-        futures: DelayedFuturePurgatory[Any] = DelayedFuturePurgatory(
-            name, timer=self.timer, reaper_enabled=False, executor=InlineExecutor()
-        )
+    def make_futures(self, name: str = "test", **settings: Any) -> DelayedFuturePurgatory[Any]:
+        """One for sets of futures, whose callbacks run at once, on the thread that completes the last of a set.
+
+        ``settings`` as :class:`~purgatory.DelayedFuturePurgatory` takes them.
+        """
+        _refuse_timer(settings)
+        settings.setdefault("reaper_enabled", False)
+        settings.setdefault("executor", InlineExecutor())
+        futures: DelayedFuturePurgatory[Any] = DelayedFuturePurgatory(name, timer=self.timer, **settings)
+        self._look_after(futures.purgatory)
         self._purgatories.append(futures.purgatory)
         return futures
 
     def make_threshold(self, name: str = "test", *, value: int | None = None) -> ThresholdPurgatory:
         """One for a number that rises."""
         threshold = ThresholdPurgatory(name, timer=self.timer, value=value, reaper_enabled=False)
+        self._look_after(threshold.purgatory)
         self._purgatories.append(threshold.purgatory)
         return threshold
 
     def make_thresholds(self, name: str = "test") -> KeyedThresholdPurgatory:
         """One for many numbers that rise."""
         thresholds = KeyedThresholdPurgatory(name, timer=self.timer, reaper_enabled=False)
+        self._look_after(thresholds.purgatory)
         self._purgatories.append(thresholds.purgatory)
         return thresholds
 
@@ -145,20 +200,41 @@ class Purgatories:
             while any(map(_is_answering, self._async)):  # noqa: ASYNC110  # there is no event for it
                 await asyncio.sleep(0)
 
+    def take_errors(self) -> dict[tuple[str, str], int]:
+        """What hooks raised since this was last called: how often, by purgatory and hook.
+
+        For a test that means them to raise: what was taken is no failure of the test any more.
+        """
+        errors = self._errors()
+        self._taken += errors
+        for _, ends in self._ends:
+            ends.first = None
+        return dict(errors)
+
     def check(self) -> None:
-        """Look whether anybody still waits.
+        """Look whether anybody still waits, or did when a loop was closed, and whether a hook raised anything.
 
         Raises:
             LeftParked: somebody does.
+            HookRaised: one did.
         """
         now_ns = self.timer.clock()
         left = [
-            (purgatory.name, operation, operation.delay_ms - (now_ns - operation.created_ns) // NS_PER_MS)
+            (purgatory.name, operation, _due(operation, now_ns))
             for purgatory in self._beneath()
             for operation in purgatory.operations()
         ]
+        left += [
+            (ends.name, operation, f"awaited when its loop was closed, {_due(operation, now_ns)}")
+            for _, ends in self._ends
+            for operation in ends.abandoned
+        ]
+        errors = self._errors()
+        first = next((ends.first for _, ends in self._ends if ends.first is not None), None)
         if left:
             raise LeftParked(left)
+        if errors:
+            raise HookRaised(errors, first) from first
 
     def close(self) -> None:
         """Shut everything down; whoever still waits is taken out, without an answer."""
@@ -193,8 +269,31 @@ class Purgatories:
                 await purgatory.shutdown("cancel")
             self.close()
 
+    def _look_after(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
+        ends = _Ends(purgatory.name)
+        purgatory.attach(ends)
+        self._ends.append((purgatory, ends))
+
+    def _errors(self) -> Counter[tuple[str, str]]:
+        """What hooks raised, and nobody has asked for."""
+        found: Counter[tuple[str, str]] = Counter()
+        for purgatory, _ in self._ends:
+            for hook, count in purgatory.snapshot().callback_errors.items():
+                found[purgatory.name, hook] += count
+        return found - self._taken
+
     def _beneath(self) -> list[DelayedOperationPurgatory[Any]]:
         return [*self._purgatories, *(purgatory.purgatory for purgatory in self._async)]
+
+
+def _refuse_timer(settings: dict[str, Any]) -> None:
+    if "timer" in settings:
+        wanted = "left out: what is made here goes by the clock of the test; for another, make the purgatory yourself"
+        raise InvalidSetting("timer", settings["timer"], wanted)
+
+
+def _due(operation: DelayedOperation, now_ns: int) -> str:
+    return f"due in {(operation.deadline_ns - now_ns) // NS_PER_MS} ms"
 
 
 def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from purgatory import Outcome
+from purgatory import InvalidSetting, Outcome
 from purgatory.aio import AsyncOperation
-from purgatory.testing import LeftParked, Purgatories
+from purgatory.testing import HookRaised, LeftParked, Purgatories
 from tests.support import Waiting
+from timer import MockTimer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,27 +35,95 @@ def test_that_forgets(purgatories):
     purgatories.advance(10_000)
 """
 
+#: One whose tests await, in their own loop and in that of a plugin.
+ASYNC_SUITE = """
+import asyncio
+
+import pytest
+
+async def leave_one(purgatories):
+    polls = purgatories.make_async("polls")
+    left = asyncio.ensure_future(polls.wait_for(lambda: False, keys=["ann"], timeout_ms=30_000))
+    await purgatories.settled()
+    await purgatories.advance_async(10_000)
+    assert not left.done()
+
+async def cancel_some(purgatories):
+    polls = purgatories.make_async("polls")
+    wait = lambda: polls.wait_for(lambda: False, keys=["ann"], timeout_ms=30_000)
+    poll = asyncio.ensure_future(wait())
+    await purgatories.settled()
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await wait()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(wait(), 0.01)
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(wait())
+            await asyncio.sleep(0)
+            group.create_task(asyncio.wait_for(asyncio.Event().wait(), 0.01))
+
+def test_run_forgets(purgatories):
+    asyncio.run(leave_one(purgatories))
+
+def test_run_cancels(purgatories):
+    asyncio.run(cancel_some(purgatories))
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+@pytest.mark.anyio
+async def test_plugin_forgets(purgatories):
+    await leave_one(purgatories)
+
+@pytest.mark.anyio
+async def test_plugin_cancels(purgatories):
+    await cancel_some(purgatories)
+"""
+
 
 def test_suite_of_somebody(tmp_path):
     """Named as a plugin, the fixture is there; a test that leaves somebody parked fails and is told whom."""
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["purgatory.testing"]\n', encoding="utf-8")
-    (tmp_path / "test_sessions.py").write_text(SUITE, encoding="utf-8")
+    said = run_suite(tmp_path, SUITE)
+
+    assert "2 passed, 1 error" in said
+    assert "LeftParked: 1 left parked at the end of the test" in said
+    assert "Session under 'bob' in 'sessions', due in 20000 ms" in said
+
+
+def test_suite_that_awaits(tmp_path):
+    """Who is still awaited when a test's loop is closed is named; whom the test has cancelled itself is not."""
+    said = run_suite(tmp_path, ASYNC_SUITE)
+
+    assert "4 passed, 2 errors" in said
+    assert 2 == said.count("Until under 'ann' in 'polls', awaited when its loop was closed, due in 20000 ms"), said
+    assert {"test_run_forgets", "test_plugin_forgets"} == {
+        line.partition("::")[2].split()[0] for line in said.splitlines() if line.startswith("ERROR")
+    }
+
+
+def run_suite(folder, suite):
+    """What pytest says of a suite of somebody's."""
+    (folder / "conftest.py").write_text('pytest_plugins = ["purgatory.testing"]\n', encoding="utf-8")
+    (folder / "test_sessions.py").write_text(suite, encoding="utf-8")
     done = subprocess.run(
         [
             sys.executable,
             "-c",
             f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest; sys.exit(pytest.main())",
         ],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-
-    assert "2 passed, 1 error" in done.stdout
-    assert "LeftParked: 1 left parked at the end of the test" in done.stdout
-    assert "Session under 'bob' in 'sessions', due in 20000 ms" in done.stdout
+    return done.stdout
 
 
 def test_purgatories_share_a_clock():
@@ -84,6 +153,55 @@ def test_who_is_left_is_named(kind):
 
     (operation,) = raised.value.operations
     assert Outcome.CANCELLED is operation.outcome
+
+
+def test_who_was_put_off_is_due_later():
+    """The time that is left is that of the deadline as it was moved last."""
+    with pytest.raises(LeftParked, match=r"Waiting under 'k' in 'test', due in 7000 ms"), Purgatories() as purgatories:
+        purgatories.make().try_complete_else_watch(operation := Waiting(1_000), ["k"])
+        purgatories.advance(500)
+        assert operation.extend(10_000)
+        purgatories.advance(3_000)
+
+
+class Asserting(Waiting):
+    """Its hook finds something wrong."""
+
+    def on_complete(self):
+        assert 1 == 2
+
+
+def test_hook_that_raises_fails_the_test():
+    """What a hook raised is contained by the library, and an error of the test; an assertion in a hook counts."""
+    with pytest.raises(HookRaised, match=r"on_complete in 'asserts' \(1 times\)") as raised:  # noqa: SIM117
+        with Purgatories() as purgatories:
+            purgatories.make("asserts").try_complete_else_watch(operation := Asserting(), ["k"])
+            operation.force_complete()
+
+    assert {("asserts", "on_complete"): 1} == raised.value.errors
+    assert isinstance(raised.value.__cause__, AssertionError)
+
+
+def test_hook_that_is_meant_to_raise():
+    """A test that means a hook to raise takes the error, and is told of the next one all the same."""
+    with pytest.raises(HookRaised), Purgatories() as purgatories:
+        asserts = purgatories.make("asserts")
+        for times in (1, 2):
+            asserts.try_complete_else_watch(operation := Asserting(), ["k"])
+            operation.force_complete()
+            if times == 1:
+                assert {("asserts", "on_complete"): 1} == purgatories.take_errors()
+                purgatories.check()
+
+
+def test_settings_are_taken():
+    """What is made takes the settings of its class, but no other clock, and says so."""
+    with Purgatories() as purgatories:
+        assert 7 == purgatories.make(max_parked=7).capacity
+        assert 3 == purgatories.make_futures(broker_id=3).purgatory.broker_id
+        for make in (purgatories.make, purgatories.make_async, purgatories.make_futures):
+            with pytest.raises(InvalidSetting, match="timer must be left out"):
+                make("x", timer=MockTimer())
 
 
 def test_purgatory_that_was_shut_down_leaves_nobody():
