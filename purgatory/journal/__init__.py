@@ -17,6 +17,7 @@ from purgatory.journal.records.errors import (
     JournalDamaged,
     JournalError,
     JournalFormat,
+    JournalLevel,
     JournalLocked,
     JournalMissing,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "JournalDamaged",
     "JournalError",
     "JournalFormat",
+    "JournalLevel",
     "JournalLocked",
     "JournalMissing",
     "JournalServer",

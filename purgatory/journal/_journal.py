@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from itertools import count
+from itertools import count, starmap
 from operator import add
 from operator import index as whole
 from pathlib import Path
@@ -28,11 +28,11 @@ import attrs
 
 from purgatory import Observer
 from purgatory._label import label
-from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows
+from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows, part_of
 from purgatory.journal._options import JournalStats, Options
 from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
-from purgatory.journal.records.errors import JournalClock
+from purgatory.journal.records.errors import JournalClock, JournalLevel
 from purgatory.journal.records.frames import Batch, packed
 from timer import NS_PER_MS
 
@@ -127,7 +127,7 @@ class Journal(_Folder):
         self._shifted = False
         settings = Options(**options)
         self._ledger = Ledger(settings.capacity)
-        super().__init__(FolderWriter(Path(folder), JOURNAL, self._ledger, self._batch, settings))
+        super().__init__(FolderWriter(Path(folder), JOURNAL, self._ledger, self._batch, settings, part=part_of))
 
     def observer(
         self,
@@ -155,7 +155,11 @@ class Journal(_Folder):
         if identify is not None:
 
             def named(operation: Any) -> _Source:
-                return attrs.evolve(source, name=identify(operation))
+                try:
+                    return attrs.evolve(source, name=identify(operation))
+                except BaseException:  # the purgatory logs it
+                    self._writer.count_dropped(1)
+                    raise
 
         recorder = Recorder(self._ledger, source, now_ns, named, self._writer.refuse, self._take_down)
         # It has no `parked`, which a purgatory then doesn't call: that is a call less for each operation.
@@ -165,15 +169,15 @@ class Journal(_Folder):
         self, source: _Source, operation: Operation, outcome: Any, error: BaseException | None, left: int
     ) -> None:
         """The row of an operation that isn't the core's, or has times beyond 64 bits, by what it says of itself."""
-        created = operation.created_ns
-        if not getattr(operation, "_deadline_ns", created):  # it was never parked
-            created = left
-        watches = tuple(map(_Named, operation.keys))
-        moved_ns = getattr(operation, "_moved_ns", 0)  # put off: it might wait so much longer
         try:
+            created = operation.created_ns
+            if not getattr(operation, "_deadline_ns", created):  # it was never parked
+                created = left
+            watches = tuple(map(_Named, operation.keys))
+            moved_ns = getattr(operation, "_moved_ns", 0)  # put off: it might wait so much longer
             delay_ms = _number(operation.delay_ms + -(-moved_ns // NS_PER_MS))
             times = _number(created), delay_ms, _number(left), _number(operation.checks)
-        except (TypeError, ValueError) as problem:
+        except Exception as problem:  # whatever its properties raise  # noqa: BLE001
             self._writer.lose(1, problem)
             return
         row = (source, operation.__class__, watches, outcome, error, *times)
@@ -230,7 +234,24 @@ def _word(outcome: Any) -> str:
 
 
 def _describe(error: BaseException | None) -> str | None:
-    return None if error is None else f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+    if error is None:
+        return None
+    try:
+        text = str(error)
+    except Exception:  # an error that can't say what is wrong: the record says the rest  # noqa: BLE001
+        text = "whose str fails"
+    return f"{type(error).__name__}: {text}"[:_MAX_ERROR]
+
+
+def _level(key: Hashable, level: Any) -> int:
+    """A level as a whole number; one that is none may not become another."""
+    try:
+        number = int(level) if isinstance(level, float) and level.is_integer() else whole(level)
+    except TypeError:
+        raise JournalLevel(label(key), level) from None
+    if not -_LIMIT <= number <= _LIMIT:
+        raise JournalLevel(label(key), level)
+    return number
 
 
 class _JournalObserver(Observer):
@@ -255,7 +276,7 @@ class Trace(_Folder):
         self._numbers = count()  # whose next() is atomic in both builds
         settings = Options(**options)
         self._rows = Rows(settings.capacity, _TRACE_WIDTH)
-        super().__init__(FolderWriter(Path(folder), TRACE, self._rows, self._batch, settings))
+        super().__init__(FolderWriter(Path(folder), TRACE, self._rows, self._batch, settings, part=Rows.part))
 
     def observer(
         self,
@@ -281,14 +302,24 @@ class Trace(_Folder):
         """
         clock = now_ns or time.monotonic_ns
         name = identify or self._running
-        return _TraceObserver(self._put, purgatory, needs, name, clock, shift=self._shift(now_ns, epoch_ns))
+        shift = self._shift(now_ns, epoch_ns)
+        lose = self._writer.count_dropped
+        return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift=shift, lose=lose)
 
     def _running(self, _: Any) -> str:
         return f"{self._opened:x}-{next(self._numbers):x}"
 
     def event(self, purgatory: str, key: Hashable, level: int, *, at_ns: int | None = None) -> None:
-        """A key of a purgatory has reached a level, now or at an instant of the monotonic clock."""
+        """A key of a purgatory has reached a level, now or at an instant of the monotonic clock.
+
+        Raises:
+            JournalLevel: the level is no whole number of 64 bits.
+            TypeError: the key can't be one: it has no hash.
+        """
         at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        hash(key)
+        if level.__class__ is not int or not -_LIMIT <= level <= _LIMIT:
+            level = _level(key, level)
         self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), ""))
 
     def _put(self, row: tuple[Any, ...]) -> None:
@@ -315,7 +346,7 @@ class Trace(_Folder):
 class _TraceObserver(Observer):
     """Writes an operation as it is parked, or, if it never was, as it finishes at once."""
 
-    __slots__ = ("_clock", "_identify", "_needs", "_purgatory", "_put", "_shift")
+    __slots__ = ("_clock", "_identify", "_lose", "_needs", "_purgatory", "_put", "_shift")
 
     def __init__(
         self,
@@ -326,29 +357,35 @@ class _TraceObserver(Observer):
         clock: Callable[[], int],
         *,
         shift: int,
+        lose: Callable[[int], None],
     ) -> None:
         self._clock = clock
         self._put = put
         self._purgatory = purgatory
         self._needs = needs
         self._identify = identify
+        self._lose = lose
         self._shift = shift
 
     def parked(self, operation: Operation) -> None:
         """Take down what the operation needs."""
-        needs = self._needs(operation)
-        created = operation.created_ns or self._clock()  # 0: it was never parked
-        created += self._shift
-        row = (
-            OPERATION,
-            self._purgatory,
-            self._identify(operation),
-            tuple(needs),
-            created,
-            operation.delay_ms,
-            tuple(needs.values()),
-            type(operation).__name__,
-        )
+        try:
+            needs = self._needs(operation)
+            name: Any = self._identify(operation)
+            created = operation.created_ns or self._clock()  # 0: it was never parked
+            row = (
+                OPERATION,
+                self._purgatory,
+                name if name is None or name.__class__ is str else str(name),
+                tuple(needs),
+                created + self._shift,
+                operation.delay_ms,
+                tuple(starmap(_level, needs.items())),
+                type(operation).__name__,
+            )
+        except BaseException:  # the purgatory logs it
+            self._lose(1)
+            raise
         self._put(row)
 
     def finished(self, operation: Operation, outcome: Any, error: BaseException | None) -> None:  # noqa: ARG002

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     #: second: 32), as an array or as bytes
     Lines: TypeAlias = tuple[list[Group], *tuple[array[int] | bytes, ...]]
 
-__all__ = ["Ledger", "Numbers", "Recorder", "Rows"]
+__all__ = ["Ledger", "Numbers", "Recorder", "Rows", "part_of"]
 
 _WIDTH: Final = 10
 _FIRST: Final = itemgetter(0)
@@ -91,6 +91,11 @@ class Rows:
         del self.values[: count * self._width]
         return count
 
+    @staticmethod
+    def part(columns: list[list[Any]], start: int, stop: int) -> list[list[Any]]:
+        """Some of the rows that `take` gave."""
+        return [column[start:stop] for column in columns]
+
     def _first(self, most: int) -> list[list[Any]]:
         values = self.values[: most * self._width]
         return [values[place :: self._width] for place in range(self._width)]
@@ -131,6 +136,15 @@ class Ledger(Rows):
         lines = groups, index, packed(created), _packed(delays), packed(left), _packed(checks)
         self.drop(len(sources))  # last: all that could fail is done
         return lines
+
+
+def part_of(lines: Lines, start: int, stop: int) -> Lines:
+    """Some of the rows that a ledger gave, with the groups that are theirs."""
+    groups, *columns = lines
+    numbers = Numbers()
+    places = array("I", map(numbers.__getitem__, array("I", columns[0])[start:stop]))
+    kept: tuple[array[int], ...] = (places, *(array("q", column)[start:stop] for column in columns[1:]))
+    return [groups[group] for group in numbers], *kept
 
 
 def _grouped(

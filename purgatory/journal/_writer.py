@@ -11,6 +11,9 @@ Rows are in the kernel once written, which survives a killed process; `sync=` sa
 to the disk, which survives a power cut. A frame is written whole or cut off again: after a failed write the
 file is truncated to the last good frame before anything follows.
 
+*A row that can't be written costs itself.* Where a frame can't be made of a batch it is halved, and its halves, until
+the row at fault is alone: that one is counted, logged and left out.
+
 *The disk never stops the service.* While writing fails, the rows at hand are kept and retried, the buffer
 fills, and then the policy decides: `"drop"` refuses new rows and counts them; `"wait"` slows the caller
 down by up to `patience_ms` a row, and then drops and counts. Memory is bounded by `capacity` rows either
@@ -38,7 +41,7 @@ from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, check_schema, is_sealed, recover, seal, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from purgatory.journal.records import Schema
@@ -86,6 +89,8 @@ class FolderWriter:
         buffer: Buffer,
         to_batch: Callable[[Any, int], Batch],
         options: Options,
+        *,
+        part: Callable[[Any, int, int], Any],
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -93,6 +98,7 @@ class FolderWriter:
         self._buffer = buffer
         self._schema = schema
         self._to_batch = to_batch
+        self._part = part
         self._unsealed: list[Path] = []  # once a full disk lets them be; after the start the sealer's alone
         self._lock = FolderLock(folder)
         try:
@@ -105,8 +111,9 @@ class FolderWriter:
         self._path = folder
         self._size = 0
         self._opened_at = 0.0
-        self._held: Any = None  # rows that the disk refused, as the buffer gave them, and how many
+        self._held: deque[tuple[bytes, int]] = deque()  # frames that the disk has not taken yet, and their rows
         self._held_rows = 0
+        self._refused = False  # whether it has just refused one
         self._counting = threading.Lock()
         self._dropped = self._written = self._bytes = 0
         self._write_errors = self._seal_errors = self._sealed = 0
@@ -139,12 +146,15 @@ class FolderWriter:
                     self._room.wait(left)
             if not self._closing and self._buffer.put(row):
                 return
-        with self._counting:
-            self._dropped += 1
+        self.count_dropped(1)
 
     def lose(self, rows: int, problem: Exception) -> None:
         """Count and log rows that can never be written."""
         _log.error("journal.rows_refused", folder=str(self.folder), rows=rows, error=repr(problem))
+        self.count_dropped(rows)
+
+    def count_dropped(self, rows: int) -> None:
+        """Count rows that are not written, whoever logs why."""
         with self._counting:
             self._dropped += rows
 
@@ -220,19 +230,17 @@ class FolderWriter:
 
     def _drain(self) -> bool:
         """Write what was in the buffer when we came; False if the disk refused."""
-        if self._held_rows and not self._write(self._held, self._held_rows):
-            return False
         left = len(self._buffer)
-        while left > 0:
+        while self._write_held() and left > 0:
             count = min(left, self.options.chunk)
             rows = self._take(count)
             left -= count
             if self.options.when_full == "wait":
                 with self._room:
                     self._room.notify_all()
-            if rows is not None and not self._write(rows, count):
-                return False
-        return True
+            if rows is not None:
+                self._hold(rows, count)
+        return not self._held
 
     def _take(self, count: int) -> Any:
         """So many rows as the buffer gives them; None if it can't, and then they are lost, and counted."""
@@ -242,32 +250,54 @@ class FolderWriter:
             self.lose(self._buffer.drop(count), error)
             return None
 
-    def _write(self, rows: Any, count: int) -> bool:
+    def _hold(self, rows: Any, count: int) -> None:
+        """Make frames of rows; those that can never be written are left out, counted and logged."""
+        refused: list[Exception] = []
+        for frame, held in self._frames(rows, count, refused):
+            self._held.append((frame, held))
+            self._held_rows += held
+        if refused:
+            self.lose(len(refused), refused[0])
+
+    def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int]]:
+        """One frame, and how many rows it holds; or, where a row spoils it, those of its two halves."""
         try:
-            frame = encode(self._to_batch(rows, self._next))
-        except Exception as error:  # a key without a name, say: these rows can never be written  # noqa: BLE001
-            self._held, self._held_rows = None, 0
-            self.lose(count, error)
-            return True
-        try:
-            self._append(frame)
-        except OSError as error:
-            if not self._held_rows:
-                _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
-            self._held, self._held_rows = rows, count
+            frame = encode(self._to_batch(rows, self._next + self._held_rows))
+        except Exception as error:  # a key that answers nonsense, say  # noqa: BLE001
+            if count == 1:
+                refused.append(error)
+                return
+        else:
+            yield frame, count
+            return
+        for start, stop in ((0, count // 2), (count // 2, count)):
+            yield from self._frames(self._part(rows, start, stop), stop - start, refused)
+
+    def _write_held(self) -> bool:
+        """Write the frames that were made; False if the disk refused one, which is then kept with those after it."""
+        while self._held:
+            frame, count = self._held[0]
+            try:
+                self._append(frame)
+            except OSError as error:
+                if not self._refused:
+                    _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
+                self._refused = True
+                with self._counting:
+                    self._write_errors += 1
+                return False
+            self._refused = False
+            self._held.popleft()
+            self._held_rows -= count
+            self._next += count
             with self._counting:
-                self._write_errors += 1
-            return False
-        self._held, self._held_rows = None, 0
-        self._next += count
-        with self._counting:
-            self._written += count
-            self._bytes += len(frame)
-        if (
-            self._size >= self.options.segment_bytes
-            or time.monotonic() - self._opened_at > self.options.segment_seconds
-        ):
-            self._roll()
+                self._written += count
+                self._bytes += len(frame)
+            if (
+                self._size >= self.options.segment_bytes
+                or time.monotonic() - self._opened_at > self.options.segment_seconds
+            ):
+                self._roll()
         return True
 
     def _append(self, frame: bytes) -> None:
@@ -372,10 +402,10 @@ class FolderWriter:
         self._drain()
         self._roll()
         rest = self._buffer.drop(len(self._buffer)) + self._held_rows
-        self._held, self._held_rows = None, 0
+        self._held.clear()
+        self._held_rows = 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
-            with self._counting:
-                self._dropped += rest
+            self.count_dropped(rest)
         with contextlib.suppress(OSError):
             sync_folder(self.folder)

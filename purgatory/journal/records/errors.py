@@ -45,6 +45,20 @@ class JournalClock(JournalError, TypeError):
         self.answer = answer
 
 
+class JournalLevel(JournalError, ValueError):
+    """A level in a trace isn't a whole number of 64 bits.
+
+    Attributes:
+        key: the label of the key whose level it is.
+        level: what was given.
+    """
+
+    def __init__(self, key: str, level: object) -> None:
+        super().__init__(f"a level is a whole number of 64 bits, as an offset is; that of {key} is {level!r:.80}")
+        self.key = key
+        self.level = level
+
+
 class JournalFormat(JournalError, ValueError):
     """The folder or file holds something this reader doesn't understand."""
 

@@ -8,12 +8,14 @@ from purgatory.journal import (
     JournalClock,
     JournalClosed,
     JournalFormat,
+    JournalLevel,
     JournalLocked,
     Trace,
     _journal,
     read,
     verify,
 )
+from purgatory.journal._options import open_file
 from timer import MockTimer
 
 
@@ -121,14 +123,152 @@ def test_closed_journal_refuses_a_flush_and_a_late_observer_harms_nobody(tmp_pat
     assert 0 == journal.close().written
 
 
-def test_row_that_cannot_be_written_costs_its_batch_not_the_journal(tmp_path, operation, outcome):
-    """Rows of which one holds no number where one belongs are counted as dropped, and the next ones are written."""
+def test_operation_without_numbers_is_counted_and_the_next_is_written(tmp_path, operation, outcome):
+    """A row that holds no number where one belongs is counted as dropped, and the next ones are written."""
     with Journal(tmp_path) as journal:
         observer = journal.observer("fetch")
         observer.finished(operation(checks="seven"), outcome.SATISFIED, None)
         assert journal.flush()
         observer.finished(operation(), outcome.SATISFIED, None)
     assert (1, 1) == (journal.stats().written, journal.stats().dropped)
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_an_error_that_has_no_words_is_written_by_its_class(tmp_path, operation, outcome):
+    """What a hook raised may raise itself when it is asked what it is: its record says the rest."""
+    with Journal(tmp_path, interval_ms=60_000) as journal:
+        observer = journal.observer("fetch")
+        for number in range(20):
+            observer.finished(operation(number), outcome.SATISFIED, Speechless() if number == 3 else None)
+    errors = [row.error for row in read(tmp_path)]
+    assert (20, "Speechless: whose str fails") == (len(errors), errors[3])
+
+
+class Nameless:
+    def __str__(self):
+        raise RuntimeError("no name")
+
+
+@pytest.mark.parametrize("bad", [[0], [19], [3], [3, 4, 11], list(range(1, 20))], ids=repr)
+def test_row_that_cannot_be_written_costs_itself_alone(tmp_path, operation, outcome, logs, bad):
+    """Of a batch only the rows at fault are left out, wherever they stand: counted, and logged in one line."""
+    with Journal(tmp_path, interval_ms=60_000) as journal:
+        observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks in bad else op.checks)
+        for number in range(20):
+            observer.finished(operation(number, checks=number), outcome.SATISFIED, None)
+    kept = [number for number in range(20) if number not in bad]
+    assert kept == [row.checks for row in read(tmp_path)]
+    assert [str(number) for number in kept] == [row.operation for row in read(tmp_path)]
+    assert list(range(len(kept))) == [row.seq for row in read(tmp_path)]
+    assert (len(kept), len(bad), 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
+    (line,) = [entry for entry in logs if entry["event"] == "journal.rows_refused"]
+    assert (len(bad), "RuntimeError('no name')") == (line["rows"], line["error"])
+
+
+def test_row_of_a_trace_that_cannot_be_written_costs_itself_alone(tmp_path):
+    """A trace's batch is taken apart as a journal's is."""
+    with Trace(tmp_path, interval_ms=60_000) as trace:
+        for number in range(20):
+            trace.event("fetch", "k", number, at_ns="soon" if number == 13 else None)
+    assert [number for number in range(20) if number != 13] == [row.levels[0] for row in read(tmp_path)]
+    assert (19, 1) == (trace.stats().written, trace.stats().dropped)
+
+
+def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome):
+    """What is left of a batch with a row at fault waits for the disk as any other row does, in its order."""
+    refuse = threading.Event()
+
+    class Disk:
+        def __init__(self, path):
+            self._file = open_file(path)
+            self.truncate, self.seek, self.fileno = self._file.truncate, self._file.seek, self._file.fileno
+            self.close = self._file.close
+
+        def write(self, data):
+            if refuse.is_set():
+                raise OSError(28, "no room")
+            return self._file.write(data)
+
+    with Journal(tmp_path, interval_ms=5, open_file=Disk) as journal:
+        observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks == 7 else None)
+        refuse.set()
+        for number in range(20):
+            observer.finished(operation(number, checks=number), outcome.SATISFIED, None)
+        assert not journal.flush(0.2)
+        assert 20 - journal.stats().dropped == journal.stats().buffered
+        refuse.clear()
+        assert journal.flush()
+    assert [number for number in range(20) if number != 7] == [row.checks for row in read(tmp_path)]
+    assert (19, 1, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
+
+
+@pytest.mark.parametrize("level", [1.5, "7", None, 2**63, -(2**70), float("nan"), float("inf")], ids=repr)
+def test_a_level_that_is_no_whole_number_is_refused_where_it_is_put(tmp_path, operation, level):
+    """No level becomes another one: an event's is refused by name, an operation's is counted as dropped."""
+    with Trace(tmp_path) as trace:
+        with pytest.raises(JournalLevel, match=r"whole number of 64 bits.* that of \(orders, 1\) is "):
+            trace.event("fetch", ("orders", 1), level)
+        with pytest.raises(JournalLevel, match="whole number"):
+            trace.observer("fetch", needs=lambda _: {"k": level}).parked(operation())
+        trace.event("fetch", "k", 3.0)
+        trace.event("fetch", "k", True)  # noqa: FBT003
+    assert [(3,), (1,)] == [row.levels for row in read(tmp_path)]
+    assert (2, 1) == (trace.stats().written, trace.stats().dropped)
+
+
+def test_a_key_without_a_hash_is_refused_where_it_is_put(tmp_path):
+    """What can't be a key is none in a trace either: its caller is told, and no other row is touched by it."""
+    with Trace(tmp_path) as trace:
+        trace.event("fetch", "k", 1)
+        with pytest.raises(TypeError, match="unhashable"):
+            trace.event("fetch", ["k"], 2)
+    assert (1, 0) == (trace.stats().written, trace.stats().dropped)
+
+
+class Waits(DelayedOperation):
+    def try_complete(self):
+        return False
+
+    def on_complete(self):
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"needs": lambda _: None}, {"identify": lambda _: Nameless()}], ids=["needs", "name"]
+)
+def test_an_operation_of_which_nothing_can_be_told_is_counted(tmp_path, logs, wrong):
+    """Where a service's answers about an operation are of no use, the purgatory logs it and the trace counts it."""
+    asked = {"needs": lambda _: {"k": 1}, **wrong}
+    with (
+        Trace(tmp_path) as trace,
+        DelayedOperationPurgatory("fetch", observers=[trace.observer("fetch", **asked)]) as own,
+    ):
+        for _ in range(3):
+            own.try_complete_else_watch(Waits(60_000), ["k"])
+        trace.event("fetch", "k", 1)
+        assert trace.flush()
+        assert "observer_failed" in [entry["event"] for entry in logs]
+        assert (1, 3) == (trace.stats().written, trace.stats().dropped)
+
+
+def test_a_name_that_its_service_does_not_find_is_counted(tmp_path, operation, outcome):
+    """A journal's `identify` that raises costs the record, which is counted; the purgatory logs it."""
+    with Journal(tmp_path) as journal:
+        observer = journal.observer("fetch", identify=lambda _: {}["name"])
+        with pytest.raises(KeyError):
+            observer.finished(operation(), outcome.SATISFIED, None)
+    assert (0, 1) == (journal.stats().written, journal.stats().dropped)
+
+
+def test_a_name_that_is_a_list_is_written_as_text(tmp_path, operation):
+    """A name needs no hash."""
+    with Trace(tmp_path) as trace:
+        trace.observer("fetch", needs=lambda _: {"k": 1}, identify=lambda _: ["a", 1]).parked(operation())
+    assert ["['a', 1]"] == [row.operation for row in read(tmp_path)]
 
 
 def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, operation, outcome):
