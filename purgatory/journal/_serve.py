@@ -41,7 +41,7 @@ def frames_after(folder: Path, after: int, limit: int) -> Iterator[bytes]:
     if rows:
         schema = next(SCHEMAS[name] for name, kind in ROWS.items() if isinstance(rows[0], kind))
         for start in range(0, len(rows), 8192):
-            yield encode(from_rows(schema, rows[start : start + 8192]))
+            yield encode(from_rows(schema, rows[start : start + 8192]), read=True)
 
 
 def from_rows(schema: Schema, rows: list[Record | TraceRow]) -> Batch:

@@ -5,8 +5,8 @@
     purgatory  type   records  immediate  satisfied  expired  cancelled  forced  errors  checks  p50 ms  p95 ms ...
     fetch      Fetch   10,000      0.0 %     98.1 %    1.9 %      0.0 %   0.0 %       0     2.3    12.0    80.5 ...
 
-    key       records
-    orders-0    5,000  40.5 %
+    purgatory  key       records
+    fetch      orders-0    5,000  40.5 %
 
 One pass over the rows, a million in some ten seconds. Waits are kept, eight bytes each, so that percentiles are exact:
 the smallest wait that so many of a hundred don't exceed, of the operations that waited (all but the immediate ones).
@@ -35,7 +35,7 @@ from purgatory.journal.records import OUTCOMES, Record, TraceRow
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import segment_of
 
-__all__ = ["KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize"]
+__all__ = ["KeySummary", "KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize"]
 
 #: How many different keys are counted before the rarer half of them is forgotten.
 MOST_KEYS: Final = 1_000_000
@@ -66,6 +66,20 @@ class KindSummary:
 
 
 @attrs.frozen
+class KeySummary:
+    """The operations of one purgatory that were watched under one key; the same key of another purgatory is another.
+
+    Attributes:
+        share: of the purgatory's records.
+    """
+
+    purgatory: str
+    key: str
+    records: int
+    share: float
+
+
+@attrs.frozen
 class Summary:
     """What a journal says.
 
@@ -74,7 +88,7 @@ class Summary:
         first_us: when the earliest of them was parked, in microseconds since the epoch; None if there are none.
         last_us: when the latest of them left.
         kinds: by purgatory and type, those with most records first.
-        keys: the keys with most records, and how many.
+        keys: the keys with most records.
         keys_exact: whether ``keys`` are exact, and not lower bounds.
     """
 
@@ -82,7 +96,7 @@ class Summary:
     first_us: int | None
     last_us: int | None
     kinds: tuple[KindSummary, ...]
-    keys: tuple[tuple[str, int], ...]
+    keys: tuple[KeySummary, ...]
     keys_exact: bool
 
 
@@ -100,7 +114,7 @@ class _Kind:
 def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST_KEYS) -> Summary:
     """Summarise records; ``top`` is how many keys are named."""
     kinds: dict[tuple[str, str], _Kind] = {}
-    keys: defaultdict[str, int] = defaultdict(int)  # Counter.update took half of the pass
+    keys: defaultdict[tuple[str, str], int] = defaultdict(int)  # Counter.update took half of the pass
     exact = True
     first: int | None = None
     last: int | None = None
@@ -118,14 +132,18 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
         if last is None or record.finished > last:
             last = record.finished
         for key in record.keys:
-            keys[key] += 1
+            keys[record.purgatory, key] += 1
         if len(keys) > most_keys:
             keys = defaultdict(int, Counter(keys).most_common(most_keys // 2))
             exact = False
     found = [_settled(*name, kind) for name, kind in kinds.items()]
     found.sort(key=lambda kind: (-kind.records, kind.purgatory, kind.type))
-    hottest = sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:top]
-    return Summary(sum(kind.records for kind in found), first, last, tuple(found), tuple(hottest), exact)
+    of = Counter[str]()
+    for kind_summary in found:
+        of[kind_summary.purgatory] += kind_summary.records
+    ranked = sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:top]
+    hottest = tuple(KeySummary(*name, count, count / of[name[0]]) for name, count in ranked)
+    return Summary(of.total(), first, last, tuple(found), hottest, exact)
 
 
 def _settled(purgatory: str, name: str, kind: _Kind) -> KindSummary:
@@ -218,9 +236,11 @@ def as_text(summary: Summary, source: str) -> str:
         ]
         rows.append(row + waits)
     lines += [*_table(rows, left=2), ""]
-    rows = [["key", "records" if summary.keys_exact else "records, at least", ""]]
-    rows += [[key, f"{count:,}", _percent(count, summary.records)] for key, count in summary.keys]
-    return "\n".join([*lines, *_table(rows, left=1)]) + "\n"
+    rows = [["purgatory", "key", "records" if summary.keys_exact else "records, at least", ""]]
+    rows += [
+        [_cell(each.purgatory), each.key, f"{each.records:,}", f"{100 * each.share:.1f} %"] for each in summary.keys
+    ]
+    return "\n".join([*lines, *_table(rows, left=2)]) + "\n"
 
 
 def as_json(summary: Summary) -> str:

@@ -22,8 +22,8 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from purgatory.pipeline.pages.findings import Tables
 from purgatory.pipeline.pages.page import page
+from purgatory.pipeline.pages.tables import Tables
 from purgatory.pipeline.summaries import advice, further, occupancy, tables
 from purgatory.pipeline.walks import exact
 from purgatory.pipeline.walks.grouped import dated

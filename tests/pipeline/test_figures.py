@@ -31,7 +31,11 @@ KINDS = (
     ("produce", NORMAL, (200,)),
     ("fetch", "DelayedFetch", (300, 1_000, 5_000)),
     ("rebalance", "DelayedJoin", (10_000,)),
+    ("mirror", "DelayedFetch", (400, 2_000)),  # another purgatory's type of the same name, with the same keys
 )
+CALLED = {(purgatory, kind): kind for purgatory, kind, _ in KINDS} | {
+    (purgatory, "DelayedFetch"): f"{purgatory} · DelayedFetch" for purgatory in ("fetch", "mirror")
+}
 
 
 def made(count=6_000, seed=7):
@@ -39,7 +43,7 @@ def made(count=6_000, seed=7):
     rng = random.Random(seed)
     rows = []
     for number in range(count):
-        purgatory, kind, delays = rng.choices(KINDS, [5, 2, 4, 1])[0]
+        purgatory, kind, delays = rng.choices(KINDS, [5, 2, 4, 1, 3])[0]
         delay_ms = rng.choice(delays)
         created = BASE + rng.randrange(95_000_000)
         outcome = rng.choices(OUTCOMES, [2, 12, 3, 1, 1])[0]
@@ -191,7 +195,7 @@ def test_the_tiles(page, rows):
             share_text(len(in_time) / len(rows)),
             f"{expired:,} expired, {others:,} cancelled or forced",
         ),
-        "typical wait": (duration_text(typical), f"median of {busiest[0]['type']}"),
+        "typical wait": (duration_text(typical), f"median of {CALLED[busiest[0]['purgatory'], busiest[0]['type']]}"),
         "parked at most": (count_text(peak), "sum of the purgatories' peaks"),
         "checks in vain": (share_text(vain / checks), f"of {count_text(checks)}"),
     } == tiles
@@ -254,7 +258,7 @@ def test_bands_of_waits(page, rows):
 def test_occupancy(page, rows):
     """The mean of every slot: the time that operations spent in it, over its length."""
     figures = page.figures("Occupancy")
-    for name in ("produce", "fetch", "rebalance"):
+    for name in ("produce", "fetch", "rebalance", "mirror"):
         mine = [r for r in rows if r["purgatory"] == name]
         told = [line.split("\n") for line in figures[name]]
         first = datetime.fromtimestamp(min(r["created"] for r in mine) / 1e6, UTC)
@@ -271,7 +275,7 @@ def test_expiries_by_key(page, rows):
     counts = Counter()
     for row in rows:
         if row["outcome"] == "expired" and row["type"] != NORMAL:
-            counts.update((row["type"], key, window(row)) for key in row["keys"])
+            counts.update((CALLED[row["purgatory"], row["type"]], key, window(row)) for key in row["keys"])
     lines = Counter()
     for (kind, key, _), n in counts.items():
         lines[kind, key] += n
@@ -307,7 +311,7 @@ def test_lateness(page, rows):
 def test_keys(page, rows):
     """The operations under each key, as a share of the purgatory's operations, and those that expired."""
     figures = page.figures("Hot keys")
-    for name in ("produce", "fetch", "rebalance"):
+    for name in ("produce", "fetch", "rebalance", "mirror"):
         mine = [r for r in rows if r["purgatory"] == name]
         counts = Counter(key for r in mine for key in r["keys"])
         bad = Counter(k for r in mine if r["outcome"] == "expired" and r["type"] != NORMAL for k in r["keys"])

@@ -7,10 +7,11 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.findings import Tables, cards, find
+from purgatory.pipeline.pages.findings import cards, find
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.plan import plan
 from purgatory.pipeline.pages.plots import Series, ticks
+from purgatory.pipeline.pages.tables import Tables
 from purgatory.pipeline.pages.texts import clock_text
 from purgatory.pipeline.summaries.choices import Choice
 
@@ -238,6 +239,21 @@ def test_findings_of_one_cause_are_one_card(tables):
     (card,) = [each for each in cards(find(tables(outcomes=rows))) if each.cause == "Operations expire"]
     assert ["DelayedProduce", "DelayedFetch"] == [each.head for each in card.findings]
     assert "bad" == card.tone
+
+
+def test_types_of_one_name_are_told_apart_by_their_purgatories(tables):
+    """A finding names the type alone, unless another purgatory has one of that name: then both are told with theirs."""
+    other = [{**outcome(n, 3), "purgatory": "mirror"} for n in range(30)]
+    raised = [
+        {"purgatory": name, "type": "DelayedProduce", "error": "KeyError", "example": "", "times": 2, "rank": n}
+        | {"first_us": START, "last_us": START}
+        for n, name in enumerate(("produce", "mirror"))
+    ]
+    several = tables(outcomes=[*tables().outcomes, *other], raised=raised)
+    names = {"produce · DelayedProduce", "mirror · DelayedProduce"}
+    for cause in ("Operations expire", "Hooks raise"):
+        assert names == {each.head for each in find(several) if each.cause == cause}
+    assert {"DelayedProduce", "produce"} == {each.head for each in find(tables())}
 
 
 def test_a_key_that_all_are_under_is_no_cause(tables):

@@ -22,6 +22,7 @@ pyarrow is there.
 from __future__ import annotations
 
 import json
+import re
 import struct
 import sys
 import zlib
@@ -115,12 +116,23 @@ def _text(value: Any, kind: str) -> Any:
     return tuple(value) if kind == "texts" and value is not None else value
 
 
-def encode(batch: Batch) -> bytes:
-    """One frame."""
+def encode(batch: Batch, *, read: bool = False) -> bytes:
+    r"""One frame.
+
+    Half a character (a lone surrogate) is in no reader's UTF-8, and as "?" two names would be one: it is written
+    out, as \udc80. What looks like that already has its backslashes doubled, so that names which differ stay so.
+
+    Args:
+        batch: the rows.
+        read: whether they come from a journal, so that all this has been done.
+    """
     columns: dict[str, array[int]] = {"": batch.index, **batch.numbers}
     try:
         header = _header(batch, columns, batch.groups)
-    except UnicodeEncodeError:  # half a character: no reader takes it, and as "?" two names would be one
+        plain = read or _LIKE_HALF not in header
+    except UnicodeEncodeError:
+        plain = False
+    if not plain:
         header = _header(batch, columns, [[_whole(value) for value in group] for group in batch.groups])
     parts = [_LENGTH.pack(len(header)), header]
     for column in columns.values():
@@ -149,10 +161,14 @@ def _header(batch: Batch, columns: dict[str, array[int]], groups: list[list[Any]
 
 
 def _whole(value: Any) -> Any:
-    """A text, or texts, with the half characters (lone surrogates) written out."""
+    """A text with the half characters written out. Keys, which are several, are labels: these have none."""
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    return value if value is None else [_whole(each) for each in value]
+        return _HALF.sub(lambda found: found[1] * 2 + (found[2] and f"\\u{ord(found[2]):04x}"), value)
+    return value and [each.encode("utf-8", "backslashreplace").decode() for each in value]
+
+
+_LIKE_HALF: Final = rb"\\ud"  # as JSON has it
+_HALF: Final = re.compile(r"(?<!\\)(\\*)([\ud800-\udfff]|(?=ud[89a-f][0-9a-f]{2}))")
 
 
 @attrs.frozen

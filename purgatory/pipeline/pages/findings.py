@@ -9,16 +9,16 @@ extrapolates: where the survival curve ends, so does the sentence.
 from __future__ import annotations
 
 from collections import defaultdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
+from purgatory.pipeline.pages.tables import Tables, by_type, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.summaries.advice import meets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from purgatory.pipeline.walks.grouped import Row
 
@@ -33,12 +33,9 @@ _NEARLY_ALL: Final = 0.85
 _AS_IF_MEANT: Final = 0.9  # a type of which so many expire may be one that is meant to
 _EXPIRING: Final = 0.001
 _FEW: Final = 20
-_NEVER: Final = datetime.fromtimestamp(0, UTC)
-_WHOLE: Final = 3
 _HOT_SHARE: Final = 0.05  # a key of fewer operations is no finding, however many keys there are
 _SPECIAL: Final = 2.0  # times the rate of the others at which a key's expiries are its own
 _LATE_MS: Final = 100.0
-_SECOND_US: Final = 1_000_000
 _CHANGED: Final = 1.5
 
 
@@ -66,79 +63,6 @@ class Card:
         return max((finding.tone for finding in self.findings), key=_TONES.index)
 
 
-@attrs.frozen(kw_only=True)
-class Tables:
-    """The report's tables as rows, and what they are about."""
-
-    window_us: int
-    first_us: int
-    last_us: int
-    outcomes: Sequence[Row]
-    latency: Sequence[Row] = ()
-    waiting: Sequence[Row] = ()
-    bands: Sequence[Row] = ()
-    hot_keys: Sequence[Row] = ()
-    expiries: Sequence[Row] = ()
-    occupancy: Sequence[Row] = ()
-    peaks: Sequence[Row] = ()
-    survival: Sequence[Row] = ()
-    advice: Sequence[Row] = ()
-    lateness: Sequence[Row] = ()
-    slowest: Sequence[Row] = ()
-    raised: Sequence[Row] = ()
-    instances: Sequence[Row] = ()
-    quarantined: int = 0
-    rows: int = 0
-    """Records read, those set aside among them."""
-    journals: Sequence[str] = ()
-    ranges: Sequence[tuple[int, int]] = ()
-    """The first and last sequence number of each journal."""
-    gaps: Sequence[str] = ()
-    """What could not be read."""
-    made: datetime = _NEVER
-    earlier: Tables | None = None
-    """An earlier report's, to compare with."""
-    expiry_normal: frozenset[str] = frozenset()
-    """The types whose operations end by their deadline as a rule (a pause, a collection period): no failure."""
-
-    def failing(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows of those types for which to expire is to fail."""
-        return [row for row in rows if row["type"] not in self.expiry_normal]
-
-    def whole_windows(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows of those windows that the journal covers from end to end; all of them where these are few.
-
-        What a journal's first and last seconds look like says little: half a window of a service that drains is no
-        window of that service.
-        """
-        rows = list(rows)
-        last = self.last_us - self.window_us
-        whole = [row for row in rows if self.first_us <= row["window_us"] <= last]
-        return whole if len({row["window_us"] for row in whole}) >= _WHOLE else rows
-
-    @property
-    def span_us(self) -> int:
-        """From the first arrival to the last departure."""
-        return max(1, self.last_us - self.first_us)
-
-    def a_second(self, operations: int) -> float | None:
-        """How many that is a second; None where all of it lasted less than one, which says nothing of a rate."""
-        return operations / (self.span_us / 1e6) if self.span_us >= _SECOND_US else None
-
-
-def total(rows: Iterable[Row], name: str) -> int:
-    """The sum of a column."""
-    return int(sum(row[name] for row in rows))
-
-
-def by_type(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The rows of each purgatory and type, in order of their first appearance."""
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["purgatory"], row["type"]].append(row)
-    return dict(groups)
-
-
 def find(tables: Tables) -> list[Finding]:
     """Every finding, the weightiest first."""
     found: list[Finding] = []
@@ -147,15 +71,16 @@ def find(tables: Tables) -> list[Finding]:
     curves = by_type(tables.survival)
     latency = by_type(tables.latency)
     for kind, rows in by_type(tables.outcomes).items():
+        name = tables.called(kind)
         if kind[1] in tables.expiry_normal:
-            found += _as_meant(kind, rows)
+            found += _as_meant(name, rows)
         elif total(rows, "expired") >= _AS_IF_MEANT * total(rows, "operations"):
-            found += _perhaps_meant(kind, rows)
+            found += _perhaps_meant(name, kind[1], rows)
         else:
-            found += _expiry(tables, kind, rows, expired_in.get(kind, []), curves.get(kind, []))
-            found += _timeout(kind, rows, advice.get(kind, []), curves.get(kind, []))
-        found += _waste(kind, rows)
-        found += _tail(tables, kind, latency.get(kind, []))
+            found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
+            found += _timeout(name, rows, advice.get(kind, []), curves.get(kind, []))
+        found += _waste(name, rows)
+        found += _tail(tables, name, latency.get(kind, []))
     found += _late(tables)
     found += _errors(tables)
     found += _skew(tables)
@@ -186,30 +111,28 @@ def _set_aside(tables: Tables) -> list[Finding]:
     return found
 
 
-def _as_meant(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+def _as_meant(name: str, rows: list[Row]) -> list[Finding]:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     share = share_text(expired / operations)
     text = f"{share} of {count_text(operations)} ended by their deadline, which is this type's normal end."
-    return [Finding(4, "plain", kind[1], text, _MEANT)]
+    return [Finding(4, "plain", name, text, _MEANT)]
 
 
-def _perhaps_meant(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+def _perhaps_meant(name: str, kind: str, rows: list[Row]) -> list[Finding]:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     many = "All" if expired == operations else "Nearly all"
     text = (
         f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, say so "
-        f"(--expiry-normal {kind[1]}), and it isn't counted as a failure."
+        f"(--expiry-normal {kind}), and it isn't counted as a failure."
     )
-    return [Finding(28 if operations >= _FEW else 8, "plain", kind[1], text, _MEANT)]
+    return [Finding(28 if operations >= _FEW else 8, "plain", name, text, _MEANT)]
 
 
-def _expiry(
-    tables: Tables, kind: tuple[str, str], rows: list[Row], expiries: list[Row], curve: list[Row]
-) -> list[Finding]:
+def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], curve: list[Row]) -> list[Finding]:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     share = expired / operations
     if not expired:
-        return [Finding(5, "good", kind[1], f"None of {count_text(operations)} operations expired.", _FINE)]
+        return [Finding(5, "good", name, f"None of {count_text(operations)} operations expired.", _FINE)]
     text = f"{share_text(share)} expire ({expired:,} of {count_text(operations)})"
     special = _special_key(operations, expired, expiries)
     concentrated = 0
@@ -229,10 +152,10 @@ def _expiry(
             f" A timeout of {duration_text(longer['wait_ms'])} would have let {share_text(longer['survival'])} expire."
         )
     if operations < _FEW:
-        return [Finding(8, "note", kind[1], text, _EXPIRE)]
+        return [Finding(8, "note", name, text, _EXPIRE)]
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
     weight = (30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5) + concentrated
-    return [Finding(weight, tone, kind[1], text, _FINE if tone == "good" else _EXPIRE)]
+    return [Finding(weight, tone, name, text, _FINE if tone == "good" else _EXPIRE)]
 
 
 def _special_key(operations: int, expired: int, expiries: list[Row]) -> Row | None:
@@ -272,7 +195,7 @@ def _when(tables: Tables, rows: list[Row]) -> str:
     return f", most of them between {first} and {last}"
 
 
-def _timeout(kind: tuple[str, str], rows: list[Row], advice: list[Row], curve: list[Row]) -> list[Finding]:
+def _timeout(name: str, rows: list[Row], advice: list[Row], curve: list[Row]) -> list[Finding]:
     delay, shortest = max(row["delay_ms"] for row in rows), min(row["shortest_ms"] for row in rows)
     if not advice or not curve or total(rows, "operations") < 100:
         return []
@@ -288,7 +211,7 @@ def _timeout(kind: tuple[str, str], rows: list[Row], advice: list[Row], curve: l
             f"{lead} longer than it needs to be: {duration_text(timeout)} keeps "
             f"expiries at or below {goal}, and those that fail would know {duration_text(delay - timeout)} sooner."
         )
-        return [Finding(18, "note", kind[1], text, _TIMEOUT)]
+        return [Finding(18, "note", name, text, _TIMEOUT)]
     if timeout is None:
         there, known = target["survival_there"], target["known_to_ms"]
         text = (
@@ -297,28 +220,28 @@ def _timeout(kind: tuple[str, str], rows: list[Row], advice: list[Row], curve: l
         )
         if mixed:
             text += f" (Its {named} are a mix.)"
-        return [Finding(26, "note", kind[1], text, _TIMEOUT)]
+        return [Finding(26, "note", name, text, _TIMEOUT)]
     if mixed:
         text = f"Its {named} are a mix; {duration_text(timeout)} for all would keep expiries at or below {goal}."
-        return [Finding(7, "plain", kind[1], text, _TIMEOUT)]
+        return [Finding(7, "plain", name, text, _TIMEOUT)]
     if meets(now, target["target"]):
         text = f"The timeout of {duration_text(delay)} fits: {share_text(now)} need longer."
-        return [Finding(6, "good", kind[1], text, _FINE)]
+        return [Finding(6, "good", name, text, _FINE)]
     return []
 
 
-def _waste(kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
-    checks, wasted, operations = (total(rows, name) for name in ("checks", "wasted_checks", "operations"))
+def _waste(name: str, rows: list[Row]) -> list[Finding]:
+    checks, wasted, operations = (total(rows, column) for column in ("checks", "wasted_checks", "operations"))
     if operations < _FEW or wasted < operations:
         return []
     text = (
         f"{share_text(wasted / checks)} of its {count_text(checks)} checks were in vain, {wasted / operations:.1f} for "
         "each operation: more specific keys, or fewer triggers, would save them."
     )
-    return [Finding(10 + min(15, wasted / operations * 2), "note", kind[1], text, _WASTE)]
+    return [Finding(10 + min(15, wasted / operations * 2), "note", name, text, _WASTE)]
 
 
-def _tail(tables: Tables, kind: tuple[str, str], rows: list[Row]) -> list[Finding]:
+def _tail(tables: Tables, name: str, rows: list[Row]) -> list[Finding]:
     rows = [row for row in tables.whole_windows(rows) if row["answered"] >= 100]
     if len(rows) < 3:
         return []
@@ -331,7 +254,7 @@ def _tail(tables: Tables, kind: tuple[str, str], rows: list[Row]) -> list[Findin
         f"At {clock_text(worst['window_us'], tables.span_us, tables.window_us)} the slowest 1% of answers took "
         f"{duration_text(worst['p99_ms'])} or more; {duration_text(middle)} is usual."
     )
-    return [Finding(15 + min(20, worst["p99_ms"] / middle), "note", kind[1], text, _TAIL)]
+    return [Finding(15 + min(20, worst["p99_ms"] / middle), "note", name, text, _TAIL)]
 
 
 def _late(tables: Tables) -> list[Finding]:
@@ -344,17 +267,17 @@ def _late(tables: Tables) -> list[Finding]:
                 f"{clock_text(worst['window_us'], tables.span_us, tables.window_us)}: the timer's thread or the "
                 "executor was held up, by the machine or by a hook."
             )
-            found.append(Finding(13 + min(10, worst["max_ms"] / 1000), "note", kind[1], text, _LATE))
+            found.append(Finding(13 + min(10, worst["max_ms"] / 1000), "note", tables.called(kind), text, _LATE))
     return found
 
 
 def _errors(tables: Tables) -> list[Finding]:
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for row in tables.raised:
-        counts[row["type"], row["error"]] += row["times"]
+        counts[tables.called((row["purgatory"], row["type"])), row["error"]] += row["times"]
     return [
-        Finding(14, "bad", kind, f"{error}, {times:,} times. The operations completed all the same.", _HOOKS)
-        for (kind, error), times in sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]
+        Finding(14, "bad", name, f"{error}, {times:,} times. The operations completed all the same.", _HOOKS)
+        for (name, error), times in sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]
     ]
 
 
@@ -403,10 +326,10 @@ def _changes(tables: Tables) -> list[Finding]:
         was, now = (total(each, "expired") / total(each, "operations") for each in (before[kind], rows))
         if now > _CHANGED * was and now - was >= _EXPIRING:
             text = f"{share_text(now)} expire; it was {share_text(was)}."
-            found.append(Finding(35, "bad", kind[1], text, _CHANGE))
+            found.append(Finding(35, "bad", tables.called(kind), text, _CHANGE))
     for row in tables.waiting:
         old = waits.get((row["purgatory"], row["type"]))
         if old and row["answered"] >= 100 and old["p99_ms"] and row["p99_ms"] > _CHANGED * old["p99_ms"]:
             text = f"The slowest 1% take {duration_text(row['p99_ms'])} or more; it was {duration_text(old['p99_ms'])}."
-            found.append(Finding(27, "note", row["type"], text, _CHANGE))
+            found.append(Finding(27, "note", tables.called((row["purgatory"], row["type"])), text, _CHANGE))
     return found

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
-from purgatory.pipeline.pages.findings import Tables, by_type, total
 from purgatory.pipeline.pages.parts import section, table
-from purgatory.pipeline.pages.sections import OUTCOMES, name_of
+from purgatory.pipeline.pages.sections import OUTCOMES
+from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 
 if TYPE_CHECKING:

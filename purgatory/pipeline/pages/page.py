@@ -11,9 +11,10 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import listings, sections
-from purgatory.pipeline.pages.findings import Card, Tables, cards, find, total
+from purgatory.pipeline.pages.findings import Card, cards, find
 from purgatory.pipeline.pages.parts import tile
 from purgatory.pipeline.pages.style import shell
+from purgatory.pipeline.pages.tables import Tables, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _typical(tables: Tables) -> tuple[str, str, str]:
     if not tables.waiting:
         return "-", "typical wait", "nothing was answered"
     row = max(tables.waiting, key=lambda row: int(row["answered"]))
-    return duration_text(row["p50_ms"]), "typical wait", f"median of {row['type']}"
+    return duration_text(row["p50_ms"]), "typical wait", f"median of {tables.called((row['purgatory'], row['type']))}"
 
 
 def _findings(found: Sequence[Card]) -> str:

@@ -7,9 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.findings import Tables, by_type, total
 from purgatory.pipeline.pages.parts import figure, section
 from purgatory.pipeline.pages.plots import Series
+from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline.summaries.further import BANDS_US
 
@@ -37,11 +37,6 @@ def span(tables: Tables) -> tuple[int, int]:
 def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tuple[tuple[str, str], list[Row]]]:
     ranked = sorted(groups.items(), key=lambda item: -total(item[1], column))[:_MOST]
     return [item for item in ranked if total(item[1], column) >= _FEW] or ranked
-
-
-def name_of(kind: tuple[str, str]) -> str:
-    """A purgatory's type, as it is called on the page."""
-    return f"{kind[0]} · {kind[1]}"
 
 
 def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
@@ -246,15 +241,14 @@ def expiries(tables: Tables) -> str:
     if not rows:
         return ""
     at = windows(tables)
-    cells: dict[tuple[str, str], dict[int, int]] = {}
+    cells: dict[tuple[tuple[str, str], str], dict[int, int]] = {}
     for row in rows:
-        key = (row["type"], row["key"])
-        cells.setdefault(key, {}).setdefault(row["window_us"], 0)
-        cells[key][row["window_us"]] += row["expired"]
+        cells.setdefault(((row["purgatory"], row["type"]), row["key"]), {})[row["window_us"]] = row["expired"]
     ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
     several = len({kind for (kind, _), _ in ranked}) > 1
     lines = [
-        (f"{key} ({kind})" if several else key, [counts.get(us, 0) for us in at]) for (kind, key), counts in ranked
+        (f"{key} ({tables.called(kind)})" if several else key, [counts.get(us, 0) for us in at])
+        for (kind, key), counts in ranked
     ]
     svg = plots.heat("Expiries by key and time", at, tables.window_us, lines, "var(--expired)", span=span(tables))
     how = "Each row is a key, each cell a window: the stronger the colour, the more operations expired there and then."

@@ -1,11 +1,13 @@
 import json
 import zlib
 from array import array
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory.journal._serve import from_rows
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import open_name
@@ -103,6 +105,24 @@ def test_many_small_frames_are_read_as_one_batch(tmp_path):
     (tmp_path / open_name(0)).write_bytes(b"".join(frames))
     (part,) = read_range(tmp_path, JOURNAL, 9, 289)
     assert [*range(10, 150), *range(153, 290)] == part.column("seq").to_pylist()
+
+
+def test_what_looks_like_half_a_character_is_another_name():
+    """Names of backslashes, half characters and what these are written as are as many names in the journal."""
+    names = ["".join(parts) for count in range(1, 6) for parts in product(["\\", "ud800", "\ud800", "x"], repeat=count)]
+    names = sorted(set(names))
+    groups = [[name, "Fetch", name, ["a"], "", "satisfied", None] for name in names]
+    numbers = {name: column[:1] * len(names) for name, column in batch().numbers.items()}
+    several = Batch(JOURNAL, 0, 0, groups, array("I", range(len(names))), numbers)
+    data = encode(several)
+    (frame,) = scan(data)
+    rows = list(decode(data, frame).rows())
+    assert len(names) == len({row.purgatory for row in rows})
+    assert [row.purgatory for row in rows] == [row.operation for row in rows]
+    assert all(name == row.purgatory for name, row in zip(names, rows, strict=True) if "ud800" not in ascii(name))
+    again = encode(from_rows(JOURNAL, rows), read=True)  # as it is served to readers elsewhere
+    (frame,) = scan(again)
+    assert [row.purgatory for row in rows] == [row.purgatory for row in decode(again, frame).rows()]
 
 
 def test_half_a_character_is_written_out():

@@ -1,0 +1,109 @@
+"""The report's tables as rows, whose they are, and what they are about: what all of the page is made from."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from purgatory.pipeline.walks.grouped import Row
+
+_NEVER: Final = datetime.fromtimestamp(0, UTC)
+_WHOLE: Final = 3
+_SECOND_US: Final = 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class Tables:
+    """The report's tables as rows, and what they are about."""
+
+    window_us: int
+    first_us: int
+    last_us: int
+    outcomes: Sequence[Row]
+    latency: Sequence[Row] = ()
+    waiting: Sequence[Row] = ()
+    bands: Sequence[Row] = ()
+    hot_keys: Sequence[Row] = ()
+    expiries: Sequence[Row] = ()
+    occupancy: Sequence[Row] = ()
+    peaks: Sequence[Row] = ()
+    survival: Sequence[Row] = ()
+    advice: Sequence[Row] = ()
+    lateness: Sequence[Row] = ()
+    slowest: Sequence[Row] = ()
+    raised: Sequence[Row] = ()
+    instances: Sequence[Row] = ()
+    quarantined: int = 0
+    rows: int = 0
+    """Records read, those set aside among them."""
+    journals: Sequence[str] = ()
+    ranges: Sequence[tuple[int, int]] = ()
+    """The first and last sequence number of each journal."""
+    gaps: Sequence[str] = ()
+    """What could not be read."""
+    made: datetime = _NEVER
+    earlier: Tables | None = None
+    """An earlier report's, to compare with."""
+    expiry_normal: frozenset[str] = frozenset()
+    """The types whose operations end by their deadline as a rule (a pause, a collection period): no failure."""
+
+    def failing(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows of those types for which to expire is to fail."""
+        return [row for row in rows if row["type"] not in self.expiry_normal]
+
+    def whole_windows(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows of those windows that the journal covers from end to end; all of them where these are few.
+
+        What a journal's first and last seconds look like says little: half a window of a service that drains is no
+        window of that service.
+        """
+        rows = list(rows)
+        last = self.last_us - self.window_us
+        whole = [row for row in rows if self.first_us <= row["window_us"] <= last]
+        return whole if len({row["window_us"] for row in whole}) >= _WHOLE else rows
+
+    @property
+    def span_us(self) -> int:
+        """From the first arrival to the last departure."""
+        return max(1, self.last_us - self.first_us)
+
+    def a_second(self, operations: int) -> float | None:
+        """How many that is a second; None where all of it lasted less than one, which says nothing of a rate."""
+        return operations / (self.span_us / 1e6) if self.span_us >= _SECOND_US else None
+
+    @cached_property
+    def _homes(self) -> dict[str, set[str]]:
+        """The purgatories that have a type of a name."""
+        homes: dict[str, set[str]] = defaultdict(set)
+        for row in self.outcomes:
+            homes[row["type"]].add(row["purgatory"])
+        return dict(homes)
+
+    def called(self, kind: tuple[str, str]) -> str:
+        """A purgatory's type by its own name, or with the purgatory's where several have one of that name."""
+        return name_of(kind) if len(self._homes.get(kind[1], ())) > 1 else kind[1]
+
+
+def name_of(kind: tuple[str, str]) -> str:
+    """A purgatory's type, as it is called on the page."""
+    return f"{kind[0]} · {kind[1]}"
+
+
+def total(rows: Iterable[Row], name: str) -> int:
+    """The sum of a column."""
+    return int(sum(row[name] for row in rows))
+
+
+def by_type(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The rows of each purgatory and type, in order of their first appearance."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row["purgatory"], row["type"]].append(row)
+    return dict(groups)
