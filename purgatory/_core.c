@@ -2578,7 +2578,7 @@ static PyMethodDef parking_methods[] = {
      "    meanwhile, or before).\n\n"
      "Raises:\n"
      "    NoKeys: there are no keys.\n"
-     "    WatchKeysType: ``watch_keys`` is a ``str``, or no sequence.\n"
+     "    WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.\n"
      "    UnhashableKey: a key has no hash.\n"
      "    InvalidOperation: ``operation`` is no operation; or a hook of its own asks for this.\n"
      "    AlreadyParked: the operation was given to a purgatory before.\n"

@@ -120,7 +120,7 @@ class Parking:
 
         Raises:
             NoKeys: there are no keys.
-            WatchKeysType: ``watch_keys`` is a ``str``, or no sequence.
+            WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.
             UnhashableKey: a key has no hash.
             InvalidOperation: ``operation`` is no operation; or a hook of its own asks for this.
             AlreadyParked: the operation was given to a purgatory before.
@@ -331,7 +331,9 @@ def each_once(watch_keys: Sequence[Hashable]) -> list[Hashable]:
     """
     # Whether something is a sequence costs as much to ask as to tell three keys apart.
     if type(watch_keys) not in PLAIN and (
-        isinstance(watch_keys, (str, bytes, bytearray)) or not isinstance(watch_keys, Sequence)
+        isinstance(watch_keys, (str, bytes, bytearray))
+        or not isinstance(watch_keys, Sequence)
+        or (isinstance(watch_keys, tuple) and hasattr(watch_keys, "_fields"))  # a named tuple is one value
     ):
         raise WatchKeysType(watch_keys)
     keys = list(watch_keys)

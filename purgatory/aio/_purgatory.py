@@ -192,7 +192,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
         Raises:
             NoKeys: there are no keys.
-            WatchKeysType: ``keys`` is a ``str``, or no sequence.
+            WatchKeysType: ``keys`` is a ``str``, a named tuple, or no sequence.
             UnhashableKey: a key has no hash.
             InvalidOperation: ``operation`` is no operation, or one that can't have coroutines for hooks.
             AlreadyParked: the operation was given to a purgatory before.

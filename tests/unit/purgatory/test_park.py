@@ -3,6 +3,7 @@
 import threading
 import time
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -681,6 +682,27 @@ def test_full_timer_takes_the_operation_out_again():
         assert Outcome.CANCELLED is refused.outcome
         assert 1 == purgatory.parked
     timer.shutdown()
+
+
+class Partition(NamedTuple):
+    topic: str
+    number: int = 0
+
+
+class Topic(NamedTuple):
+    name: str
+
+
+@pytest.mark.parametrize("key", [Partition("orders"), Topic("orders")])
+def test_named_tuple_is_one_key(purgatory, key):
+    """A named tuple is a value, and no sequence of keys: given as that it is refused, in a list it is a key."""
+    operation = Waiting()
+    with pytest.raises(WatchKeysType, match=rf"not {type(key).__name__}\(.*for a single key write \[key\]"):
+        purgatory.try_complete_else_watch(operation, key)
+    assert 0 == purgatory.parked
+
+    assert not purgatory.try_complete_else_watch(operation, [key])
+    assert (key,) == operation.keys
 
 
 def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkeypatch):
