@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -138,6 +139,36 @@ def test_missing_programs_are_named_in_a_line(tmp_path):
 
     assert 0 == done.returncode
     assert re.fullmatch(r"please install: openjdk-17-jre-headless chromium \(.*\n", done.stderr)
+
+
+def test_source_distribution_has_all_that_there_is():
+    """Whoever unpacks an sdist has the front door, and what is behind it: `make check` runs there."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    by_itself = {".gitignore", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
+
+    included = {name.lstrip("/") for name in table["sdist"]["include"]}
+    assert [] == [name for name in included if not (ROOT / name).exists()]
+    if (ROOT / ".git").exists():  # else there may be more than belongs to the tree
+        assert included == {path.relative_to(ROOT).parts[0] for path in tracked()} - by_itself
+
+
+def test_wheels_are_tested_away_from_the_sources():
+    """Where the packages' sources are beside the tests, pytest imports those and not the wheel."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["cibuildwheel"]
+
+    assert not {"purgatory", "timer", "."} & set(table["test-sources"])
+    assert "python -m tests.installed" in table["test-command"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.installed"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert 1 == done.returncode
+    assert "is the source beside the tests" in done.stderr
 
 
 def test_changelog_has_a_place_for_news():

@@ -12,11 +12,13 @@ import pytest
 import structlog
 
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
+from purgatory import __file__ as LIBRARY
 from purgatory._log import Log, Throttle
 from purgatory._slow import frames_may_be_read
 from tests.support import Waiting
 
 ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = Path(LIBRARY).parent
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 
 
@@ -29,7 +31,7 @@ def documented():
 def written():
     """Event -> (level, fields), from every call of the logger in the core."""
     found = {}
-    for path in sorted((ROOT / "purgatory").glob("*.py")):
+    for path in sorted(PACKAGE.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)
@@ -48,7 +50,7 @@ def test_page_lists_every_event():
 
 def test_page_lists_every_event_of_a_journal():
     """The page names each event that a journal logs, with its level, and none that it doesn't."""
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "purgatory" / "journal").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "journal").glob("*.py"))
     logged = {(event, level) for level, event in re.findall(r"_?log\.(\w+)\(\s*\"(journal\.\w+)\"", source)}
     page = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
     listed = re.search(r"A journal logs .*?\n\n", page, re.DOTALL)[0]
