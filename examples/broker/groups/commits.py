@@ -8,11 +8,14 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import attrs
+import structlog
+
 from examples.broker.groups.group import Group, GroupState, Member
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from examples.broker.groups.known_groups import KnownGroups
     from examples.broker.groups.sessions import Sessions
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     Codes = Mapping[Key, ErrorCode]
 
 __all__ = ["Commits"]
+
+_log = structlog.get_logger(__name__)
 
 
 class Commits:
@@ -72,7 +77,11 @@ class Commits:
                     raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
                 self._sessions.renew(group, member)
             codes = {key: self._refusal(key, commit) for key, commit in offsets.items()}
-            accepted = {key: commit for key, commit in offsets.items() if codes[key] is ErrorCode.NONE}
+            accepted = {
+                key: attrs.evolve(commit, topic_id=self._topics.topics[key[0]].topic_id)
+                for key, commit in offsets.items()
+                if codes[key] is ErrorCode.NONE
+            }
 
             def stored(code: ErrorCode) -> None:
                 answer(codes | dict.fromkeys(accepted, code))
@@ -89,13 +98,53 @@ class Commits:
         return ErrorCode.NONE
 
     def committed(self, group_id: str) -> Mapping[Key, Commit]:
-        """Give all that a group has committed.
+        """Give all that a group has committed, but not what it has of a topic that had the name of one before.
 
         Raises:
             BrokerError: if this node doesn't coordinate.
         """
         group = self._groups.find(group_id)
-        return group.offsets if group is not None else {}
+        if group is None:
+            return {}
+        return {key: commit for key, commit in group.offsets.items() if not self._is_of_another(key, commit)}
+
+    def _is_of_another(self, key: Key, commit: Commit) -> bool:
+        topic = self._topics.topics.get(key[0])
+        return topic is not None and not _may_be(commit, topic.topic_id)
+
+    # -- topics that are gone
+
+    def forget_topic(self, name: str) -> None:
+        """Forget, for good, what groups have committed of a topic that is deleted.
+
+        One that is made anew under its name begins at 0, and so do its readers. Whoever is not the coordinator at this
+        moment has no part in this: see `forget_gone`.
+        """
+        for group in list(self._groups):
+            self._forget(group, [key for key in group.offsets if key[0] == name])
+
+    def forget_gone(self, groups: Iterable[Group], topic_ids: Mapping[str, str]) -> None:
+        """Forget what groups that were just loaded have committed of topics that were deleted meanwhile.
+
+        `topic_ids` is what the tree says. It may say so late; a topic that this node knows by that id is there.
+        """
+        for group in list(groups):
+            gone = []
+            for key, commit in group.offsets.items():
+                here = self._topics.topics.get(key[0])
+                is_known = here is not None and here.topic_id == commit.topic_id
+                if not is_known and (key[0] not in topic_ids or not _may_be(commit, topic_ids[key[0]])):
+                    gone.append(key)
+            self._forget(group, gone)
+
+    def _forget(self, group: Group, gone: list[Key]) -> None:
+        if not gone:
+            return
+        with group.lock:
+            _log.info("offsets of deleted topics forgotten", group=group.group_id, partitions=len(gone))
+            self._store.forget(group, gone, lambda _: self._groups.forget_if_unused(group))
+
+    # -- groups and offsets that are to be gone
 
     def delete_group(self, group_id: str, answer: Callable[[ErrorCode], None]) -> None:
         """Forget a group without members, offsets and all.
@@ -146,6 +195,11 @@ class Commits:
         if group is None:
             raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
         return group
+
+
+def _may_be(commit: Commit, topic_id: str) -> bool:
+    """Tell whether a commit may be of the topic with this id; of one that has none, or says none, nobody knows."""
+    return not topic_id or commit.topic_id in ("", topic_id)
 
 
 def _may_read(member: Member, topic: str) -> bool:

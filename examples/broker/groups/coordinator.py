@@ -28,7 +28,7 @@ from examples.broker.storage.topics import OFFSETS_TOPIC
 from purgatory import DelayedOperationPurgatory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from examples.broker.groups.delayed_heartbeat import DelayedHeartbeat
     from examples.broker.groups.settings import GroupSettings
@@ -72,21 +72,25 @@ class Coordinator:
         self.groups = KnownGroups(self.store, alone=alone)
         self.admission = Admission(settings, self.groups, self.store, self.sessions, rebalance=self._rebalance)
         self.commits = Commits(settings, self.groups, self.store, self.sessions, topics)
+        topics.on_deleted = self.commits.forget_topic
         if alone and replicas.partitions.get((OFFSETS_TOPIC, 0)) is not None:
-            for _ in self.take_over((OFFSETS_TOPIC, 0)):
-                pass
+            key = (OFFSETS_TOPIC, 0)
+            *_, groups = self.store.load(key)
+            self.take_over(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
 
     # -- groups that come and go with the leadership of their partition
 
-    def take_over(self, key: Key) -> Iterator[None]:
-        """Load the groups of a partition that this node leads now, a short step at a time."""
-        groups: dict[str, Group] = {}
-        for found in self.store.load(key):
-            groups = found
-            yield
+    def take_over(self, key: Key, groups: Mapping[str, Group], topic_ids: Mapping[str, str] | None) -> None:
+        """Coordinate the groups of a partition that this node leads now, as they were loaded.
+
+        `topic_ids` are those of the topics that there are, of all that these groups have committed offsets of; None if
+        that isn't known.
+        """
         if not self.store.is_here(key):
             return
         self.groups.take_over(key, groups)
+        if topic_ids is not None:
+            self.commits.forget_gone(groups.values(), topic_ids)
         _log.info("groups loaded", key=key, groups=len(groups))
         for group in groups.values():
             # Their members know nothing of our absence: they have a whole session to say so.

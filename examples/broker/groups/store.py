@@ -3,7 +3,7 @@
 | key | value |
 |---|---|
 | `["group"]` | the stable generation: members, assignments, protocol; as `_state` gives them |
-| `["group", "topic", partition]` | `[offset, "metadata", leader epoch]` |
+| `["group", "topic", partition]` | `[offset, "metadata", leader epoch, "topic id"]` |
 
 Both are JSON; a later record stands for all earlier ones of its key, and one without a value takes the key back.
 A write is a produce with `acks=all`, and in force when that is: so groups and offsets survive what records survive.
@@ -122,7 +122,10 @@ class GroupStore:
             respond(code)
 
         pairs: Pairs = [
-            (_encoded([group.group_id, *key]), _encoded([commit.offset, commit.metadata, commit.leader_epoch]))
+            (
+                _encoded([group.group_id, *key]),
+                _encoded([commit.offset, commit.metadata, commit.leader_epoch, commit.topic_id]),
+            )
             for key, commit in offsets.items()
         ]
         self._write(group, pairs, stored)

@@ -71,3 +71,5 @@ class Commit:
     offset: int
     metadata: str | None = None
     leader_epoch: int = -1
+    topic_id: str = ""
+    """Of which of the topics that have had this name; empty where topics have no ids."""

@@ -15,7 +15,7 @@ from examples.broker.storage.topic_settings import MIN_ISR, check_settings
 from examples.broker.storage.topics import Topic, check_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from examples.broker.replication.replica_manager import ReplicaManager
 
@@ -31,6 +31,8 @@ class TopicManager:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self._store = replicas.store
+        self.on_deleted: Callable[[str], None] = lambda _: None
+        """Told of a topic that this node alone has deleted."""
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -139,6 +141,7 @@ class TopicManager:
         for index in range(topic.partitions):
             self._replicas.delete_replica((name, index))
         self._replicas.checkpoint()
+        self.on_deleted(name)
         _log.info("topic deleted", topic=name)
 
 

@@ -4,6 +4,7 @@
     event_loop   what a node runs on
     server       connections: frames in, responses out, in order and within limits
     *_handlers   one method per API: wire messages into values, and back
+    group_moves  groups that come and go with their partitions
     look_in      metrics, console, journal
 
 What a client may do to the broker ends here: below are values only.

@@ -33,9 +33,9 @@ from examples.broker.replication.metadata import KnownPartition
 from examples.broker.service.channels import Channels
 from examples.broker.service.cluster_topics import ClusterTopics
 from examples.broker.service.controller_metrics import ControllerMetrics
+from examples.broker.service.group_moves import GroupMoves
 from examples.broker.service.tree_client import TreeClient, TreeJobs
 from examples.broker.storage.log import Fsync
-from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
+    from examples.broker.storage.topics import Topic
     from timer import Timer
 
 __all__ = ["Membership"]
@@ -78,7 +79,6 @@ class Membership:
         self._watching = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has told this node what there is, or that took too long."""
-        self._loading: dict[Key, asyncio.Task[None]] = {}
         self.follower = Follower(replicas)
         self.channels = Channels(here.node_id, self.deliver, self._answered)
         durable = config.replication.fsync is Fsync.ALWAYS
@@ -92,8 +92,9 @@ class Membership:
         self._jobs = TreeJobs(store, here.node_id)
         self.topics = ClusterTopics(config, replicas, self._tree, self._jobs, timer)
         replicas.propose_isr = self._propose_isr
-        replicas.on_leading = self._on_leading
-        replicas.on_following = self._on_following
+        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions)
+        replicas.on_leading = self._groups.led
+        replicas.on_following = self._groups.followed
         coordinator.store.make_topic = self.topics.make_offsets_topic
 
     # -- life
@@ -160,8 +161,7 @@ class Membership:
         self._unregister_metrics()
         self.follower.close()
         self.channels.close()
-        for task in self._loading.values():
-            task.cancel()
+        self._groups.close()
         await asyncio.to_thread(self._tree.close)
         await asyncio.to_thread(self.controller.close)
         self.topics.shut_down()
@@ -251,6 +251,7 @@ class Membership:
                 metadata.forget(key)
                 if state.topic not in metadata.topics:
                     self.replicas.store.topics.pop(state.topic, None)
+                    self.coordinator.commits.forget_topic(state.topic)
                 continue
             metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
             if self.config.cluster.node_id not in state.replicas:
@@ -284,7 +285,7 @@ class Membership:
             outcomes = [((p.topic, p.partition), p.error_code == ErrorCode.NONE) for p in answer.partitions]
             self.controller.ask("stopped", lambda duties: duties.stopped(node, outcomes), lambda: None)
 
-    # -- leadership that moved
+    # -- in-sync replicas
 
     def _propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
         key, epoch = partition.key, partition.leader_epoch
@@ -307,23 +308,6 @@ class Membership:
             _log.warning("isr not changed", key=key, reason=str(error))
 
         self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)
-
-    def _on_leading(self, key: Key) -> None:
-        if key[0] == OFFSETS_TOPIC:
-            self._loading[key] = self._loop.create_task(self._load_groups(key))
-
-    async def _load_groups(self, key: Key) -> None:
-        for _ in self.coordinator.take_over(key):
-            await asyncio.sleep(0)
-        self._run_actions()
-        del self._loading[key]
-
-    def _on_following(self, key: Key) -> None:
-        if key[0] == OFFSETS_TOPIC:
-            task = self._loading.pop(key, None)
-            if task is not None:
-                task.cancel()
-            self.coordinator.let_go(key)
 
     # -- asking the controller, if it is here
 

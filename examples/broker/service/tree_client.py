@@ -69,6 +69,15 @@ class TreeJobs:
         except NoNode:
             return {}
 
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Read the ids of these topics, as far as they are there and to stay."""
+        found = {}
+        leaving = set(self._store.children(layout.DELETIONS))
+        for name in names:
+            with contextlib.suppress(NoNode):
+                found[name] = layout.topic_id_of(self._store.get(layout.topic_path(name)).data)
+        return {name: topic_id for name, topic_id in found.items() if name not in leaving}
+
     def topic_names(self) -> set[str]:
         """Give the names of all topics, those that are being deleted included."""
         return set(self._store.children(layout.TOPICS))

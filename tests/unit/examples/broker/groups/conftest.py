@@ -24,7 +24,7 @@ class Fixture:
         self.actions = ActionQueue()
         store = TopicStore(folder)
         self.replicas = ReplicaManager(Cluster(ports=(1,)), ReplicationSettings(), store, self.timer, self.actions)
-        topics = TopicManager(self.replicas)
+        self.topics = topics = TopicManager(self.replicas)
         if "t" not in topics.topics:
             topics.create(topics.plan("t", partitions=2))
         settings = GroupSettings(initial_rebalance_delay_ms=100)

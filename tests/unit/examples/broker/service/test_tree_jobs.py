@@ -76,3 +76,11 @@ def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
     with pytest.raises(BrokerError):
         jobs.change_settings("t", refuse)
     assert {"a": "1"} == settings_of(jobs, "t")
+
+
+def test_ids_of_topics_that_are_there(jobs):
+    """The ids of topics are those of their assignments; one that is asked to be deleted counts as gone."""
+    jobs.create_topic("t", {0: (1, 2)}, {})
+    jobs.create_topic("u", {0: (1, 2)}, {})
+    jobs.delete_topic("u")
+    assert {"t": jobs.read_topics(["t"])["t"].topic_id} == jobs.topic_ids(["t", "u", "v"])

@@ -1,0 +1,122 @@
+"""What groups have committed of topics that are deleted, here or while another node coordinated them."""
+
+import attrs
+import pytest
+
+from examples.broker.groups.values import Commit
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.storage.topics import OFFSETS_TOPIC
+
+T0, U0 = ("t", 0), ("u", 0)
+PARTITION = (OFFSETS_TOPIC, 0)
+
+
+@pytest.fixture
+def restart(make_groups):
+    """Stop a coordinator, and start another on its folder."""
+
+    def restart(groups):
+        groups.stop()
+        return make_groups()
+
+    return restart
+
+
+def committed(groups, group="g"):
+    return dict(groups.coordinator.commits.committed(group))
+
+
+def give_id(groups, name, topic_id):
+    """Have a topic with an id, as one of a cluster has."""
+    topics = groups.replicas.store.topics
+    topics[name] = attrs.evolve(topics[name], topic_id=topic_id)
+
+
+def create(groups, name):
+    groups.topics.create(groups.topics.plan(name, partitions=1))
+
+
+def load_again(groups, topic_ids):
+    """Have the coordinator load its groups, as one that takes them over from another node."""
+    *_, found = groups.coordinator.store.load(PARTITION)
+    groups.coordinator.groups.let_go(PARTITION)
+    groups.coordinator.take_over(PARTITION, found, topic_ids)
+    groups.run()
+
+
+def test_offsets_go_with_their_topic(groups, restart):
+    """When a topic is deleted, what a group has of it is forgotten for good, and of other topics it is kept."""
+    create(groups, "u")
+    (one,) = groups.stable(1)
+    groups.commit(one, 1, {T0: Commit(100), U0: Commit(7)})
+    groups.topics.delete("t")
+    groups.run()
+    create(groups, "t")
+    assert {U0: Commit(7)} == committed(groups)
+    assert {U0: Commit(7)} == committed(restart(groups))
+
+
+def test_a_group_that_has_nothing_else_goes_too(groups):
+    """A group without members is forgotten with its last offset."""
+    groups.commit("", -1, {T0: Commit(100)})
+    groups.topics.delete("t")
+    groups.run()
+    assert [] == list(groups.coordinator.groups)
+
+
+def test_a_kill_in_the_midst_of_a_deletion(groups, restart):
+    """A node that died before it forgot a deleted topic's offsets forgets them when it starts, for good."""
+    create(groups, "u")
+    groups.commit("", -1, {T0: Commit(1), U0: Commit(100)})
+    groups.replicas.store.remove("u")
+    again = restart(groups)
+    assert {T0: Commit(1)} == committed(again)
+    create(again, "u")
+    assert {T0: Commit(1)} == committed(restart(again))
+
+
+@pytest.mark.parametrize("there", [{}, {"t": "new"}])
+def test_a_topic_deleted_while_another_coordinated(groups, there):
+    """Who takes groups over forgets what they have of topics that the tree doesn't know, or knows by another id."""
+    give_id(groups, "t", "old")
+    groups.commit("", -1, {T0: Commit(100)})
+    del groups.replicas.store.topics["t"]
+    load_again(groups, there)
+    load_again(groups, None)
+    assert {} == committed(groups)
+
+
+@pytest.mark.parametrize("there", [{"t": "old"}, None])
+def test_offsets_of_topics_that_are_there_are_kept(groups, there):
+    """Who takes groups over keeps what the tree knows, and everything if the tree doesn't answer."""
+    give_id(groups, "t", "old")
+    groups.commit("", -1, {T0: Commit(100)})
+    del groups.replicas.store.topics["t"]
+    load_again(groups, there)
+    assert {T0: Commit(100, topic_id="old")} == committed(groups)
+
+
+def test_a_tree_that_is_late_takes_nothing(groups):
+    """What this node knows of the very topic is kept, although the tree has not heard of it yet."""
+    give_id(groups, "t", "new")
+    groups.commit("", -1, {T0: Commit(100)})
+    load_again(groups, {})
+    assert {T0: Commit(100, topic_id="new")} == committed(groups)
+
+
+def test_a_commit_from_before_is_not_given(groups):
+    """An offset of the topic that had the name before is not given for the one that has it now; a new one is."""
+    give_id(groups, "t", "old")
+    groups.commit("", -1, {T0: Commit(100)})
+    give_id(groups, "t", "new")
+    assert {} == committed(groups)
+    assert {T0: ErrorCode.NONE} == groups.commit("", -1, {T0: Commit(3)})
+    assert {T0: Commit(3, topic_id="new")} == committed(groups)
+
+
+def test_commits_without_an_id_are_of_whatever_topic_there_is(groups):
+    """What was committed before topics had ids is given as it always was."""
+    groups.commit("", -1, {T0: Commit(100)})
+    give_id(groups, "t", "new")
+    load_again(groups, {"t": "new"})
+    assert {T0: Commit(100)} == committed(groups)
