@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._edition import CORE
 from purgatory._errors import InvalidSetting, WaitDrained
+from purgatory._fork import free, start_over_in_child
 from purgatory._operation import DelayedOperation, Operation
 from purgatory._purgatory import DelayedOperationPurgatory
 
@@ -129,7 +130,7 @@ class DelayedFuturePurgatory(Generic[ResultT]):
     True
     """
 
-    __slots__ = ("_executor", "_lock", "_name", "_own_executor", "_purgatory")
+    __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory")
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         self._lock = threading.Lock()
         self._executor = executor
         self._own_executor: ThreadPoolExecutor | None = None
+        start_over_in_child(self)
 
     @property
     def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[ResultT]]:
@@ -188,6 +190,14 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         for future in operation.futures:
             future.add_done_callback(check)
         return False
+
+    def start_over(self) -> None:
+        """In a forked child, which has no thread of the executor; another is made when it is needed."""
+        self._lock = threading.Lock()
+        self._own_executor = None
+        for operation in self._purgatory.operations():
+            for future in operation.futures:
+                free(future)
 
     def snapshot(self) -> PurgatorySnapshot:
         """The purgatory as it is now."""

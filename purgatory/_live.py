@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from purgatory._fork import in_child
+from purgatory._fork import in_child, start_over
 from purgatory._log import log
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def _renew() -> None:
     _lock = threading.Lock()
     for purgatory in list(_purgatories):
         purgatory._start_over()
+    start_over()
 
 
 def live() -> list[DelayedOperationPurgatory[Any]]:

@@ -91,8 +91,9 @@ class Watchdog:
             thread.join()
 
     def start_over(self) -> None:
-        """In a forked child: another lock, and no thread yet."""
+        """In a forked child: another lock, and no thread yet; that which is gone may have been about to rest."""
         self._lock = threading.Lock()
+        self._rest = threading.Event()
         self._thread = None
         self._seen.clear()
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._edition import CORE
 from purgatory._errors import InvalidSetting, WaitDrained, unhashable
+from purgatory._fork import free, start_over_in_child
 from purgatory._operation import DelayedOperation, Operation
 from purgatory._outcome import Outcome
 from purgatory._purgatory import DelayedOperationPurgatory
@@ -123,6 +124,11 @@ class _Number:
         self.value = value
         self.error: BaseException | None = None
 
+    def start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock, and stopped between two lines behind it."""
+        self._lock = threading.Lock()
+        self._heap = sorted(self._known)  # what goes into the heap is known before, and until it is out
+
     def wait(self, threshold: int, timeout_ms: int) -> Future[int]:
         """A future for the first value at or above ``threshold``."""
         _whole("threshold", threshold)
@@ -205,12 +211,22 @@ def _complete(waiters: Iterable[_Waiter], *, value: int | None = None, error: Ba
 class _Thresholds:
     """What a purgatory of one number and one of many have in common."""
 
-    __slots__ = ("_purgatory",)
+    __slots__ = ("__weakref__", "_purgatory")
 
     def __init__(self, name: str, timer: Timer | None, shards: int, *, reaper_enabled: bool) -> None:
         self._purgatory: DelayedOperationPurgatory[_Waiter] = DelayedOperationPurgatory(
             name, timer=timer, shards=shards, reaper_enabled=reaper_enabled
         )
+
+    def start_over(self) -> None:
+        """In a forked child: the locks of the numbers, and of the futures that wait."""
+        for number in self._all():
+            number.start_over()
+        for waiter in self._purgatory.operations():
+            free(waiter.future)
+
+    def _all(self) -> Iterable[_Number]:
+        raise NotImplementedError
 
     @property
     def purgatory(self) -> DelayedOperationPurgatory[DelayedOperation]:
@@ -281,6 +297,7 @@ class ThresholdPurgatory(_Thresholds):
             _whole("value", value)
         super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
         self._number = _Number(self._purgatory, int, value)
+        start_over_in_child(self)
 
     @property
     def value(self) -> int | None:
@@ -315,6 +332,9 @@ class ThresholdPurgatory(_Thresholds):
         _whole("value", value)
         return _complete(self._purgatory.operations(), value=value)
 
+    def _all(self) -> Iterable[_Number]:
+        return (self._number,)
+
 
 class KeyedThresholdPurgatory(_Thresholds):
     """Futures on many numbers that only rise, each under a key: a watermark a partition, a version a document.
@@ -342,6 +362,7 @@ class KeyedThresholdPurgatory(_Thresholds):
     def __init__(self, name: str, *, timer: Timer | None = None, reaper_enabled: bool = True, shards: int = 64) -> None:
         super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
         self._numbers: dict[Hashable, _Number] = {}
+        start_over_in_child(self)
 
     def keys(self) -> list[Hashable]:
         """The keys of the numbers that there are."""
@@ -396,6 +417,9 @@ class KeyedThresholdPurgatory(_Thresholds):
         """
         number = None if self._find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)
+
+    def _all(self) -> Iterable[_Number]:
+        return self._numbers.values()
 
     def _waiters(self, key: Hashable) -> list[_Waiter]:
         number = self._find(key)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from timer._errors import TimerConfigError
+from timer._fork import start_over_in_child
 
 __all__ = ["NS_PER_MS", "Clock", "ManualClock", "system_clock"]
 
@@ -37,15 +38,20 @@ class ManualClock:
     5000000
     """
 
-    __slots__ = ("_lock", "_now_ns")
+    __slots__ = ("__weakref__", "_lock", "_now_ns")
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns
         self._lock = threading.Lock()
+        start_over_in_child(self)
 
     def __call__(self) -> int:
         """The time as it was last set, in nanoseconds."""
         return self._now_ns
+
+    def _start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock."""
+        self._lock = threading.Lock()
 
     def advance(self, ms: float) -> None:
         """Move the time forward.

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from timer._base import Timer
 from timer._errors import TimerClosed, TimerConfigError
+from timer._fork import start_over_in_child
 
 if TYPE_CHECKING:
     from timer._base import TimerStatistics
@@ -112,7 +113,7 @@ class SystemTimerReaper(Timer):
         TimerConfigError: ``timer`` is no timer, or somebody drives it already.
     """
 
-    __slots__ = ("_closing", "_driver", "_timer")
+    __slots__ = ("__weakref__", "_closing", "_driver", "_timer")
 
     def __init__(self, name: str, timer: Timer) -> None:
         if not isinstance(timer, Timer) or timer.is_driven:
@@ -121,6 +122,11 @@ class SystemTimerReaper(Timer):
         self._closing = threading.Lock()
         self._driver: Driver | None = Driver(name, timer)
         timer.driven_by(self._driver)
+        start_over_in_child(self)
+
+    def _start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock. The driver's thread isn't there."""
+        self._closing = threading.Lock()
 
     @property
     def timer(self) -> Timer:

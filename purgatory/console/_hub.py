@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
+from purgatory._fork import start_over_in_child
 from purgatory.console._state import OUTCOMES, Sampler
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Hub:
         self._latest: tuple[float, bytes] = (float("-inf"), b"")
         #: Counts the looks.
         self.version = 0
+        start_over_in_child(self)
 
     def start(self) -> None:
         """Begin to take notes. Harmless twice, and after closing."""
@@ -66,6 +68,16 @@ class Hub:
             self._woken.set()
             if self._thread is not None:
                 self._thread.join()
+
+    def start_over(self) -> None:
+        """In a forked child, which has no thread of it; one begins if somebody wants to look."""
+        self._sampling = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread = None
+        self._woken = threading.Event()
+        ended, self._ended = self._ended, threading.Event()
+        if ended.is_set():
+            self._ended.set()
 
     @property
     def is_closed(self) -> bool:

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import purgatory
+from purgatory._fork import start_over_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,11 @@ class Attached(Generic[ObserverT]):
         self._stop: Callable[[], None] | None = None
         self._observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], ObserverT]
         self._observers = weakref.WeakKeyDictionary()
+        start_over_in_child(self)
+
+    def start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock."""
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Attach to all, from now on. Once is enough."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily
 
 from purgatory import Observer, Outcome
+from purgatory._fork import start_over_in_child
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._histograms import FOLD_AT
 
@@ -52,6 +53,11 @@ class _Tally:
         self._names: set[str] = set()
         self._left: Counter[tuple[str, Outcome]] = Counter()
         self._parked_ns: Counter[str] = Counter()
+        start_over_in_child(self)
+
+    def start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock."""
+        self._lock = Lock()
 
     def fold(self) -> tuple[Counter[tuple[str, Outcome]], Counter[str]]:
         """Add up the notes; how many left by type and outcome, and nanoseconds parked by type."""

@@ -25,6 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import purgatory
+from purgatory._fork import in_child, start_over_in_child
 from purgatory._slow import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._by_tenant import ByTenant
@@ -114,6 +115,11 @@ class PurgatoryCollector(Collector):
         self.callback_time = Attached(lambda _: CallbackTime())
         self.by_type = ByType()
         self.by_tenant = ByTenant()
+        start_over_in_child(self)
+
+    def start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock."""
+        self._scraping = threading.Lock()
 
     def close(self) -> None:
         """Measure no more."""
@@ -225,6 +231,12 @@ def _fill(
 
 _collectors: weakref.WeakKeyDictionary[CollectorRegistry, PurgatoryCollector] = weakref.WeakKeyDictionary()
 _registering = threading.Lock()
+
+
+@in_child
+def _renew() -> None:
+    global _registering  # noqa: PLW0603  # a fork may have copied it while another thread held it
+    _registering = threading.Lock()
 
 
 def register(

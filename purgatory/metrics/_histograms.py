@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from purgatory import Observer, Outcome
+from purgatory._fork import start_over_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -59,12 +60,17 @@ class PowerHistogram:
         waiting: append an observation; :meth:`fold` when there are more than :data:`FOLD_AT`.
     """
 
-    __slots__ = ("_counts", "_lock", "_sum_ns", "waiting")
+    __slots__ = ("__weakref__", "_counts", "_lock", "_sum_ns", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[int] = []
         self._counts = [0] * 65
         self._sum_ns = 0
+        self._lock = Lock()
+        start_over_in_child(self)
+
+    def start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock."""
         self._lock = Lock()
 
     def fold(self) -> Observed:

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import purgatory
+from purgatory._fork import start_over_in_child
 from purgatory.otel._spans import Spans
 
 if TYPE_CHECKING:
@@ -33,25 +34,45 @@ def instrument(tracer_provider: TracerProvider | None = None, *, keys: bool = Tr
     >>> stop = instrument()
     >>> stop()
     """
-    observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], Spans] = weakref.WeakKeyDictionary()
-    lock = threading.Lock()
-    stopped = False
+    instrumented = _Instrumented(lambda name: Spans(name, tracer_provider, keys=keys))
+    instrumented.start()
+    return instrumented.stop
 
-    def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:
-        with lock:
-            if not stopped and newcomer not in observers:  # one made at this moment is greeted twice
-                observers[newcomer] = Spans(newcomer.name, tracer_provider, keys=keys)
-                newcomer.attach(observers[newcomer])
 
-    stop_greeting = purgatory.on_start(greet)
+class _Instrumented:
+    """The observers of every live purgatory, until it is stopped. Any thread may call it.
 
-    def stop() -> None:
-        nonlocal stopped
-        stop_greeting()
-        with lock:
-            stopped = True
-            for member, observer in list(observers.items()):
+    Args:
+        make: makes the observer of a purgatory of that name.
+    """
+
+    def __init__(self, make: Callable[[str], Spans]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._stop_greeting: Callable[[], None] | None = None
+        self._observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], Spans] = weakref.WeakKeyDictionary()
+        start_over_in_child(self)
+
+    def start(self) -> None:
+        self._stop_greeting = purgatory.on_start(self._greet)
+
+    def stop(self) -> None:
+        """Detach from all."""
+        if self._stop_greeting is not None:
+            self._stop_greeting()
+        with self._lock:
+            self._stopped = True
+            for member, observer in list(self._observers.items()):
                 member.detach(observer)
-            observers.clear()
+            self._observers.clear()
 
-    return stop
+    def start_over(self) -> None:
+        """In a forked child, where another thread may have had the lock."""
+        self._lock = threading.Lock()
+
+    def _greet(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
+        with self._lock:
+            if not self._stopped and newcomer not in self._observers:  # one made at this moment is greeted twice
+                self._observers[newcomer] = observer = self._make(newcomer.name)
+                newcomer.attach(observer)

@@ -1,0 +1,232 @@
+"""What a forked child has of what stands on a purgatory: thresholds, futures, metrics, the console, spans.
+
+The core's own is in ``test_process``. Each program forks while the parent's threads are in the middle of it.
+"""
+
+import textwrap
+
+import pytest
+
+from purgatory import ThresholdPurgatory
+from purgatory._slow import frames_may_be_read
+from tests.unit.faults import test_process
+
+BESIDE = """
+import logging, warnings
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("ignore")
+
+class Quiet(Op):
+    def on_complete(self):
+        pass
+
+def forks(number, child, *work):
+    "How many of so many children end well, each forked while threads do the work."
+    over = False
+    def again(work):
+        while not over:
+            work()
+    workers = [threading.Thread(target=again, args=(each,), daemon=True) for each in work]
+    for worker in workers:
+        worker.start()
+    ended = 0
+    for _ in range(number):
+        time.sleep(0.013)
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                child()
+                status = 0
+            finally:
+                os._exit(status)
+        give_up = time.monotonic() + 20
+        while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < give_up:
+            time.sleep(0.003)
+        if found == (0, 0):
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            print("a child hangs", flush=True)
+            break
+        ended += found[0] == pid and found[1] == 0
+    over = True
+    for worker in workers:
+        worker.join()
+    print(ended, "children ended", flush=True)
+
+"""
+
+
+def run(program):
+    """What a program prints that may fork often."""
+    return test_process.run(BESIDE + textwrap.dedent(program))[0]
+
+
+global_lock = pytest.mark.skipif(
+    not frames_may_be_read(),
+    reason="without a global lock a fork copies lists and dicts whose own locks are held, and nobody can free those",
+)
+
+
+def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
+    """Whatever has locks of its own has free ones in a child that was forked while another thread held all of them."""
+    out = run(
+        """
+        import importlib
+        from concurrent.futures import Future
+        from purgatory import DelayedFuturePurgatory, KeyedThresholdPurgatory, ThresholdPurgatory, _fork, _slow
+        from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
+        futures = DelayedFuturePurgatory("futures", reaper_enabled=False)
+        threshold = ThresholdPurgatory("threshold", reaper_enabled=False)
+        numbers = KeyedThresholdPurgatory("numbers", reaper_enabled=False)
+        waited = [threshold.wait(3, 60_000), numbers.wait("k", 3, 60_000), Future()]
+        futures.try_complete_else_watch(60_000, waited[2:], print)
+        clock = ManualClock()
+        reaper = SystemTimerReaper("reaper", SystemTimer())
+        kept = []
+        for name, what in {
+            "purgatory.metrics": lambda metrics: metrics.register(histograms=True, callbacks=True, types=True),
+            "purgatory.otel": lambda otel: otel.instrument(),
+            "purgatory.console._hub": lambda hub: hub.Hub(),
+        }.items():
+            try:
+                module = importlib.import_module(name)
+            except ImportError:  # an extra that isn't here
+                continue
+            kept.append(what(module))
+
+        KINDS = type(threading.Lock()), type(threading.RLock())
+
+        def locks():
+            "All locks of all that starts over."
+            things = [thing for owner in (_fork._things, timers._timers) for thing in owner]
+            things += [threshold._number, *numbers._numbers.values()]
+            found = []
+            for thing in things:
+                names = {name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())}
+                for name in sorted(names | set(getattr(thing, "__dict__", ()))):
+                    lock = getattr(thing, name, None)
+                    if isinstance(lock, threading.Event):
+                        lock = lock._cond._lock
+                    if isinstance(lock, KINDS):
+                        found.append((f"{type(thing).__name__}.{name}", lock))
+            collector = sys.modules.get("purgatory.metrics._collector")
+            found += [("metrics", collector._registering)] if collector else []
+            found += [(f"future {number}", future._condition._lock) for number, future in enumerate(waited)]
+            found += [("watchdog", _slow._watchdog._rest._cond._lock)]
+            return list({id(lock): (name, lock) for name, lock in found}.values())
+
+        held, done = threading.Event(), threading.Event()
+        def hold():
+            taken = [lock for _, lock in locks()]
+            for lock in taken:
+                lock.acquire()
+            held.set()
+            done.wait()
+            for lock in taken:
+                lock.release()
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait()
+        pid = os.fork()
+        if pid == 0:
+            names = [name for name, lock in locks() if not lock.acquire(blocking=False)]
+            print(len(locks()) >= 5, names, flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        done.set()
+        holder.join()
+        """
+    )
+    assert ["True []"] == out
+
+
+@global_lock
+def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metrics_were():
+    """Histograms, callback times and types are measured on, and collected, in a child."""
+    pytest.importorskip("prometheus_client")
+    out = run(
+        """
+        from prometheus_client import CollectorRegistry
+        from purgatory.metrics import register
+        collector = register(CollectorRegistry(), histograms=True, callbacks=True, types=True)
+        busy = DelayedOperationPurgatory("busy", reaper_enabled=False)
+        def cycle(key=None, fold=1):
+            for _ in range(fold):
+                op = Quiet(60_000)
+                busy.try_complete_else_watch(op, [key or threading.get_ident()])
+                op.ready = True
+                busy.check_and_complete(op.keys[0])
+        def child():
+            cycle("child", 5000)  # more than are folded at once
+            list(collector.collect())
+            busy.shutdown("cancel")
+        forks(12, child, cycle, cycle, lambda: list(collector.collect()))
+        """
+    )
+    assert ["12 children ended"] == out
+
+
+@global_lock
+def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
+    """A child's copy of a number is raised, waited for, and shut down."""
+    out = run(
+        """
+        import itertools
+        from purgatory import KeyedThresholdPurgatory, ThresholdPurgatory
+        one = ThresholdPurgatory("one", reaper_enabled=False)
+        many = KeyedThresholdPurgatory("many", reaper_enabled=False)
+        def rise():
+            for number in range((one.value or 0) + 1, (one.value or 0) + 100):
+                one.wait(number, 60_000)
+                many.wait(number % 3, number, 60_000)
+                one.maybe_complete(number)
+                many.maybe_complete(number % 3, number)
+        def child():
+            one.maybe_complete(10**9)
+            many.maybe_complete(1, 10**9)
+            late = [one.wait(2 * 10**9, 60_000), many.wait(1, 2 * 10**9, 60_000)]
+            one.maybe_complete(2 * 10**9)
+            many.maybe_complete(1, 2 * 10**9)
+            assert all(future.done() for future in late)
+            one.shutdown()
+            many.shutdown()
+        forks(12, child, rise, rise)
+        """
+    )
+    assert ["12 children ended"] == out
+
+
+def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
+    """A thread that is gone had a threshold out of the heap, and not out of what is known to be in it."""
+    with ThresholdPurgatory("one", reaper_enabled=False) as one:
+        one.wait(3, 60_000)
+        one._number._heap.clear()  # as between two lines of maybe_complete(3)
+        one.start_over()
+        late = one.wait(3, 60_000)
+        assert 2 == one.maybe_complete(3)
+        assert 3 == late.result(0)
+
+
+def test_a_forked_childs_futures_call_back():
+    """A child's copy makes itself another thread for callbacks, also if the parent had made one."""
+    out = run(
+        """
+        from concurrent.futures import Future
+        from purgatory import DelayedFuturePurgatory
+        votes = DelayedFuturePurgatory("votes", reaper_enabled=False)
+        def vote():
+            future, called = Future(), threading.Event()
+            votes.try_complete_else_watch(60_000, [future], lambda _: called.set())
+            future.set_result("yes")
+            assert called.wait(20)
+        vote()
+        def child():
+            vote()
+            votes.shutdown()
+        forks(8, child)
+        vote()
+        votes.shutdown()
+        """
+    )
+    assert ["8 children ended"] == out

@@ -1,0 +1,125 @@
+"""Of each lock, event and thread in ``timer`` and ``purgatory`` it is known how a forked child has it.
+
+A fork copies locks as they are, and no thread. So a class that keeps one makes it anew, or forgets it, in a method
+``start_over`` or ``_start_over``, which ``purgatory._fork`` and ``timer._fork`` see called; a module does so in a
+function ``_renew``. The sources are walked: what is not made anew must be named in ``LEFT``, with the reason.
+"""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MAKERS = frozenset(
+    {
+        *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier"),
+        *("Thread", "Timer", "ThreadPoolExecutor", "Queue", "SimpleQueue", "LifoQueue", "PriorityQueue"),
+    }
+)
+MODULES = frozenset({"threading", "concurrent.futures", "queue"})
+RENEWING = frozenset({"start_over", "_start_over", "_renew"})
+
+#: What a child doesn't make anew, and why that is well.
+LEFT = {
+    "timer._dispatch.Dispatcher._executor_now.executor": "kept as _executor, which start_over forgets",
+    "timer._intake.Intake._lock": "with _changed: SystemTimer frees them where they are, as the buckets share them",
+    "timer._intake.Intake._changed": "likewise",
+    "timer._reaper.Driver._thread": "nothing expires in a child, and a thread that isn't there is joined at once",
+    "purgatory._hold._THREADINGS": "made for their types",
+    "purgatory._slow.Watchdog._start.thread": "kept as _thread, which start_over forgets",
+    "purgatory._watchers.WatcherList.__init__": "kept as lock, which start_over makes anew",
+    "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",
+    "purgatory.journal._serve.JournalServer._thread": "the parent's server",
+    "purgatory.journal._writer.FolderWriter._sealer": "the copy of a journal is closed, and submits nothing",
+    "purgatory.journal._writer.FolderWriter._thread": "likewise: nobody joins it",
+    "purgatory.journal._writer.FolderWriter.flush.done": "of one call, which the child isn't in",
+    "purgatory.pipeline.compact.Compacting._thread": "of a stream's driver, which is forked by nobody",
+    "purgatory.pipeline.walks.local._side_by_side": "of one call, which the child isn't in",
+}
+
+
+def made(tree):
+    """The names of what makes a lock or a thread in a module: as imported, and as ``module.Name``."""
+    names = {f"{module}.{maker}" for module in MODULES for maker in MAKERS}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            names |= {alias.asname or alias.name for alias in node.names if alias.name in MAKERS}
+    return names
+
+
+def targets(statement):
+    """What a statement assigns to: names, and attributes of ``self``."""
+    if isinstance(statement, ast.Assign):
+        found = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        found = [statement.target]
+    else:
+        return []
+    flat = [part for target in found for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    return [ast.unparse(part) for part in flat]
+
+
+def unmended(module, source):
+    """The locks and threads that a module makes and no child makes anew."""
+    tree = ast.parse(source)
+    makers = made(tree)
+    sites, renewed = [], set()
+
+    def walk(node, within, statement):
+        for child in ast.iter_child_nodes(node):
+            inner = child if isinstance(child, ast.stmt) else statement
+            if isinstance(child, ast.Call) and ast.unparse(child.func) in makers:
+                sites.append((within, inner))
+            if isinstance(child, ast.stmt) and within and within[-1] in RENEWING:
+                renewed.update((within[:-1], target) for target in targets(child))
+            named = isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+            walk(child, (*within, child.name) if named else within, inner)
+
+    walk(tree, (), None)
+    found = []
+    for within, statement in sites:
+        kept = targets(statement)
+        own = [target for target in kept if target.startswith("self.")]
+        if within and within[-1] in RENEWING:
+            continue
+        if own and (within[:-1], own[0]) in renewed:
+            continue
+        if kept and not within and ((), kept[0]) in renewed:
+            continue
+        place = (*within[:-1], own[0].removeprefix("self.")) if own else (*within, *kept[:1])
+        found.append(".".join((module, *place)))
+    return found
+
+
+def test_of_each_lock_and_thread_it_is_known_how_a_forked_child_has_it():
+    """Made anew in the child, or named with the reason why not; and nothing is named that isn't there."""
+    found = set()
+    for top in ("timer", "purgatory"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found |= set(unmended(module, path.read_text()))
+    assert set(LEFT) == found
+
+
+def test_a_lock_that_is_forgotten_is_seen():
+    """Of a class and of a module, under whatever name it was imported; one that is made anew is not."""
+    source = """
+import threading
+from threading import Lock as Gate
+
+_one = threading.Lock()
+_two = Gate()
+
+def _renew():
+    global _one
+    _one = threading.Lock()
+
+class Thing:
+    def __init__(self):
+        self._kept = Gate()
+        self._lost = Gate()
+
+    def start_over(self):
+        self._kept = Gate()
+"""
+    assert ["m._two", "m.Thing._lost"] == unmended("m", source)
