@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from purgatory._distribution import NAME, VERSION
+from purgatory._distribution import NAME, VERSION, MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ class _Part:
 
 
 _PARTS: Final = {
-    "journal": _Part("purgatory.journal.cli", "look at, check, seal and serve a journal", "spark"),
+    "journal": _Part("purgatory.journal.cli", "look at, check, seal and serve a journal", "parquet"),
     "pipeline": _Part("purgatory.pipeline.cli", "reports, clusters and planning on Spark", "spark"),
     "top": _Part("purgatory.console.cli", "watch a running service's purgatories", "console"),
 }
@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         status: int = importlib.import_module(part.module).main(arguments[1:])
+    except MissingExtra as error:
+        sys.stderr.write(f"purgatory {arguments[0]}: {error}\n")
+        return 2
     except ImportError as error:
         if (error.name or "").partition(".")[0] in _OURS:
             raise

@@ -13,12 +13,24 @@ from typing import Final
 
 import timer
 
-__all__ = ["NAME", "VERSION"]
+__all__ = ["NAME", "VERSION", "MissingExtra", "missing"]
 
 #: What is installed by this name,
 NAME: Final = "delayed-operation-purgatory"
 #: in this version.
 VERSION: Final = "0.1.0"
+
+
+class MissingExtra(ModuleNotFoundError):
+    """A part of the library was imported, and what it needs besides the base install isn't there."""
+
+
+def missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """What to raise for a part that needs an extra: with the line that installs it, unless it is our own module."""
+    if (error.name or "").partition(".")[0] in ("purgatory", "timer"):
+        return error
+    return MissingExtra(f"{error}; install it with: pip install '{NAME}[{extra}]'", name=error.name)
+
 
 if not hasattr(timer, "TimingWheel"):
     _found = getattr(timer, "__file__", None) or f"a folder without code ({', '.join(getattr(timer, '__path__', ()))})"

@@ -8,7 +8,12 @@ True
 `app` is the same as an ASGI app, to be mounted in a service that has a server already. Needs the extra ``[console]``.
 """
 
-from purgatory.console._app import app
-from purgatory.console._serve import ConsoleServer, serve
+from purgatory._distribution import missing
+
+try:
+    from purgatory.console._app import app
+    from purgatory.console._serve import ConsoleServer, serve
+except ModuleNotFoundError as error:
+    raise missing(error, "console") from error
 
 __all__ = ["ConsoleServer", "app", "serve"]

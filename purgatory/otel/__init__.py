@@ -4,7 +4,12 @@
 which is OpenTelemetry's API; what becomes of the spans is up to the SDK that the program configures.
 """
 
-from purgatory.otel._instrument import instrument
-from purgatory.otel._spans import Spans
+from purgatory._distribution import missing
+
+try:
+    from purgatory.otel._instrument import instrument
+    from purgatory.otel._spans import Spans
+except ModuleNotFoundError as error:
+    raise missing(error, "otel") from error
 
 __all__ = ["Spans", "instrument"]

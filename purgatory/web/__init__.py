@@ -3,7 +3,12 @@
 Start at :class:`LongPolls`. Needs the extra ``[web]``.
 """
 
-from purgatory.web._hang_up import HungUp, unless_hung_up
-from purgatory.web._polls import LongPolls, Unavailable
+from purgatory._distribution import missing
+
+try:
+    from purgatory.web._hang_up import HungUp, unless_hung_up
+    from purgatory.web._polls import LongPolls, Unavailable
+except ModuleNotFoundError as error:
+    raise missing(error, "web") from error
 
 __all__ = ["HungUp", "LongPolls", "Unavailable", "unless_hung_up"]

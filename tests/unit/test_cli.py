@@ -10,6 +10,7 @@ import pytest
 
 import purgatory
 from purgatory import DelayedOperationPurgatory, _cli
+from purgatory._distribution import missing
 from purgatory.journal import Journal
 from tests.support import Waiting
 
@@ -59,7 +60,7 @@ def bare(*arguments, missing=EXTRAS):
     [
         (("pipeline", "report", "--journal", "{folder}", "--out", "{folder}/out"), "pyarrow", "spark"),
         (("pipeline", "gen", "--out", "{folder}/new"), "pyarrow", "spark"),
-        (("journal", "verify", "{folder}"), "pyarrow", "spark"),
+        (("journal", "verify", "{folder}"), "pyarrow", "parquet"),
         (("top", "http://127.0.0.1:9/"), "starlette", "console"),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else value,
@@ -76,6 +77,33 @@ def test_missing_extra_is_named_in_one_line(arguments, module, extra, tmp_path):
         f"purgatory {arguments[0]}: No module named {module!r}; "
         f"install it with: pip install 'delayed-operation-purgatory[{extra}]'\n"
     ) == done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "absent", "extra"),
+    [
+        ("purgatory.web", "starlette", "web"),
+        ("purgatory.console", "starlette", "console"),
+        ("purgatory.console", "uvicorn", "console"),
+        ("purgatory.otel", "opentelemetry", "otel"),
+    ],
+)
+def test_import_names_the_missing_extra(module, absent, extra):
+    """A part that is imported without its extra says which one it is, in the error that is a missing module's."""
+    program = BARE.format(missing=[absent], arguments=[]).partition("from purgatory._cli")[0] + f"import {module}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+    assert re.fullmatch(
+        rf"(\w+\.)*MissingExtra: No module named '{absent}\b.*'; "
+        rf"install it with: pip install 'delayed-operation-purgatory\[{extra}\]'",
+        done.stderr.splitlines()[-1],
+    )
+
+
+def test_broken_module_of_ours_is_no_missing_extra():
+    """What is missing of the library itself is not blamed on an extra."""
+    error = ModuleNotFoundError("No module named 'purgatory.web._polls'", name="purgatory.web._polls")
+    assert error is missing(error, "web")
 
 
 def test_system_that_lacks_something_is_named_in_one_line():

@@ -216,4 +216,4 @@ def test_missing_extra_is_named_in_a_line(tmp_path, write):
     assert 2 == done.returncode
     assert "" == done.stdout
     assert 1 == len(done.stderr.splitlines())
-    assert f"pip install '{_cli.NAME}[spark]'" in done.stderr
+    assert f"pip install '{_cli.NAME}[parquet]'" in done.stderr
