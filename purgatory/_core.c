@@ -20,13 +20,19 @@
  *  - The queue of idle keys owns a reference to its first watchers, and each of those to the next.
  *  - Watchers own their shard, and a shard its keys: a circle, which the collector finds when the purgatory is gone.
  *
+ * A key's __hash__ and __eq__ are the user's code, and a signal's handler may run in them, and park under the very key. So
+ * a key is forgotten without them. What is taken out of the dict is looked for by its watchers: they have the hash that
+ * their key had, and once closed are equal to nothing but themselves and that key. A key with code of its own stands in
+ * the dict as its watchers, too, which compare it for whoever looks for a key: so the closed ones meet no such code on
+ * their way, and from the look at who waits to the end of the key nothing of Python's runs.
+ *
  * With a global lock, every stretch of C between two calls of Python is one step, and that is all there is to say about
  * threads. Without one, an operation has a mutex, for its state and its hold, and a shard has one, for its counters and
  * the lists and marks of its keys. They are taken in this order: operation, then shard; that of the idle keys alone.
  * Under a mutex nothing is allocated, freed or called: a reference that is to go is given up behind it.
  *
  * Whatever is rare is left to Python, by the functions that purgatory._rare hands to `bind`: refusals, containment,
- * retries, the retrier, idle keys. */
+ * retries, the retrier. */
 #include "purgatory/_core.h"
 
 #include <structmember.h>
@@ -68,6 +74,7 @@ struct Watchers {
     PyObject_HEAD
     PyObject *key;  /* owned */
     Shard *home;    /* owned */
+    Py_hash_t hash; /* the key's, as it was when the watchers were made */
     Link *head, *tail;
     Py_ssize_t count;
     Watchers *noted_after; /* owned: behind it in the queue of idle keys */
@@ -117,15 +124,15 @@ static struct {
     Shard *lobby;
     PyObject *outcomes;
     /* from purgatory._rare */
-    PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *contain_here,
-        *retry, *warn, *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook,
-        *timer_closed, *check_some, *checked_delay_ms, *checked_lock, *key_failed, *fail_pending;
+    PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
+        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook, *timer_closed,
+        *check_some, *checked_delay_ms, *checked_lock, *fail_pending;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
         *str_cancelled_and_notified, *str_value, *str_error;
     PyObject *str_try_complete, *str_on_complete, *str_on_expiration, *str_acquire, *str_release, *str_pop, *str_taken,
-        *str_add, *str_cancel, *str_maybe_try_complete, *str_remove_if_empty;
+        *str_add, *str_cancel, *str_maybe_try_complete;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
@@ -404,12 +411,34 @@ static PyType_Spec told_spec = {"purgatory._core.Told", sizeof(Told), 0,
 
 static Watchers *new_watchers(PyObject *key, Shard *home)
 {
-    Watchers *self = (Watchers *)core.watchers->tp_alloc(core.watchers, 0);
+    Py_hash_t hash = PyObject_Hash(key);
+    Watchers *self = hash == -1 ? NULL : (Watchers *)core.watchers->tp_alloc(core.watchers, 0);
     if (self != NULL) {
         self->key = Py_NewRef(key);
         self->home = (Shard *)Py_NewRef(home);
+        self->hash = hash;
     }
     return self;
+}
+
+static Py_hash_t watchers_hash(Watchers *self) { return self->hash; }
+
+static inline int closed_of(Watchers *self) { return __atomic_load_n(&self->closed, __ATOMIC_RELAXED); }
+
+/* As the dict of a shard asks: whether these are the watchers of a key, or of the same key as others that are about to be
+ * put there. Closed ones are as good as gone: see the file's header. */
+static PyObject *watchers_compare(Watchers *self, PyObject *other, int how)
+{
+    if (how != Py_EQ && how != Py_NE)
+        Py_RETURN_NOTIMPLEMENTED;
+    int same = (PyObject *)self == other || self->key == other;
+    if (!same && !closed_of(self)) {
+        PyObject *key = other;
+        if (Py_IS_TYPE(other, core.watchers))
+            key = closed_of((Watchers *)other) ? NULL : ((Watchers *)other)->key;
+        same = key == NULL ? 0 : PyObject_RichCompareBool(self->key, key, Py_EQ);
+    }
+    return same < 0 ? NULL : PyBool_FromLong(same == (how == Py_EQ));
 }
 
 /* Under the shard's mutex, as the next two. The list takes over a reference to the operation that the caller has. */
@@ -513,7 +542,7 @@ static int close_if_empty(Watchers *self)
     lock_shard(self->home);
     int closes = self->count == 0 && !self->closed;
     if (closes)
-        self->closed = 1;
+        __atomic_store_n(&self->closed, 1, __ATOMIC_RELAXED);
     unlock_shard(self->home);
     return closes;
 }
@@ -521,19 +550,8 @@ static int close_if_empty(Watchers *self)
 static void open_again(Watchers *self)
 {
     lock_shard(self->home);
-    self->closed = 0;
+    __atomic_store_n(&self->closed, 0, __ATOMIC_RELAXED);
     unlock_shard(self->home);
-}
-
-static PyObject *watchers_close_if_empty(Watchers *self, PyObject *Py_UNUSED(none))
-{
-    return PyBool_FromLong(close_if_empty(self));
-}
-
-static PyObject *watchers_open_again(Watchers *self, PyObject *Py_UNUSED(none))
-{
-    open_again(self);
-    Py_RETURN_NONE;
 }
 
 static int watchers_traverse(Watchers *self, visitproc visit, void *arg)
@@ -587,8 +605,6 @@ static PyMemberDef watchers_members[] = {
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)watchers_operations, METH_NOARGS, "The operations, the first come first: a copy."},
     {"head", (PyCFunction)watchers_head, METH_O, "Up to so many of them."},
-    {"close_if_empty", (PyCFunction)watchers_close_if_empty, METH_NOARGS, "Let nobody in any more, if nobody is here."},
-    {"open_again", (PyCFunction)watchers_open_again, METH_NOARGS, "Let others in again."},
     {NULL}};
 
 static PyType_Slot watchers_slots[] = {{Py_tp_doc, "The operations that wait under one key, in order of arrival."},
@@ -598,6 +614,8 @@ static PyType_Slot watchers_slots[] = {{Py_tp_doc, "The operations that wait und
                                        {Py_tp_members, watchers_members},
                                        {Py_tp_methods, watchers_methods},
                                        {Py_tp_iter, watchers_iter},
+                                       {Py_tp_hash, watchers_hash},
+                                       {Py_tp_richcompare, watchers_compare},
                                        {Py_sq_length, watchers_length},
                                        {0, NULL}};
 
@@ -623,23 +641,46 @@ static int is_plain(PyObject *key)
 }
 
 /* Forget the key, if nobody waits under it: 1, 0, or -1 with an error. Whoever closes the watchers is the one to take
- * them out of the dict, and open ones are in it. So a plain key goes without the shard's lock: who finds it closed takes
- * that lock, and comes back until it has gone. */
+ * them out of the dict, and open ones are in it; who finds them closed comes back until they have gone. */
 static int forget(Watchers *self)
 {
-    if (!is_plain(self->key))
-        return truth_of_call(
-            PyObject_CallMethodOneArg((PyObject *)self->home, core.str_remove_if_empty, (PyObject *)self));
     if (!close_if_empty(self))
         return 0;
-    if (PyDict_DelItem(self->home->by_key, self->key) == 0)
+    if (PyDict_DelItem(self->home->by_key, (PyObject *)self) == 0)
         return 1;
     if (PyErr_ExceptionMatches(PyExc_KeyError)) {
         PyErr_Clear(); /* the collector has emptied the shard */
         return 0;
     }
-    open_again(self); /* another key of the same hash has an __eq__ that raised */
+    open_again(self); /* the stack is used up */
     return -1;
+}
+
+/* Put watchers at the end of the queue, which gets a reference; whoever calls this has set the mark. Whether more are
+ * noted now than may be. */
+static int put_behind(IdleKeys *self, Watchers *watchers)
+{
+    Py_INCREF(watchers);
+    lock_idle(self);
+    if (self->newest != NULL)
+        self->newest->noted_after = watchers;
+    else
+        self->oldest = watchers;
+    self->newest = watchers;
+    self->noted++;
+    int over = self->noted > self->limit;
+    unlock_idle(self);
+    return over;
+}
+
+/* Set the mark that a key is noted. Whether it was not set before. */
+static int mark_idle(Watchers *watchers)
+{
+    lock_shard(watchers->home);
+    int is_new = !watchers->idle;
+    watchers->idle = 1;
+    unlock_shard(watchers->home);
+    return is_new;
 }
 
 /* Look at the key that has been noted longest: 1 if it was forgotten, 0, or -1 with an error. */
@@ -672,12 +713,11 @@ static int look(IdleKeys *self)
         self->forgotten++;
         unlock_idle(self);
     }
-    else if (forgotten < 0 && is_contained()) { /* a key's own __hash__ or __eq__: it stays, and nobody else suffers */
-        PyObject *error = take_error();
-        forgotten = done_call(PyObject_CallFunctionObjArgs(core.key_failed, oldest->key, error, NULL));
-        Py_DECREF(error);
-    }
+    else if (forgotten < 0 && mark_idle(oldest))
+        put_behind(self, oldest); /* it stays, and is looked at another time */
     Py_DECREF(oldest);
+    if (forgotten < 0)
+        return -1;
     if (recounts) {
         PyObject *known = PyObject_CallNoArgs(self->known);
         Py_ssize_t in_use = known == NULL ? -1 : PyLong_AsSsize_t(known);
@@ -703,17 +743,7 @@ static int is_over(IdleKeys *self)
 /* Nobody waits under the key any more, or so it seemed; whoever calls this has set the mark. 0, or -1 with an error. */
 static int note(IdleKeys *self, Watchers *watchers)
 {
-    Py_INCREF(watchers);
-    lock_idle(self);
-    if (self->newest != NULL)
-        self->newest->noted_after = watchers;
-    else
-        self->oldest = watchers;
-    self->newest = watchers;
-    self->noted++;
-    int over = self->noted > self->limit;
-    unlock_idle(self);
-    return over && (look(self) < 0 || (is_over(self) && look(self) < 0)) ? -1 : 0;
+    return put_behind(self, watchers) && (look(self) < 0 || (is_over(self) && look(self) < 0)) ? -1 : 0;
 }
 
 static PyObject *idle_note(IdleKeys *self, PyObject *given)
@@ -723,11 +753,7 @@ static PyObject *idle_note(IdleKeys *self, PyObject *given)
         return NULL;
     }
     Watchers *watchers = (Watchers *)given;
-    lock_shard(watchers->home);
-    int is_new = !watchers->idle;
-    watchers->idle = 1;
-    unlock_shard(watchers->home);
-    if (is_new && note(self, watchers))
+    if (mark_idle(watchers) && note(self, watchers))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -868,11 +894,11 @@ static Watchers *find_or_make(Shard *self, PyObject *key)
     Watchers *made = new_watchers(key, self);
     if (made == NULL)
         return NULL;
+    PyObject *kept = NULL, *stands = is_plain(key) ? key : (PyObject *)made;
 #if PY_VERSION_HEX >= 0x030D0000
-    PyObject *kept = NULL;
-    PyDict_SetDefaultRef(self->by_key, key, (PyObject *)made, &kept);
+    PyDict_SetDefaultRef(self->by_key, stands, (PyObject *)made, &kept);
 #else
-    PyObject *kept = Py_XNewRef(PyDict_SetDefault(self->by_key, key, (PyObject *)made));
+    kept = Py_XNewRef(PyDict_SetDefault(self->by_key, stands, (PyObject *)made));
 #endif
     Py_DECREF(made);
     return (Watchers *)kept;
@@ -900,28 +926,16 @@ static int put_under(Watchers *watchers, Link *link, Operation *op)
 /* Put an operation under a key, by a link that is in no list. 0, or -1 with an error. */
 static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
 {
-    Watchers *watchers = find_or_make(self, key);
-    if (watchers == NULL)
-        return -1;
-    if (put_under(watchers, link, op))
-        return 0;
-    /* The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it. */
-    PyObject *taken = PyObject_CallMethodNoArgs(self->lock, core.str_acquire);
-    if (done_call(taken))
-        return -1;
-    int failed = 0;
-    for (int is_in = 0; !is_in && !failed;) {
-        watchers = find_or_make(self, key);
-        failed = watchers == NULL ? -1 : 0;
-        is_in = !failed && put_under(watchers, link, op);
-        if (!is_in && !failed) /* a plain key is removed without that lock: in a moment it has gone */
-            failed = done_call(PyObject_CallNoArgs(core.wait_for));
+    for (;;) {
+        Watchers *watchers = find_or_make(self, key);
+        if (watchers == NULL)
+            return -1;
+        if (put_under(watchers, link, op))
+            return 0;
+        /* Another thread is just forgetting the key, in C: in a moment it has gone. */
+        if (done_call(PyObject_CallNoArgs(core.wait_for)))
+            return -1;
     }
-    Kept kept = keep_error();
-    if (done_call(PyObject_CallMethodNoArgs(self->lock, core.str_release)))
-        PyErr_WriteUnraisable(self->lock);
-    set_again(kept);
-    return failed;
 }
 
 static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
@@ -2666,8 +2680,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"timer_closed", &core.timer_closed},
                   {"check_some", &core.check_some},
                   {"checked_delay_ms", &core.checked_delay_ms},
-                  {"checked_lock", &core.checked_lock},
-                  {"key_failed", &core.key_failed}};
+                  {"checked_lock", &core.checked_lock}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].name);
         if (function == NULL) {
@@ -2725,7 +2738,6 @@ static int fill(PyObject *module)
                  {&core.str_acquire, "acquire"},
                  {&core.str_release, "release"},
                  {&core.str_maybe_try_complete, "maybe_try_complete"},
-                 {&core.str_remove_if_empty, "remove_if_empty"},
                  {&core.str_taken, "taken"},
                  {&core.str_pop, "pop"},
                  {&core.str_add, "add"},

@@ -16,7 +16,6 @@ from purgatory._edition import CORE
 from purgatory._errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
 from purgatory._future import fail_pending
 from purgatory._hold import checked_lock
-from purgatory._idle_keys import key_failed
 from purgatory._operation import LOBBY, warn_still_open
 from purgatory._outcome import OUTCOMES
 from timer import NS_PER_MS, TimerClosed
@@ -111,5 +110,4 @@ if CORE is not None:
         check_some=_parking.check_some,
         checked_delay_ms=checked_delay_ms,
         checked_lock=checked_lock,
-        key_failed=key_failed,
     )

@@ -86,10 +86,12 @@ class Shards:
             operation._watches = watches = before + watchers.alone
             watchers[operation] = None
             if watchers.closed:
-                # The key is being removed, or was. Behind the lock that is decided, and nobody else can be at it.
+                # The key is being removed, or was. Behind the lock that is decided, and no other thread can be at it.
                 watchers.pop(operation, None)
                 with shard.lock:
                     watchers = shard.make(key)
+                    if watchers.closed:
+                        shard.keep(watchers)
                     operation._watches = watches = before + watchers.alone
                     watchers[operation] = None
             before = watches

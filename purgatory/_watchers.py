@@ -24,7 +24,15 @@ two sees the other. What this prevents, and what Kafka had to be cured of:
     3. the parker adds to watchers that nobody can find any more: every later check of K misses its operation
 
 A key's ``__hash__`` and ``__eq__`` are the user's code and run inside dict operations, some with the lock held. The
-lock is therefore re-entrant, and nothing relies on a key not being touched between two dict operations.
+lock is therefore re-entrant, and nothing relies on a key not being touched between two dict operations. Nor within one:
+
+    1. the remover has closed the watchers of key K, and is in ``del by_key[K]``, which calls the hash of K
+    2. a handler of a signal runs in there, or the hash itself: it parks under K, and has the remover's own lock
+    3. it finds K closed; whatever it puts there, or in its place, step 1 goes on to delete
+
+Such a parker opens the watchers again and gives the shard another dict (``keep``): the remover's goes on in the one
+that nobody uses any more, and the remover finds that he was too late. The native edition forgets a key without the
+key's code.
 """
 
 from __future__ import annotations
@@ -59,7 +67,8 @@ class Watchers(dict["Operation", None]):
         home: the shard.
         alone: these watchers, as all the watches of an operation that waits under no other key: one tuple for all of
             those, which saves each 56 bytes. Empty once the key is removed.
-        closed: set while, and after, the key is removed from its shard.
+        closed: set while, and after, the key is removed from its shard. Afterwards ``alone`` is empty: a handler of a
+            signal, between the remover's steps, may have come, gone, and removed the key itself.
         idle: whether nobody waited under the key at some time, and that is noted (``purgatory._idle_keys``).
     """
 
@@ -91,14 +100,10 @@ class Watchers(dict["Operation", None]):
             if not self.copy():
                 return True
         except BaseException:  # an interrupt
-            self.closed = False
+            self.closed = not self.alone
             raise
-        self.closed = False  # a newcomer; had it seen the flag, it comes by the lock and watches again
+        self.closed = not self.alone  # a newcomer; had it seen the flag, it comes by the lock and watches again
         return False
-
-    def open_again(self) -> None:
-        """Let others in again; behind the shard's lock."""
-        self.closed = False
 
 
 class _Keys(dict[Hashable, Watchers]):
@@ -150,6 +155,9 @@ class Shard:
         "under_way",
     )
 
+    by_key: dict[Hashable, Watchers]
+    find: Callable[[Hashable], Watchers | None]
+
     def __init__(  # noqa: PLR0917  # one caller, below
         self,
         lock: threading.RLock,
@@ -162,12 +170,7 @@ class Shard:
     ) -> None:
         self.lock = lock
         self.gate: list[None] = [None]
-        self.by_key = by_key
-        # Without a global lock, dict.get() of a key that another thread put there waits some forty turns of the
-        # scheduler (12 us against 0.15 for []); with one it is the cheaper of the two (70 ns against 105).
-        self.find: Callable[[Hashable], Watchers | None] = self.by_key.get
-        if _FREE_THREADED:
-            self.find = self.by_key.__getitem__
+        self._use(by_key)
         self.parked = 0
         self.extended = 0
         self.under_way: list[None] = []
@@ -185,10 +188,52 @@ class Shard:
         try:
             # Behind the lock: setdefault is one step only for keys that compare in C.
             with self.lock:
-                return self.by_key.setdefault(key, made)
+                while True:
+                    by_key = self.by_key
+                    found = by_key.setdefault(key, made)
+                    if self.by_key is by_key:  # nearly always: see keep()
+                        return found
         except BaseException:
             self.idle_keys.note(made)  # it may be known now, and nobody waits under it
             raise
+
+    def remove_if_empty(self, watchers: Watchers) -> bool:
+        """Forget a key, if nobody waits under it; whether it was forgotten."""
+        with self.lock:
+            # In the look-up the user's code runs: it may raise, or come back here.
+            if watchers.closed or self.find(watchers.key) is not watchers:
+                return False
+            try:
+                if not watchers.close_if_empty():
+                    return False
+                while watchers.closed and watchers.alone:
+                    by_key = self.by_key
+                    del by_key[watchers.key]
+                    if self.by_key is by_key:  # nearly always: see keep()
+                        watchers.alone = ()  # it would be a circle of references
+                        return True
+            except BaseException:  # its __eq__ raised, or an interrupt struck: the key stays
+                watchers.closed = not watchers.alone
+                raise
+            return False
+
+    def keep(self, watchers: Watchers) -> None:
+        """Somebody has come to a key that this very thread is removing, further up: see the module's header."""
+        while watchers.closed:
+            before = self.by_key
+            try:
+                by_key = _Keys(before)
+            except RuntimeError:  # another key's own code has made or removed one meanwhile
+                continue
+            if self.by_key is before:
+                self._use(by_key)
+                watchers.closed = False
+
+    def _use(self, by_key: dict[Hashable, Watchers]) -> None:
+        self.by_key = by_key
+        # Without a global lock, dict.get() of a key that another thread put there waits some forty turns of the
+        # scheduler (12 us against 0.15 for []); with one it is the cheaper of the two (70 ns against 105).
+        self.find = by_key.__getitem__ if _FREE_THREADED else by_key.get
 
     def counts(self) -> tuple[int, int, int, tuple[int, ...]]:
         """How many were parked, extensions, checks, and who left by outcome, all of one moment."""
@@ -230,26 +275,6 @@ class WatcherList(Shard):
     ) -> None:
         # The lock is re-entrant: a key's own code may come back here, and so may a signal's handler.
         super().__init__(threading.RLock(), _Keys(), observers, idle_keys, retrier, capacity, timer)
-
-    def remove_if_empty(self, watchers: Watchers) -> bool:
-        """Forget a key, if nobody waits under it; whether it was forgotten."""
-        with self.lock:
-            # In the look-up the user's code runs: it may raise, or come back here.
-            if watchers.closed or self.find(watchers.key) is not watchers:
-                return False
-            removed = False
-            try:
-                if not watchers.close_if_empty():
-                    return False
-                del self.by_key[watchers.key]
-                removed = True
-            except BaseException:  # its __eq__ raised, or an interrupt struck: the key stays
-                if not removed:
-                    watchers.open_again()
-                raise
-            if CORE is None:
-                watchers.alone = ()  # it would be a circle of references
-            return True
 
     def start_over(self, hooks: int) -> None:
         """In a forked child; it has the thread that forked, and so many hooks of it."""

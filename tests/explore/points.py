@@ -30,7 +30,8 @@ GUARDED = _words(
     "extended _checks checks rejected _forgotten _due _moves handed_over total _executor _restarts _heartbeat_ns "
     "_observers _left _tasks fired failed looked_at late_sum_ns late_max_ns late_ns"
 )
-#: Fields that are never set again: what they hold may change, and does so by the calls below.
+#: Fields that are never set again: what they hold may change, and does so by the calls below. (A shard's ``by_key`` and
+#: ``find`` are, by a thread that comes back to a key that it is removing further up: no scenario's thread does.)
 FIXED = _words(
     "_admitted _broker_id _buckets _context _keep_context _capacity _cascade _changed _clock _closing _count "
     "_delay_ms _dispatcher _errors _hold _idle_keys _inside _interval _known _levels _lock _max_pending _missed "

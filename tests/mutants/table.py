@@ -248,16 +248,38 @@ MUTANTS = (
     Mutant(
         "whoever comes to a key that is being removed watches again",
         SHARDS,
-        "            if watchers.closed:\n",
-        "            if False:\n",
+        "            if watchers.closed:\n                # The key",
+        "            if False:\n                # The key",
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
+    ),
+    Mutant(
+        "whoever parks in the code of a key that is being removed keeps it",
+        SHARDS,
+        "                    if watchers.closed:\n                        shard.keep(watchers)\n",
+        "",
+        T_WATCHERS + "test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found",
+    ),
+    Mutant(
+        "a remover who was too late takes nothing out",
+        WATCHERS,
+        "                while watchers.closed and watchers.alone:",
+        "                while watchers.closed:",
+        T_WATCHERS + "test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it",
+    ),
+    Mutant(
+        "a key that is made while the shard gets another dict is known there",
+        WATCHERS,
+        "                    if self.by_key is by_key:  # nearly always: see keep()\n"
+        "                        return found",
+        "                    return found",
+        T_WATCHERS + "test_key_made_in_the_hash_of_another_that_is_being_forgotten_is_known",
     ),
     Mutant(
         "a key that was forgotten takes no newcomer with it",
         WATCHERS,
         "            if watchers.closed or self.find(watchers.key) is not watchers:\n                return False\n",
         "",
-        T_IDLE + "test_late_note_of_a_forgotten_key_takes_nobody_with_it",
+        T_WATCHERS + "test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it",
     ),
     Mutant(
         "a lock that raises costs no room",

@@ -1,5 +1,6 @@
 """What stays of those who have gone: no operation, no entry, and so many keys that nobody waits under."""
 
+import contextlib
 import gc
 import itertools
 import weakref
@@ -167,3 +168,62 @@ def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
     purgatory.purge()
 
     assert [newcomer] == purgatory.operations_for_key("k")
+
+
+class Stopping:
+    """A key in whose hash a signal strikes, once."""
+
+    strikes = False
+
+    def __hash__(self):
+        if self.strikes:
+            self.strikes = False
+            raise KeyboardInterrupt
+        return 1
+
+
+def test_key_whose_purge_was_interrupted_is_forgotten_by_the_next(purgatory):
+    """A key that a purge could not forget, as its thread was stopped in the key's own code, stays noted."""
+    key = Stopping()
+    park(purgatory, key).cancel()
+    key.strikes = True
+    with contextlib.suppress(KeyboardInterrupt):  # the native edition forgets it without its code
+        purgatory.purge()
+    key.strikes = False
+    purgatory.purge()
+
+    assert 0 == purgatory._shards.keys()
+    assert (0, 1) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+
+
+def test_key_that_finds_no_stack_to_be_forgotten_on_stays_noted(purgatory):
+    """A purge on a stack that is used up forgets what it can, and the next one the rest."""
+
+    def deep():
+        try:
+            deep()
+        finally:
+            with contextlib.suppress(RecursionError):
+                purgatory.purge()
+
+    for number in range(50):
+        park(purgatory, f"key {number}", ("pair", number), Own(number)).cancel()
+        with pytest.raises(RecursionError):
+            deep()
+    purgatory.purge()
+
+    assert 0 == purgatory._shards.keys()
+    assert (0, 150) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+
+
+class Own:
+    """A key with code of its own."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        return hash(self.number)
+
+    def __eq__(self, other):
+        return type(other) is Own and other.number == self.number

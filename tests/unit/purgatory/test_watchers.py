@@ -1,8 +1,10 @@
 """The lists of who waits under which key."""
 
+from functools import partial
+
 import pytest
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import COMPILED, DelayedOperationPurgatory
 from tests.support import Waiting, run_threads
 
 
@@ -47,7 +49,18 @@ def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     assert 1 == purgatory.check_and_complete("k")
 
 
-def test_watching_and_forgetting_race(mock_timer):
+class Own:
+    """A key with code of its own."""
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return type(other) is Own
+
+
+@pytest.mark.parametrize("make", [lambda: "k", Own], ids=["plain", "own"])
+def test_watching_and_forgetting_race(mock_timer, make):
     """Operations that come to a key while others leave it and it is removed are all found."""
     with DelayedOperationPurgatory("race", timer=mock_timer, shards=1, purge_interval=0) as purgatory:
         missed = []
@@ -55,9 +68,9 @@ def test_watching_and_forgetting_race(mock_timer):
         def come_and_go():
             for _ in range(300):
                 operation = Waiting()
-                purgatory.try_complete_else_watch(operation, ["k"])
+                purgatory.try_complete_else_watch(operation, [make()])
                 operation.ready = True
-                purgatory.check_and_complete("k")
+                purgatory.check_and_complete(make())
                 if not operation.is_completed and not operation._pending:
                     missed.append(operation)
 
@@ -85,3 +98,137 @@ def test_keys_that_use_the_purgatory(purgatory):
     operation.ready = True
 
     assert 1 == purgatory.check_and_complete(Key())
+
+
+class Busy:
+    """A key that does something in its own hash, or in a comparison: at a given call of either, once."""
+
+    calls = 0
+    at = None
+
+    def __init__(self, name="one"):
+        self.name = name
+
+    def _call(self):
+        Busy.calls += 1
+        if Busy.at is not None and Busy.calls == Busy.at[0]:
+            _, deed = Busy.at
+            Busy.at = None
+            deed()
+
+    def __hash__(self):
+        self._call()
+        return 7
+
+    def __eq__(self, other):
+        self._call()
+        return type(other) is Busy and other.name == self.name
+
+
+def forget(purgatory, call, deed):
+    """Forget what nobody waits under, and do the deed in the key's own code. Whether it came to that."""
+    did = []
+    Busy.calls, Busy.at = 0, (call, lambda: (did.append(call), deed()))
+    purgatory.purge()
+    Busy.at = None
+    assert not (did and COMPILED), "the native edition forgets a key without its code"
+    return bool(did)
+
+
+def found(purgatory, operation):
+    """Whether a check finds the operation, and a shutdown nobody else."""
+    operation.ready = True
+    checked = purgatory.check_and_complete(Busy())
+    return (1, 0, 0) == (checked, purgatory.parked, purgatory.watched)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_timer, others):
+    """Whoever parks under a key from the key's own code, while that very key is being forgotten, waits there."""
+    came = 0
+    for call in range(1, 9):
+        with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
+            for _ in range(others):  # a key of the same hash, which is compared
+                purgatory.try_complete_else_watch(Waiting(), [Busy("another")])
+                purgatory.try_complete_else_watch(Waiting(), ["plain"])
+            before, newcomer = Waiting(), Waiting()
+            purgatory.try_complete_else_watch(before, [Busy()])
+            before.cancel()
+            come = partial(purgatory.try_complete_else_watch, newcomer, [Busy()])
+            if forget(purgatory, call, come):
+                came += 1
+            else:
+                come()
+            purgatory.cancel_for_key(Busy("another"))
+            purgatory.cancel_for_key("plain")
+
+            assert found(purgatory, newcomer), call
+            purgatory.purge()
+            assert 0 == purgatory._shards.keys()
+    assert COMPILED or came >= 2
+
+
+def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(mock_timer):
+    """A key that its own code uses, forgets and makes anew, while it is being forgotten, keeps who waits there last."""
+    for call in range(1, 9):
+        with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
+            before, newcomer = Waiting(), Waiting()
+
+            def come_and_go(purgatory=purgatory, newcomer=newcomer):
+                passing = Waiting()
+                purgatory.try_complete_else_watch(passing, [Busy()])
+                passing.cancel()
+                purgatory.purge()
+                purgatory.try_complete_else_watch(newcomer, [Busy()])
+
+            purgatory.try_complete_else_watch(before, [Busy()])
+            before.cancel()
+            if not forget(purgatory, call, come_and_go):
+                come_and_go()
+
+            assert found(purgatory, newcomer), call
+
+
+def test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it(mock_timer):
+    """A key that is noted once more, and looked at, in the midst of being forgotten keeps who comes then."""
+    for call in range(1, 9):
+        with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
+            before, newcomer = Waiting(), Waiting()
+
+            def note_and_come(purgatory=purgatory, newcomer=newcomer, before=before):
+                purgatory._idle_keys.note(before._watches[0])
+                purgatory.purge()
+                purgatory.try_complete_else_watch(newcomer, [Busy()])
+
+            purgatory.try_complete_else_watch(before, [Busy()])
+            before.cancel()
+            if not forget(purgatory, call, note_and_come):
+                note_and_come()
+
+            assert found(purgatory, newcomer), call
+
+
+@pytest.mark.parametrize("call", range(1, 9))
+def test_key_made_in_the_hash_of_another_that_is_being_forgotten_is_known(mock_timer, call):
+    """A key whose making is interrupted by one that comes to another key, which is being forgotten, is known after."""
+    with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
+        late, newcomer, before = Waiting(), Waiting(), Waiting()
+
+        def come():
+            purgatory.try_complete_else_watch(newcomer, [Busy()])
+
+        def come_late():
+            Busy.calls, Busy.at = 0, (call, come)
+            purgatory.try_complete_else_watch(late, [Busy("late")])
+
+        purgatory.try_complete_else_watch(before, [Busy()])
+        before.cancel()
+        if not forget(purgatory, 2, come_late):
+            come_late()
+        Busy.at = None
+        if not newcomer.keys:
+            come()
+        late.ready = newcomer.ready = True
+
+        assert 1 == purgatory.check_and_complete(Busy("late"))
+        assert 1 == purgatory.check_and_complete(Busy())
