@@ -90,8 +90,7 @@ class Shards:
                 watchers.pop(operation, None)
                 with shard.lock:
                     watchers = shard.make(key)
-                    if watchers.closed:
-                        shard.keep(watchers)
+                    shard.keep(watchers)
                     operation._watches = watches = before + watchers.alone
                     watchers[operation] = None
             before = watches

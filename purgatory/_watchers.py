@@ -218,7 +218,10 @@ class Shard:
             return False
 
     def keep(self, watchers: Watchers) -> None:
-        """Somebody has come to a key that this very thread is removing, further up: see the module's header."""
+        """Keep a key that somebody has come to, if it is this thread that removes it, further up; behind the lock.
+
+        See the module's header.
+        """
         while watchers.closed:
             before = self.by_key
             try:
