@@ -33,6 +33,7 @@ def outcome(window, expired=0, operations=1_000, **more):
         "checks": 3 * operations,
         "wasted_checks": operations,
         "errors": 0,
+        "late": 0,
         "waited_us": 40_000 * operations,
         "delay_ms": 500,
         "shortest_ms": 500,
@@ -239,6 +240,25 @@ def test_findings_of_one_cause_are_one_card(tables):
     (card,) = [each for each in cards(find(tables(outcomes=rows))) if each.cause == "Operations expire"]
     assert ["DelayedProduce", "DelayedFetch"] == [each.head for each in card.findings]
     assert "bad" == card.tone
+
+
+@pytest.mark.parametrize("how", ["cancelled", "forced"])
+def test_a_type_that_nobody_let_finish_is_not_in_order(tables, how):
+    """Where all were cancelled or forced, that nobody expired is no good news, and of timeouts nothing is known."""
+    stopped = tables(outcomes=[outcome(n, satisfied=0, **{how: 1_000}) for n in range(30)])
+    found = find(stopped)
+    (told,) = [each for each in found if each.cause == "Cancelled or forced"]
+    assert ("note", True) == (told.tone, told.text.startswith("100% of 30k ended before") and how in told.text)
+    assert not {"In order", "Timeouts"} & {each.cause for each in found}
+
+
+def test_answers_after_the_deadline_are_told(tables):
+    """Who was satisfied too late isn't among those answered in time, and is a finding."""
+    late = tables(outcomes=[outcome(n, late=20) for n in range(30)])
+    (told,) = [each for each in find(late) if each.cause == "Late answers"]
+    assert "2% were answered after their deadline (600 of 30k)" in told.text
+    assert "<b>98%</b><span>answered in time</span><small>0 expired, 600 late</small>" in page(late, "Late")
+    assert "Late answers" not in {each.cause for each in find(tables())}
 
 
 def test_types_of_one_name_are_told_apart_by_their_purgatories(tables):

@@ -33,7 +33,15 @@ def sums():
     """The sums of one outcome, by which the table of outcomes is made."""
 
     def sums(outcome, operations, **other):
-        blank = {"checks": 0, "wasted_checks": 0, "errors": 0, "waited_us": 0, "delay_ms": 0, "shortest_ms": 0}
+        blank = {
+            "late": 0,
+            "checks": 0,
+            "wasted_checks": 0,
+            "errors": 0,
+            "waited_us": 0,
+            "delay_ms": 0,
+            "shortest_ms": 0,
+        }
         group = {"window_us": 1_000_000, "purgatory": "p", "type": "t"}
         return {**group, "outcome": outcome, "operations": operations, **blank, **other}
 

@@ -28,6 +28,7 @@ _TONES: Final[tuple[Tone, ...]] = ("good", "plain", "note", "bad")
 _GAPS, _ODD, _EXPIRE, _TIMEOUT = "Records are missing", "Records can't be true", "Operations expire", "Timeouts"
 _MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Checks in vain", "Slow moments", "Hooks raise"
 _SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Changes", "In order"
+_STOPPED, _TOO_LATE = "Cancelled or forced", "Late answers"
 _MANY: Final = 0.5
 _NEARLY_ALL: Final = 0.85
 _AS_IF_MEANT: Final = 0.9  # a type of which so many expire may be one that is meant to
@@ -77,8 +78,13 @@ def find(tables: Tables) -> list[Finding]:
         elif total(rows, "expired") >= _AS_IF_MEANT * total(rows, "operations"):
             found += _perhaps_meant(name, kind[1], rows)
         else:
-            found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
-            found += _timeout(name, rows, advice.get(kind, []), curves.get(kind, []))
+            stopped = _stopped(name, rows)
+            found += stopped
+            if not stopped or total(rows, "expired"):
+                found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
+            if not stopped:  # else hardly any is known to have needed so long
+                found += _timeout(name, rows, advice.get(kind, []), curves.get(kind, []))
+        found += _too_late(name, rows)
         found += _waste(name, rows)
         found += _tail(tables, name, latency.get(kind, []))
     found += _late(tables)
@@ -126,6 +132,27 @@ def _perhaps_meant(name: str, kind: str, rows: list[Row]) -> list[Finding]:
         f"(--expiry-normal {kind}), and it isn't counted as a failure."
     )
     return [Finding(28 if operations >= _FEW else 8, "plain", name, text, _MEANT)]
+
+
+def _stopped(name: str, rows: list[Row]) -> list[Finding]:
+    operations, cancelled, forced = (total(rows, column) for column in ("operations", "cancelled", "forced"))
+    share = (cancelled + forced) / operations
+    if share < _MANY:
+        return []
+    how = " and ".join(f"{n:,} {what}" for n, what in ((cancelled, "cancelled"), (forced, "forced")) if n)
+    text = f"{share_text(share)} of {count_text(operations)} ended before there was an answer or a deadline: {how}."
+    return [Finding(24 if operations >= _FEW else 8, "note", name, text, _STOPPED)]
+
+
+def _too_late(name: str, rows: list[Row]) -> list[Finding]:
+    operations, late = total(rows, "operations"), total(rows, "late")
+    if operations < _FEW or late < _EXPIRING * operations:
+        return []
+    text = (
+        f"{share_text(late / operations)} were answered after their deadline ({late:,} of {count_text(operations)}): "
+        "the timer's thread or the executor came to them later still."
+    )
+    return [Finding(22 + 30 * late / operations, "note", name, text, _TOO_LATE)]
 
 
 def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], curve: list[Row]) -> list[Finding]:

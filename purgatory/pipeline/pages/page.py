@@ -52,16 +52,18 @@ def page(tables: Tables, title: str) -> str:
 def _tiles(tables: Tables) -> str:
     operations = total(tables.outcomes, "operations")
     normal = [row for row in tables.outcomes if row["type"] in tables.expiry_normal]
-    in_time = sum(total(tables.outcomes, name) for name in ("immediate", "satisfied")) + total(normal, "expired")
+    answered = sum(total(tables.outcomes, name) for name in ("immediate", "satisfied")) + total(normal, "expired")
+    late = total(tables.outcomes, "late")
     expired = total(tables.failing(tables.outcomes), "expired")
     others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced")
     wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
     peak = sum(row["peak"] for row in tables.peaks)
     rate = tables.a_second(operations)
-    how = f"{expired:,} expired" + (f", {others:,} cancelled or forced" if others else "")
+    how = f"{expired:,} expired"
+    how += "".join(f", {n:,} {what}" for n, what in ((late, "late"), (others, "cancelled or forced")) if n)
     tiles = [
         (count_text(operations), "operations", "within a second" if rate is None else f"{count_text(rate)} a second"),
-        (share_text(in_time / operations), "answered in time", how),
+        (share_text((answered - late) / operations), "answered in time", how),
         _typical(tables),
         (count_text(peak), "parked at most", "sum of the purgatories' peaks" if len(tables.peaks) > 1 else ""),
         (share_text(wasted / checks) if checks else "0%", "checks in vain", f"of {count_text(checks)}"),

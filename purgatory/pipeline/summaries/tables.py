@@ -60,6 +60,7 @@ _GROUP: Final = ("window_us", "purgatory", "type")
 def outcomes(counts: pa.Table) -> pa.Table:
     """Per window, purgatory and type: operations by outcome, expiry share, checks and the wasted ones, errors.
 
+    `late` are those that were satisfied after their deadline: it may pass before the timer's thread sees to it.
     `delay_ms` is the longest timeout that an operation had, `shortest_ms` the shortest.
     """
     outcome, operations = counts.column("outcome"), counts.column("operations")
@@ -67,7 +68,7 @@ def outcomes(counts: pa.Table) -> pa.Table:
     parts = {
         "operations": operations,
         **{name: pc.if_else(pc.equal(outcome, name), operations, nothing) for name in OUTCOMES},
-        **{name: counts.column(name) for name in ("checks", "wasted_checks", "errors", "waited_us")},
+        **{name: counts.column(name) for name in ("late", "checks", "wasted_checks", "errors", "waited_us")},
         **{name: counts.column(name) for name in ("delay_ms", "shortest_ms")},
     }
     special = {"delay_ms": "max", "shortest_ms": "min"}

@@ -23,7 +23,6 @@ from purgatory.pipeline.walks.kernels import (
     among_words,
     grouped,
     instants,
-    numbers_of,
     ones,
     plain,
     slot,
@@ -34,14 +33,12 @@ if TYPE_CHECKING:
     from purgatory.pipeline.walks.kernels import Numbers
 
 _EXAMPLE: Final = [*KIND, "instance", "operation", "keys", "outcome", "created", "finished", "checks", "seq"]
-_LONGEST_MS: Final = 10**12
 
 
 def lateness(rows: Columns, window_us: int) -> pa.Table:
     """Expired operations by window, purgatory, type and how long after their deadline they left, rounded up."""
-    due = rows.created + np.clip(numbers_of(rows["delay_ms"]), 0, _LONGEST_MS) * 1000
     here = rows.among("outcome", ("expired",))
-    late = np.maximum(rows.finished[here] - due[here], 0)
+    late = np.maximum(rows.finished[here] - rows.due[here], 0)
     found = {
         **{name: column.filter(pa.array(here)) for name, column in rows.kind.items()},
         "window_us": slot(rows.finished[here], window_us),

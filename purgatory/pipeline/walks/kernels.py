@@ -43,7 +43,7 @@ LAYOUT: Final = pa.schema([("part", pa.string()), *KEYS, ("blob", pa.binary())])
 """Of keys there may be any number, so they are rows. All else the driver can hold travels as bytes: many rows, none
 of them the JVM's concern."""
 SUMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "outcomes": ("operations", "checks", "wasted_checks", "errors", "waited_us", "delay_ms", "shortest_ms"),
+    "outcomes": ("operations", "late", "checks", "wasted_checks", "errors", "waited_us", "delay_ms", "shortest_ms"),
     "waits": ("operations",),
     "bins": ("answered", "longest_us"),
     "inside": ("answered",),
@@ -65,6 +65,7 @@ _HOW: Final = {
     "example": "min",
 }
 _MERGE_ROWS: Final = 1_000_000
+_LONGEST_MS: Final = 10**12
 SLOWEST: Final = 5
 """Examples of each purgatory and type."""
 _MOST_MALFORMED: Final = 10_000
@@ -90,6 +91,12 @@ class Columns:
     def among(self, name: str, words: Sequence[str]) -> Mask:
         """Where a column holds one of these words."""
         return among_words(self[name], words)
+
+    @property
+    def due(self) -> Numbers:
+        """When each had to be answered; far ahead where that isn't known."""
+        due: Numbers = self.created + np.clip(_filled(self["delay_ms"], _LONGEST_MS), 0, _LONGEST_MS) * 1000
+        return due
 
     @property
     def kind(self) -> dict[str, pa.Array]:
@@ -260,6 +267,7 @@ def outcomes(rows: Columns, window_us: int) -> pa.Table:
         "outcome": rows["outcome"],
         "window_us": slot(rows.finished, window_us),
         "operations": ones(rows.wait),
+        "late": (rows.among("outcome", ("satisfied",)) & (rows.finished > rows.due)).astype(np.int64),
         "checks": rows["checks"],
         "wasted_checks": wasted(rows),
         "errors": rows["error"].is_valid().cast(pa.int64()),
