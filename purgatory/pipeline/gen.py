@@ -247,7 +247,8 @@ def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: 
         last = first + start + len(part) - 1
         name = sealed_name(schema, first + start, last, parquet=True)
         temporary = folder / f".tmp-{name}"
-        write_table(part, temporary)
+        with temporary.open("wb") as file:
+            write_table(part, file)
         os.utime(temporary, (now + number, now + number))  # a file source reads in order of modification
         temporary.rename(folder / name)
     return first + len(table)

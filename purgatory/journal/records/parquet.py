@@ -1,20 +1,31 @@
 """The sealed form: Parquet, where pyarrow is installed. The only module of the journal that knows Arrow.
 
 A sealed record takes some 13 bytes instead of some 50, every tool reads it, and Spark reads it in the JVM. Each page
-has a checksum, which every reading verifies; the version is in the file's metadata.
+has a checksum, which every reading verifies; the version is in the file's metadata, and so is one more checksum::
+
+    "PAR1" pages ... footer ( ... "purgatory.crc32" = "5a0c91d7" ... ) length "PAR1"
+
+which is that of all the file's bytes but those eight digits. Parquet has none for what says how the pages are to be
+read (their heads, and the footer): a bit turned over there is another column, another count, or the end of the process
+in the middle of Arrow. So nothing of a file is interpreted before its checksum is right. Files of before have none,
+and those that somebody has rewritten; they are read without. Why not in a file beside it: sealing, copying, deleting
+and a crash between would have two files to keep together, while other tools pass over an entry of the metadata that
+they don't know.
+
 pyarrow is imported inside the functions: the core install doesn't have it.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from array import array
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from purgatory.journal.records import ROWS, VERSION, Record, Schema, TraceRow, one_purgatory
+from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import Segment, batches, list_segments
 from purgatory.journal.records.frames import check_version
@@ -31,6 +42,13 @@ if TYPE_CHECKING:
 _NO_END: Final = 2**62
 _BATCH: Final = 1 << 17
 """Rows."""
+_CRC: Final = "purgatory.crc32"
+_MARK: Final = _CRC.encode() + b"\x18\x08"
+"""The entry as it lies in a footer, up to its digits: its name, and what says that a text of eight bytes follows."""
+_DIGITS: Final = 8
+_AT_END: Final = 1 << 16
+"""So far from a file's end the entry is looked for; it is followed by some kilobytes at most."""
+_CHUNK: Final = 1 << 20
 
 
 @cache
@@ -103,30 +121,79 @@ def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
         os.fsync(file.fileno())
 
 
-def write_table(table: pa.Table, file: Any) -> None:
-    """A table of a schema's columns as a sealed segment: compressed, each page with its checksum."""
+def write_table(table: pa.Table, file: BinaryIO) -> None:
+    """A table of a schema's columns as a sealed segment: compressed, with checksums of its pages and of all of it."""
+    import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    pq.write_table(
-        table, file, compression="zstd", row_group_size=1 << 18, coerce_timestamps="us", write_page_checksum=True
-    )
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, table.schema, compression="zstd", coerce_timestamps="us", write_page_checksum=True
+    ) as writer:
+        writer.write_table(table, row_group_size=1 << 18)
+        writer.add_key_value_metadata({_CRC: "0" * _DIGITS})
+    data = memoryview(sink.getvalue())
+    place = _digits_in(data)
+    assert place is not None
+    before, behind = data[:place], data[place + _DIGITS :]
+    file.writelines((before, b"%08x" % zlib.crc32(behind, zlib.crc32(before)), behind))
+
+
+def _digits_in(data: memoryview) -> int | None:
+    """Where the digits of a file's checksum are, in all of it or in its end; None if it has none."""
+    start = max(0, len(data) - _AT_END)
+    place = bytes(data[start:]).rfind(_MARK)
+    return None if place < 0 else start + place + len(_MARK)
+
+
+def _check_sum(path: Path) -> bool:
+    """Compare a file with its checksum; says whether it has one.
+
+    Raises:
+        JournalDamaged: they differ.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, size - _AT_END))
+        place = _digits_in(memoryview(file.read()))
+        if place is None:
+            return False
+        file.seek(0)
+        crc = _crc_of(file, start + place, 0)
+        digits = file.read(_DIGITS)
+        crc = _crc_of(file, size - start - place - _DIGITS, crc)
+    if digits != b"%08x" % crc:
+        raise JournalDamaged(path.name, "its checksum is another")
+    return True
+
+
+def _crc_of(file: BinaryIO, count: int, crc: int) -> int:
+    while count > 0 and (chunk := file.read(min(count, _CHUNK))):
+        crc = zlib.crc32(chunk, crc)
+        count -= len(chunk)
+    return crc
 
 
 @contextmanager
-def opened(path: Path, words: Sequence[str] = ()) -> Iterator[tuple[pq.ParquetFile, int]]:
-    """A sealed file and the version it was written in.
+def opened(path: Path, words: Sequence[str] = (), *, check: bool = True) -> Iterator[tuple[pq.ParquetFile, int]]:
+    """A sealed file and the version it was written in. To `check` it, all of it is read first.
 
     Raises:
-        JournalDamaged: it can't be read, or a page's checksum is wrong.
+        JournalDamaged: it can't be read, its checksum or a page's is wrong, or columns of its version are missing.
         JournalFormat: it is of a version that this reader doesn't know.
     """
+    import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
+        is_checked = not check or _check_sum(path)
         with pq.ParquetFile(path, read_dictionary=list(words), page_checksum_verification=True) as file:
             # Every writer of ours says its version; a file that says none was rewritten by somebody: taken as new.
-            version = int((file.schema_arrow.metadata or {}).get(b"purgatory.version", VERSION))
+            said = (file.schema_arrow.metadata or {}).get(b"purgatory.version")
+            version = VERSION if said is None else int(said)
             check_version(version)
+            if said is not None and not is_checked:
+                _check_columns(path, file.schema_arrow, version, words)
             yield file, version
     except JournalDamaged:
         raise
@@ -135,8 +202,26 @@ def opened(path: Path, words: Sequence[str] = ()) -> Iterator[tuple[pq.ParquetFi
         raise JournalFormat(message) from error
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # all of them Arrow's, of a footer too
+    except (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException) as error:  # Arrow's, of a footer too
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
+
+
+def _check_columns(path: Path, found: pa.Schema, version: int, words: Sequence[str]) -> None:
+    """Refuse a file of this very version whose columns aren't this version's, where no checksum vouches for it.
+
+    A column that is missing would be given its default; so would one whose name has a bit turned over.
+
+    Raises:
+        JournalDamaged: a column is missing, or of another type.
+    """
+    schema = SCHEMAS.get(path.name.partition("-")[0])
+    if schema is None or version != VERSION:
+        return
+    for field in arrow_schema(schema):
+        if field.name not in found.names:
+            raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {version} has")
+        if field.name not in words and not found.field(field.name).type.equals(field.type):
+            raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")
 
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:

@@ -44,6 +44,86 @@ def test_random_bytes_in_a_sealed_segment_are_found(tmp_path, sealed, seed):
 
 
 @pytest.fixture
+def small(tmp_path, operation, outcome):
+    """A sealed segment of twelve rows in Parquet."""
+    with Journal(tmp_path, instance="broker-1") as journal:
+        observer = journal.observer("fetch")
+        for number in range(12):
+            observer.finished(operation(number), outcome.SATISFIED, None)
+    (path,) = tmp_path.glob("journal-*.parquet")
+    return path
+
+
+def test_no_byte_of_a_parquet_segment_can_change_unseen(small):
+    """Whichever byte has changed, in a page, its head or the footer: the rows are the same, or every reader names it.
+
+    They are the same where it is the checksum's own name that has changed: then it is a file without one.
+    """
+    data, good = small.read_bytes(), list(read(small.parent))
+    unnamed = []
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 1 << place % 8
+        small.write_bytes(changed)
+        if given(read(small.parent)) == (0, small.name):
+            assert not verify(small.parent).sound
+            assert (0, small.name) == given(records_of(small))
+        else:
+            assert good == list(read(small.parent))
+            unnamed.append(place)
+    assert len(b"purgatory.crc32") + 2 >= len(unnamed)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 8, 12, 500])
+def test_a_parquet_segment_that_is_cut_short_is_named_before_arrow_sees_it(small, cut):
+    """Cut off anywhere, a segment is refused by name."""
+    small.write_bytes(small.read_bytes()[:-cut])
+    assert (0, small.name) == given(read(small.parent))
+
+
+@pytest.fixture
+def of_before(small):
+    """The same segment as it was written before there was a checksum of all of it."""
+    table = pq.read_table(small)
+    pq.write_table(table, small, compression="zstd", coerce_timestamps="us", write_page_checksum=True)
+    return small
+
+
+def test_a_segment_of_before_has_no_checksum_and_is_read(of_before):
+    """What was sealed before stays readable, and is sound."""
+    assert b"purgatory.crc32" not in of_before.read_bytes()
+    assert (12, None) == given(read(of_before.parent))
+    assert verify(of_before.parent).sound
+
+
+def test_a_segment_of_before_has_all_columns_of_its_version(of_before):
+    """Without a checksum, a column whose name or type has changed is named: its default would pass for it."""
+    table = pq.read_table(of_before)
+    checks = table.schema.get_field_index("checks")
+    names = [name if name != "instance" else "instanbe" for name in table.column_names]
+    narrow = table.set_column(checks, "checks", table.column("checks").cast("int32"))
+    for changed, named in (
+        (table.rename_columns(names), "no column 'instance'"),
+        (table.drop_columns("error"), "no column 'error'"),
+        (narrow, "'checks' is of type int32"),
+    ):
+        pq.write_table(changed.replace_schema_metadata(table.schema.metadata), of_before)
+        with pytest.raises(JournalDamaged, match=f"{of_before.name}.*{named}"):
+            list(read(of_before.parent))
+        assert not verify(of_before.parent).sound
+    older = table.drop_columns("error").replace_schema_metadata({"purgatory.version": str(VERSION - 1)})
+    pq.write_table(older, of_before)
+    assert [None] * 12 == [row.error for row in read(of_before.parent)]
+
+
+def test_other_tools_read_a_segment_with_a_checksum(small):
+    """It is Parquet: the checksum is an entry among the metadata, and no column knows of it."""
+    table = pq.read_table(small)
+    assert (12, "seq") == (table.num_rows, table.column_names[0])
+    assert pq.read_metadata(small).metadata[b"purgatory.crc32"] != b"00000000"
+
+
+@pytest.fixture
 def frames(tmp_path, operation, outcome):
     """A sealed segment of three frames, of four rows each, as the base install leaves it."""
     with Journal(tmp_path / "open") as journal:
