@@ -39,17 +39,17 @@ class ActionQueue:
 
     def __init__(self) -> None:
         # Appending and popping are atomic in the default and in the free-threaded build.
-        self._actions: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._actions: deque[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = deque()
 
-    def add(self, action: Callable[..., object], /, *args: Any) -> None:
-        """Make the call ``action(*args)`` in the next run.
+    def add(self, action: Callable[..., object], /, *args: Any, **named: Any) -> None:
+        """Make the call ``action(*args, **named)`` in the next run.
 
         Raises:
             InvalidAction: ``action`` can't be called.
         """
         if not callable(action):
             raise InvalidAction(action)
-        self._actions.append((action, args))
+        self._actions.append((action, args, named))
 
     def try_complete_actions(self) -> int:
         """Make the calls queued so far. What one raises is logged, and the others are made all the same.
@@ -60,12 +60,12 @@ class ActionQueue:
         made = 0
         for _ in range(len(self._actions)):
             try:
-                action, args = self._actions.popleft()
+                action, args, named = self._actions.popleft()
             except IndexError:  # another thread runs the queue too
                 break
             made += 1
             try:
-                action(*args)
+                action(*args, **named)
             except Exception as error:  # noqa: BLE001  # contained: the next check is somebody else's answer
                 log.error("action_failed", action=repr(action), error=repr(error), exc_info=error)
         return made

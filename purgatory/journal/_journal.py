@@ -281,7 +281,7 @@ class Trace(_Folder):
     def observer(
         self,
         purgatory: str,
-        needs: Callable[[Any], Mapping[Hashable, int]],
+        needs: Callable[[Any], Mapping[Any, int]],
         *,
         identify: Callable[[Any], str] | None = None,
         now_ns: Callable[[], int] | None = None,
@@ -352,7 +352,7 @@ class _TraceObserver(Observer):
         self,
         put: Callable[[tuple[Any, ...]], None],
         purgatory: str,
-        needs: Callable[[Any], Mapping[Hashable, int]],
+        needs: Callable[[Any], Mapping[Any, int]],
         identify: Callable[[Any], str],
         clock: Callable[[], int],
         *,

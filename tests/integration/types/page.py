@@ -1,11 +1,12 @@
 """A page of code as somebody would write it who uses the library, for type checkers to read; it is not run."""
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from typing import assert_type
 
 from purgatory import (
+    ActionQueue,
     DelayedFuturePurgatory,
     DelayedOperation,
     DelayedOperationPurgatory,
@@ -17,6 +18,7 @@ from purgatory import (
     ThresholdPurgatory,
 )
 from purgatory.aio import AsyncOperation, AsyncPurgatory
+from purgatory.journal import Trace
 from purgatory.testing import Purgatories
 from timer import MockTimer, SystemTimer, SystemTimerReaper
 
@@ -134,3 +136,20 @@ def test_of_mine(purgatories: Purgatories) -> None:
     purgatories.make("leases").try_complete_else_watch(lease := Lease("ann", 5), ["door"])
     assert purgatories.advance(5)
     assert lease.outcome is Outcome.EXPIRED
+
+
+def needs(lease: Lease) -> dict[str, int]:
+    """What an operation waits for, with keys of one type."""
+    return {lease.holder: lease.checks}
+
+
+def counted(votes: Sequence[Future[int]]) -> None:
+    """A callback of a set of futures, and what a queue is given."""
+    print(sum(vote.result() for vote in votes))
+
+
+def traced(leases: DelayedOperationPurgatory[Lease], trace: Trace, votes: DelayedFuturePurgatory[int]) -> None:
+    leases.attach(trace.observer("leases", needs=needs))
+    votes.try_complete_else_watch(1_000, [Future[int]()], counted)
+    actions = ActionQueue()
+    actions.add(leases.check_and_complete, "a", limit=1)

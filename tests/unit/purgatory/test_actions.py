@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import ActionQueue, InvalidAction
-from tests.support import PATIENCE_S, run_threads
+from tests.support import PATIENCE_S, Waiting, run_threads
 
 
 def test_actions_run_in_order_when_the_queue_is_run():
@@ -18,6 +18,30 @@ def test_actions_run_in_order_when_the_queue_is_run():
     assert 3 == queue.try_complete_actions()
     assert [0, 1, 2] == made
     assert 0 == queue.try_complete_actions()
+
+
+def test_arguments_go_along_by_name():
+    """An action gets what it was added with, by place and by name, each its own."""
+    queue, made = ActionQueue(), []
+    for limit in (1, 2):
+        queue.add(lambda *args, **named: made.append((args, named)), "k", limit=limit, action="check")
+    queue.add(made.append, "plain")
+    queue.try_complete_actions()
+
+    assert [(("k",), {"limit": limit, "action": "check"}) for limit in (1, 2)] + ["plain"] == made
+
+
+def test_check_with_a_limit_can_be_queued(purgatory):
+    """What the guide recommends for an event that is good for so many goes into the queue as it is."""
+    waiting = [Waiting() for _ in range(3)]
+    for operation in waiting:
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.ready = True
+    queue = ActionQueue()
+    queue.add(purgatory.check_and_complete, "k", limit=2)
+    queue.try_complete_actions()
+
+    assert [True, True, False] == [operation.is_completed for operation in waiting]
 
 
 def test_action_added_by_an_action_waits_for_the_next_run():
