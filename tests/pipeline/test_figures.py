@@ -346,6 +346,16 @@ def test_the_advice(page, rows):
         assert expected == cells
 
 
+def test_the_timeouts_in_use(page, rows):
+    """Each curve's mark: the timeout that the type's operations had, or the longest of them."""
+    (marks,) = page.figures("Which timeout would do").values()
+    delays = {name: {r["delay_ms"] for r in mine} for name, mine in kinds(rows).items() if NORMAL not in name}
+    assert set(marks) == {
+        f"{name}: {'longest ' if len(each) > 1 else ''}timeout in use {duration_text(max(each))}"
+        for name, each in delays.items()
+    }
+
+
 def test_the_slowest(page, rows):
     """Up to three answered operations of each type, those that waited longest."""
     _, *lines = page.table("The slowest")

@@ -234,6 +234,17 @@ def test_windows_shorter_than_a_minute_are_told_apart():
     assert 80 == len(told) == len(set(told))
 
 
+def test_a_timeout_that_no_wait_reaches_is_told_as_it_is(tables):
+    """The mark of the timeout in use is at that timeout, also where all were answered long before it."""
+    text = page(tables(outcomes=[outcome(n, delay_ms=5_000, shortest_ms=5_000) for n in range(30)]), "Long")
+    assert "<title>produce · DelayedProduce: timeout in use 5 s</title>" in text
+    svg = ET.fromstring(re.search(r"<svg[^>]*aria-label=.Share of operations that need.*?</svg>", text)[0])
+    (mark,) = [each for each in svg.iter("{http://www.w3.org/2000/svg}line") if each.get("stroke-dasharray")]
+    curve = next(svg.iter("{http://www.w3.org/2000/svg}polyline"))
+    last = float(curve.get("points").split()[-1].split(",")[0])
+    assert last + 100 < float(mark.get("x1")) <= 960 - 16
+
+
 def test_findings_of_one_cause_are_one_card(tables):
     """Two types that expire are two lines of one card, whose tone is that of the worse."""
     rows = [*tables().outcomes, *({**outcome(n, 3), "type": "DelayedFetch"} for n in range(30))]

@@ -335,19 +335,19 @@ def heat(
     return _svg(label, height, "".join(parts))
 
 
-def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], marks: Sequence[float]) -> str:
+def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], marks: Sequence[tuple[float, str]]) -> str:
     """Steps that fall from everybody to those who need more: share against wait, both on logarithmic scales.
 
-    `waits[i]` belong to `curves[i]`; `marks[i]` is the timeout in use there.
+    `waits[i]` belong to `curves[i]`; `marks[i]` is a wait to be marked there, and what it is.
     """
     height = 300
-    high = max(max(w) for w in waits)
+    high = max(*(max(w) for w in waits), *(at for at, _ in marks))
     low = max(1.0, min(min(w) for w in waits))
     floor = min((v for c in curves for v in c.values if v > 0), default=0.001)
     y_ticks = _log_ticks(max(floor, 1e-4), 1.0)
     plane = _plane((low, max(high * 1.05, low * 10)), y_ticks, height, duration_text, share_text, log=True, x_log=True)
     parts = [plane.grid]
-    for curve, wait, mark in zip(curves, waits, marks, strict=True):
+    for curve, wait, (mark, told) in zip(curves, waits, marks, strict=True):
         points, before = [], 1.0
         for w, s in zip(wait, curve.values, strict=True):
             points += [f"{plane.x(w):.1f},{plane.y(before):.1f}", f"{plane.x(w):.1f},{plane.y(max(s, y_ticks[0])):.1f}"]
@@ -357,7 +357,7 @@ def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], mar
         parts.append(
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{plane.base}" stroke="{curve.colour}" '
             f'stroke-dasharray="3 4">'
-            f"<title>{escape(curve.name)}: timeout in use {duration_text(mark)}</title></line>"
+            f"<title>{escape(curve.name)}: {escape(told)}</title></line>"
         )
     return _svg(label, height, "".join(parts))
 

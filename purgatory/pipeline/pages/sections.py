@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 _PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
 _MOST: Final = 6
+_TIMEOUTS: Final = ((min, "shortest_ms"), (max, "delay_ms"))
 _FEW: Final = 20  # what happened less often than this is in the table, and in no plot
 
 
@@ -105,20 +106,20 @@ def survival(tables: Tables) -> str:
     groups = [(k, rows) for k, rows in _biggest(by_type(tables.failing(tables.survival)), "left") if len(rows) > 1]
     if not groups:
         return ""
-    delays: dict[tuple[str, str], int] = {}
-    for kind, rows in by_type(tables.outcomes).items():
-        delays[kind] = max(row["delay_ms"] for row in rows)
+    outcomes = by_type(tables.outcomes)
     curves, waits, marks = [], [], []
     for (kind, rows), colour in zip(groups, _PALETTE, strict=False):
         thin = _thin(sorted(rows, key=lambda row: row["wait_ms"]), 240)
         curves.append(Series(name_of(kind), colour, [row["survival"] for row in thin]))
         waits.append([max(row["wait_ms"], 1) for row in thin])
-        marks.append(min(delays[kind], thin[-1]["wait_ms"]))
+        shortest, longest = (f(row[name] for row in outcomes[kind]) for f, name in _TIMEOUTS)
+        told = f"timeout in use {duration_text(longest)}"
+        marks.append((max(longest, 1), told if shortest == longest else f"longest {told}"))
     svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
     how = (
         "Read it from below: choose a timeout, go up to the curve, and find the share of operations that it would "
-        "cut off. Dotted: the timeout in use. A curve ends where nobody was let wait longer; "
-        "what lies beyond isn't known."
+        "cut off. Dotted: the timeout in use, the longest where there are several. A curve ends where nobody "
+        "was let wait longer; what lies beyond isn't known."
     )
     return section("Which timeout would do", how, figure("", svg, plots.legend(curves)) + _advice(tables))
 
