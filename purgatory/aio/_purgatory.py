@@ -49,6 +49,7 @@ from purgatory._outcome import PARKED
 from purgatory._slow import watch
 from purgatory.aio._operation import Hooked, Taking, Until, has_async_hooks
 from purgatory.aio._shutdown import Drain, Shutdown
+from purgatory.aio._signals import forget
 from purgatory.aio._sweep import Sweeps
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
@@ -518,6 +519,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._purgatory.detach(self._waiters)
         if self._own_timer is not None:
             self._own_timer.shutdown()
+        forget(self)
         return report
 
     async def __aenter__(self) -> Self:

@@ -81,17 +81,26 @@ def drain_on_signals(
         timeout_ms: likewise.
 
     Returns:
-        A call that takes it back, on the same thread. It is harmless twice.
+        A call that takes it back, on the same thread. It is harmless twice. The end of the purgatory's shutdown does
+        it, too.
     """
 
     def undo() -> None:
         _wishes.pop(purgatory, None)
         _step_aside()
 
-    if purgatory not in _wishes and threading.current_thread() is threading.main_thread():
+    wanted = purgatory not in _wishes and not purgatory.is_closed
+    if wanted and threading.current_thread() is threading.main_thread():
         heard = frozenset(number for number in map(int, signals) if _step_in_front(number))
         _wishes[purgatory] = _Wish(asyncio.get_running_loop(), heard, drain, timeout_ms)
     return undo
+
+
+def forget(purgatory: AsyncPurgatory[Any]) -> None:
+    """It is shut down: give back the signals that only it wished to hear."""
+    if purgatory in _wishes and threading.current_thread() is threading.main_thread():
+        _wishes.pop(purgatory, None)
+        _step_aside()
 
 
 def _step_in_front(number: int) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import re
 import sys
 import time
@@ -33,15 +35,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
     except JournalError as error:
         sys.stderr.write(f"purgatory journal: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `| head` has seen enough
-        sys.stderr.close()
+        _write_no_more()
         return 0
+    except OSError as error:  # a full disk, or one that can't be read
+        sys.stderr.write(f"purgatory journal: {error}\n")
+        _write_no_more()
+        return 2
     return status
+
+
+def _write_no_more() -> None:
+    """What is still to be written goes nowhere; else the interpreter would try again at its end, and complain."""
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     look.add_argument(
         "source", metavar="SOURCE", help="a journal's folder, one of its files, or JSON lines (- for stdin)"
     )
-    look.add_argument("--top", type=int, default=10, metavar="N", help="how many keys (default 10)")
+    look.add_argument("--top", type=_count, default=10, metavar="N", help="how many keys (default 10)")
     look.add_argument("--json", action="store_true", help="one line of JSON")
     look.set_defaults(run=_summary)
     _allow_gaps(look)
@@ -163,6 +176,13 @@ def _retain(options: argparse.Namespace) -> int:
         _print(name)
     _print(f"{gone.segments} segments, {gone.bytes:,} bytes {'would go' if options.dry_run else 'deleted'}")
     return 0
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        message = f"{text!r}: a whole number, 1 or more"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
 
 
 def _size(text: str) -> int:

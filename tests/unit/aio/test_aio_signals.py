@@ -126,6 +126,26 @@ def test_signal_that_nobody_handles_is_left_alone(run):
     run(main)
 
 
+def test_handler_goes_with_its_purgatory(run, passed_on):
+    """A purgatory that is shut down takes its handler away, unless another purgatory listens too."""
+    before = signal.getsignal(NUMBER)
+
+    async def main():
+        async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
+            for purgatory in (first, second):
+                drain_on_signals(purgatory, signals=[NUMBER])
+            await first.shutdown()
+            assert before is not signal.getsignal(NUMBER)
+            await second.shutdown()
+            assert before is signal.getsignal(NUMBER)
+            drain_on_signals(second, signals=[NUMBER])  # as a late request does
+            assert before is signal.getsignal(NUMBER)
+        signal.raise_signal(NUMBER)
+        assert [NUMBER] == passed_on
+
+    run(main)
+
+
 def test_handler_that_came_later_stays(run, passed_on):
     """Taking it back leaves alone a handler that was put in front since; the signal still goes all the way."""
 

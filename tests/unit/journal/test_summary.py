@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import attrs
 import pytest
@@ -176,6 +177,45 @@ def test_one_file_can_be_summarised(tmp_path, write, capsys):
     (segment,) = [path for path in tmp_path.iterdir() if path.suffix in (".frames", ".parquet")]
     assert 0 == main(["summary", "--json", str(segment)])
     assert 10 == json.loads(capsys.readouterr().out)["records"]
+
+
+@pytest.mark.parametrize("top", ["-1", "0", "few"])
+def test_number_of_keys_is_checked(tmp_path, top, capsys):
+    """Fewer than one key, or no number, is refused in a line; a negative one dropped the last of them."""
+    with pytest.raises(SystemExit):
+        main(["summary", str(tmp_path), "--top", top])
+    assert f"argument --top: '{top}': a whole number, 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+@pytest.mark.parametrize("command", [["summary"], ["tail", "-n", "-1"], ["verify"]])
+def test_output_that_finds_no_room_is_an_error_in_a_line(tmp_path, write, command):
+    """Where what is said can't be written, that is one line, and no traceback, and not well."""
+    write(tmp_path, 100)
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "purgatory", "journal", *command, str(tmp_path)],
+            cwd=Path(__file__).resolve().parents[3],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert (2, "purgatory journal: [Errno 28] No space left on device\n") == (done.returncode, done.stderr)
+
+
+def test_journal_that_cannot_be_read_is_an_error_in_a_line(tmp_path, write, capsys, monkeypatch):
+    """A disk that fails while a journal is read costs one line, too."""
+    write(tmp_path, 10)
+
+    def failing(*_, **__):
+        raise OSError(5, "Input/output error", "a segment")
+        yield
+
+    monkeypatch.setattr("purgatory.journal.summary.read", failing)
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "purgatory journal: [Errno 5] Input/output error: 'a segment'\n" == capsys.readouterr().err
 
 
 WITHOUT_PYARROW = """
