@@ -26,6 +26,7 @@ from purgatory.pipeline.walks import cluster, engines, exact
 from purgatory.pipeline.walks.cluster import Cluster
 from purgatory.pipeline.walks.local import Local
 from purgatory.pipeline.walks.walk import Walk
+from tests.support.webhdfs import served
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -223,6 +224,15 @@ def engine(request, spark):
     return {"local": Local, "spark": lambda journals: Cluster(spark, journals)}[request.param]
 
 
+@pytest.fixture
+def store(tmp_path):
+    """A store's address, and the folder that it keeps."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    with served(folder) as address:
+        yield address, folder
+
+
 both = pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)
 
 
@@ -297,6 +307,35 @@ def test_a_fleet_is_one_report(engine, tmp_path):
     assert {"node-0": 400, "node-1": 400} == {
         name: sum(row["operations"] for row in found if row["instance"] == name) for name in ("node-0", "node-1")
     }
+
+
+@both
+def test_a_journal_counts_once_however_it_is_spelled(engine, tmp_path, monkeypatch):
+    """By a slash at the end, a link, a way around, and as one of a fleet: it is one journal, named as it came first."""
+    for name in ("a", "b"):
+        gen.write(tmp_path / "fleet" / name, gen.journal(60, seconds=60), JOURNAL, files=2)
+    (tmp_path / "link").symlink_to(tmp_path / "fleet" / "a")
+    (tmp_path / "fleet" / "c").symlink_to(tmp_path / "fleet" / "b")
+    monkeypatch.chdir(tmp_path)
+    fleet = str(tmp_path / "fleet")
+    spellings = ["fleet/a", f"{fleet}/a/", f"{fleet}/./b", "fleet/../fleet/a", "link", fleet, "fleet/"]
+    together = engine(spellings)
+    assert ["fleet/a", f"{fleet}/./b"] == list(together.journals)
+    assert 120 == sum(map(len, together.expected))
+
+
+def test_a_place_of_spark_counts_once_however_it_is_spelled(spark, tmp_path, store):
+    """So does one that Spark reads: in a store, and on this machine."""
+    address, kept = store
+    for name in ("a", "b"):
+        gen.write(kept / name, gen.journal(60, seconds=60), JOURNAL, files=1)
+    (tmp_path / "link").symlink_to(kept / "a")
+    for one, other in ((address, f"{address}/./x/.."), (f"file://{kept}", f"file://{kept}/b/..")):
+        together = Cluster(spark, [f"{one}/a", f"{one}/a/", f"{other}/a", f"{one}//a", f"{one}/b"])
+        assert [f"{one}/a", f"{one}/b"] == together.journals
+        assert 120 == sum(map(len, together.expected))
+    linked = Cluster(spark, [f"file://{kept}/a", f"file://{tmp_path}/link"])
+    assert [f"file://{kept}/a"] == linked.journals
 
 
 def test_a_report_is_compared_with_an_earlier_one(tmp_path):

@@ -83,6 +83,15 @@ def writable(spark: SparkSession, place: str) -> None:
         raise PlaceUnusable(place, _first_line(error)) from None
 
 
+def qualified(spark: SparkSession, place: str) -> str:
+    """A place as its file system spells it, by its full address; as it is if this session doesn't know that system."""
+    try:
+        system, path = _at(spark, place)
+        return str(system.makeQualified(path).toString())
+    except Py4JJavaError:
+        return place
+
+
 def exists(spark: SparkSession, place: str) -> bool:
     """Whether there is a file or folder."""
     system, path = _at(spark, place)

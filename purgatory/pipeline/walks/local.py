@@ -13,6 +13,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import attrs
@@ -27,7 +28,7 @@ from purgatory.pipeline.walks import kernels
 from purgatory.pipeline.walks.walk import Found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from purgatory.pipeline.walks.walk import Parts
 
@@ -38,23 +39,41 @@ _AnswerT = TypeVar("_AnswerT")
 _THREADS: Final = 4  # more wait for the interpreter
 
 
-def folders(given: Iterable[str]) -> list[str]:
-    """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's).
+def folders(given: Iterable[str], qualified: Callable[[str], str] = str) -> list[str]:
+    """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's); each once.
+
+    Args:
+        given: as they were spelled, which is how they are called; of several spellings of one folder the first.
+        qualified: spells a place of a store in the one way that its file system has for it.
 
     Raises:
         JournalMissing: there is no journal in one of them, nor in a folder inside it.
         JournalFormat: one holds a trace.
     """
-    found: list[str] = []
+    found: dict[Hashable, str] = {}
     for name in given:
         folder = Path(name)
         inside = [] if "://" in name or list_segments(folder) or not folder.is_dir() else sorted(folder.iterdir())
         fleet = [str(each) for each in inside if each.is_dir() and list_segments(each)]
-        found += [each for each in fleet or [name] if each not in found]
-    for name in found:
+        for each in fleet or [name]:
+            found.setdefault(_identity(each, qualified), each)
+    for name in found.values():
         if "://" not in name:
             check_kind(Path(name), JOURNAL)
-    return found
+    return list(found.values())
+
+
+def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
+    """What a place is, however it is spelled: a slash at the end, a link, a way around through other folders."""
+    scheme, _, path = name.rpartition("://")
+    if scheme not in {"", "file"}:
+        scheme, _, path = qualified(name).rpartition("://")
+        return scheme, normpath(path)
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return scheme, normpath(path)
+    return status.st_dev, status.st_ino
 
 
 def there(journals: Sequence[str]) -> list[Run]:
