@@ -236,6 +236,7 @@ def _earlier(folder: Path) -> Tables:
             first_us=about["first_us"],
             last_us=about["last_us"],
             rows=about["rows"],
+            gaps=tuple(map(str, about.get("gaps", ()))),
             expiry_normal=frozenset(about["expiry_normal"]),
             made=datetime.fromisoformat(about["made"]),
         )

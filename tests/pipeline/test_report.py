@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -354,6 +355,21 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
     assert 0 < share < 0.1
     with pytest.raises(NoReport, match="nowhere"):
         report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "nowhere"))
+
+
+def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
+    """What an earlier report could not read is said beside its figures, and in the findings."""
+    gen.write(tmp_path / "journal", gen.journal(900, seconds=60), JOURNAL, files=3)
+    whole, part = Wishes(quiet=True), Wishes(quiet=True, allow_gaps=True)
+    report(Local([str(tmp_path / "journal")]), tmp_path / "whole", whole)
+    taken = sorted((tmp_path / "journal").iterdir())[1].rename(tmp_path / "taken.parquet")
+    report(Local([str(tmp_path / "journal")]), tmp_path / "part", part)
+    taken.rename(tmp_path / "journal" / "journal-00000000000000000300-00000000000000000599.parquet")
+    for earlier in ("whole", "part"):
+        wishes = attrs.evolve(whole, against=tmp_path / earlier)
+        text = report(Local([str(tmp_path / "journal")]), tmp_path / "out", wishes).read_text(encoding="utf-8")
+        for told in ("300 rows missing, 300 to 599", "That one is about a part of its records", "is incomplete: what"):
+            assert (earlier == "part") == (told in text)
 
 
 def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):

@@ -347,6 +347,9 @@ def _changes(tables: Tables) -> list[Finding]:
     before = by_type(tables.earlier.outcomes)
     waits = {(row["purgatory"], row["type"]): row for row in tables.earlier.waiting}
     found = []
+    if tables.earlier.gaps:
+        text = "is incomplete: what changed since may be what it lacks."
+        found.append(Finding(36, "note", "The earlier report", text, _CHANGE))
     for kind, rows in by_type(tables.failing(tables.outcomes)).items():
         if kind not in before or total(rows, "operations") < 100:
             continue

@@ -102,7 +102,14 @@ def changes(tables: Tables) -> str:
         lines.append(cells)
     names = ["", *(text for name, _ in _MEASURES for text in (f"{name}, then", "now"))]
     how = f"Beside the report made on {_moment(earlier.made)}, about {about_when(earlier)}."
-    return section("What has changed", how, table(names, lines))
+    if earlier.gaps:
+        how += " That one is about a part of its records: what follows could not be read for it."
+    return section("What has changed", how, missing(earlier.gaps) + table(names, lines))
+
+
+def missing(gaps: Sequence[str]) -> str:
+    """What could not be read, if anything."""
+    return f"<ul class=missing>{''.join(f'<li>{escape(text)}</li>' for text in gaps)}</ul>" if gaps else ""
 
 
 _MEASURES = (
@@ -157,8 +164,7 @@ def about(tables: Tables) -> str:
     told = f"{tables.rows:,} records were read"
     told += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
     told += ". Nothing is missing." if not tables.gaps else "."
-    missing = "".join(f"<li>{escape(text)}</li>" for text in tables.gaps)
-    body = table(["journal", "records", "number"], lines) + (f"<ul class=missing>{missing}</ul>" if missing else "")
+    body = table(["journal", "records", "number"], lines) + missing(tables.gaps)
     return section("What this is about", f"{told} Made on {_moment(tables.made)}.", body)
 
 
