@@ -245,6 +245,29 @@ def test_a_timeout_that_no_wait_reaches_is_told_as_it_is(tables):
     assert last + 100 < float(mark.get("x1")) <= 960 - 16
 
 
+@pytest.mark.parametrize(("hours", "windows"), [(0.5, 60), (24, 25), (1, 48), (24, 1_100)])
+def test_instants_have_a_date_where_the_clock_goes_round(tables, hours, windows):
+    """However many days or years a report spans, no two windows or slots read alike, and a peak has its day."""
+    width = round(hours * 60 * MINUTE)
+    at = [START - START % width + n * width for n in range(windows)]
+    outcomes = [{**outcome(0), "window_us": us} for us in at]
+    slots = [{"purgatory": "produce", "slot_us": us, "mean": 1.0, "close": 1} for us in at[:300]]
+    peak = at[-1] + 90_000_000
+    given = {"outcomes": outcomes, "occupancy": slots, "peaks": [{"purgatory": "produce", "peak": 42, "at_us": peak}]}
+    given |= {"window_us": width, "last_us": at[-1] + width - 1}
+    text = page(tables(**given), "Long")
+    body = re.search(r"<h2>Outcomes over time.*?</section>", text, re.DOTALL)[0]
+    for section, count in ((body, windows), (text[text.index("<h2>Occupancy") :], len(slots))):
+        told = re.findall(r"<title>(.*?)\n", section[: section.index("</section>")])
+        assert count == len(told) == len(set(told))
+    ticks_told = re.findall(r'<text class="tick"[^>]*>([^<]*(?:\d:\d\d|\d{4})[^<]*)</text>', body)
+    assert 3 <= len(ticks_told) == len(set(ticks_told))
+    dated = clock_text(peak, at[-1] + width - at[0], 1e6)
+    assert f"peak 42 at {dated}<" in text
+    assert f"parked at once, at {dated};" in text
+    assert (hours * windows > 24) == (" Jan " in dated or "2029" in dated)
+
+
 def test_findings_of_one_cause_are_one_card(tables):
     """Two types that expire are two lines of one card, whose tone is that of the worse."""
     rows = [*tables().outcomes, *({**outcome(n, 3), "type": "DelayedFetch"} for n in range(30))]

@@ -332,8 +332,9 @@ def _peaks(tables: Tables) -> list[Finding]:
         means = spans[row["purgatory"]]
         mean = sum(means) / len(means)
         if row["peak"] >= 10 and row["peak"] > 3 * mean:
+            at = clock_text(row["at_us"], tables.span_us, 1e6)
             text = (
-                f"At most {row['peak']:,} operations were parked at once, at {clock_text(row['at_us'], 1)}; "
+                f"At most {row['peak']:,} operations were parked at once, at {at}; "
                 f"{count_text(mean)} on average. A limit (max_parked) wants to be above the first figure."
             )
             found.append(Finding(11, "note", row["purgatory"], text, _PEAK))

@@ -151,7 +151,8 @@ def summary(tables: Tables) -> str:
         cells += [f"{total(rows, 'checks') / operations:.1f}"]
         lines.append(cells)
     names = ("", "operations", *seen, "expiry share", "median", "99%", "checks each")
-    how = f"Times are UTC. {clock_text(tables.first_us, 1)} is the first arrival. Median and 99% are of those answered."
+    first = clock_text(tables.first_us, tables.span_us, 1e6)
+    how = f"Times are UTC. {first} is the first arrival. Median and 99% are of those answered."
     return section("In numbers", how, table(names, lines))
 
 

@@ -73,7 +73,8 @@ def _clock_marks(first_us: float, last_us: float, x: Callable[[float], float], r
     parts = []
     found = clock_ticks(first_us, last_us)
     step = min((b - a for a, b in pairwise(found)), default=60e6)
-    step = step if any(abs(step - s * 1e6) < 1e-6 * step for s in _CLOCK_S) else 1e6  # odd ticks need no fractions
+    odd = 1e6 if step < 86_400e6 else 86_400e6  # odd ticks need no fractions
+    step = step if any(abs(step - s * 1e6) < 1e-6 * step for s in _CLOCK_S) else odd
     for tick in found:
         at = x(tick)
         anchor = "end" if at > right - 18 else "middle"
@@ -261,12 +262,12 @@ def area(
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{series.colour}" class="dot"/>')
         parts.append(
             f'<text class="note" x="{x + shift:.1f}" y="{max(y + 4, _TOP + 9):.1f}" text-anchor="{side}">'
-            f"peak {peak[1]:,.0f} at {clock_text(peak[0], 1)}</text>"
+            f"peak {peak[1]:,.0f} at {clock_text(peak[0], span[1] - span[0], 1e6)}</text>"
         )
     every = max(1, len(at_us) // 300)
     step = plane.x(width_us * every) - plane.x(0)
     for n in range(0, len(at_us), every):
-        told = [clock_text(at_us[n], 1, width_us), f"{series.values[n]:,.1f} parked on average"]
+        told = [clock_text(at_us[n], span[1] - span[0], width_us), f"{series.values[n]:,.1f} parked on average"]
         parts.append(_hover(plane.x(at_us[n]), step, plane, told))
     return _svg(label, height, "".join(parts))
 

@@ -17,6 +17,8 @@ _IN_FULL: Final = 10_000
 _LENGTHS: Final = ((1.0, 1000, "ms"), (1e3, 120, "s"), (6e4, 120, "min"), (3.6e6, 48, "h"), (8.64e7, math.inf, "days"))
 """A unit in milliseconds, and how many of it are told in the next one."""
 _MOST_DIGITS: Final = 9
+_DAY_US: Final = 86_400e6
+_YEAR_US: Final = 365 * _DAY_US
 
 
 def digits(value: float, count: int = 3) -> str:
@@ -56,9 +58,18 @@ def share_text(share: float) -> str:
 
 
 def clock_text(us: float, span_us: float, step_us: float = 60e6) -> str:
-    """An instant as precisely as the span of the plot needs, and so that two that lie a step apart differ."""
+    """An instant as precisely as a span needs: no two of it that lie a step or more apart read alike.
+
+    It has its day where the clock goes round, and its year where the calendar does.
+    """
     instant = datetime.fromtimestamp(us // 1_000_000, UTC)
-    day = f"{instant:%d %b} " if span_us > 2 * 86_400e6 else ""
+    day = ""
+    if span_us + step_us >= _YEAR_US:
+        day = f"{instant:%d %b %Y} "
+        if step_us >= _DAY_US:
+            return day.rstrip()
+    elif span_us + step_us >= _DAY_US:
+        day = f"{instant:%d %b} "
     if 0 < step_us < 1e6:
         digits = min(6, math.ceil(-math.log10(step_us / 1e6) - 1e-9))
         return f"{day}{instant:%H:%M:%S}.{int(us % 1_000_000) // 10 ** (6 - digits):0{digits}d}"
