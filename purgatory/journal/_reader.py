@@ -149,6 +149,9 @@ def verify(folder: str | Path) -> Verdict:
                     torn += tail
                 else:
                     damaged += tail
+        if segment.is_open and first >= 0 and expected < segment.first:  # it is begun once all before it is in others
+            missing += segment.first - expected
+            expected = segment.first
         for start, end in spans:
             if first < 0:
                 first = expected = start

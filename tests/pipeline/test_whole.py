@@ -8,6 +8,7 @@ import pytest
 from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
+from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_table
 from purgatory.pipeline import gen
 from purgatory.pipeline.cli import main
@@ -127,6 +128,26 @@ def test_a_stream_does_not_start_over_a_gap(trace, capsys):
     places = ["--in", str(folder), "--out", str(folder / "out"), "--checkpoint", str(folder / "checkpoint")]
     assert 2 == main(["stream", *places, "--once"])
     assert "100 rows missing, 100 to 199" in capsys.readouterr().err
+
+
+def test_the_newest_segment_is_missed_where_a_later_one_was_begun(tmp_path, trace, capsys):
+    """An open segment tells of the rows before it, for a stream as for a report."""
+    folder, segments = trace
+    (folder / open_name(300)).touch()
+    check_streamable(folder)
+    segments[-1].unlink()
+    with pytest.raises(IncompleteJournal, match="100 rows missing, 200 to 299: no segment has them"):
+        check_streamable(folder)
+    gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=3)
+    (tmp_path / "journal" / open_name(300)).touch()
+    max((tmp_path / "journal").glob("*.parquet")).unlink()
+    command = ["report", "--quiet", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
+    assert 2 == main(command)
+    assert "100 rows missing, 200 to 299: no segment has them" in capsys.readouterr().err
+    assert 0 == main([*command, "--allow-gaps"])
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "100 rows missing, 200 to 299" in page
+    assert "Nothing is missing" not in page
 
 
 def test_the_data_source_misses_nothing_in_silence(spark, tmp_path):

@@ -104,7 +104,11 @@ def check_kind(folder: Path, schema: Schema) -> None:
 
 
 def tip(folder: Path) -> dict[str, int]:
-    """The first and the last sequence number that a reader would find."""
+    """The first and the last sequence number of what has been written, as the segments' names and open frames say.
+
+    An open segment is begun once all rows before its number are in others: so these are to be found, too, even if it
+    holds nothing yet.
+    """
     while True:
         segments = list_segments(folder)
         if not segments:
@@ -115,6 +119,7 @@ def tip(folder: Path) -> dict[str, int]:
                 if segment.last is not None:
                     last = max(last, segment.last)
                 else:
+                    last = max(last, segment.first - 1)
                     for batch in batches(segment.path, last):
                         last = max(last, batch.last)
         except FileNotFoundError:  # sealed since it was listed

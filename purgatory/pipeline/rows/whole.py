@@ -102,5 +102,6 @@ def _missing_between(folder: Path) -> list[Gap]:
     runs = [Run(0, each.first, each.last) for each in segments if each.last is not None and each.last >= each.first]
     if not runs:
         return []
-    whole = Run(0, runs[0].first, max(run.last for run in runs))
+    begun = min((each.first - 1 for each in segments if each.is_open), default=-1)  # once all before it was in others
+    whole = Run(0, runs[0].first, max(begun, *(run.last for run in runs)))
     return [gap for gap in coverage.gaps([whole], runs, [str(folder)]) if not gap.doubled]

@@ -14,7 +14,7 @@ import pytest
 from purgatory.journal import Journal, JournalDamaged, JournalFormat, read, serve, verify
 from purgatory.journal.cli import main
 from purgatory.journal.records import TRACE, VERSION
-from purgatory.journal.records.folder import open_name, sealed_name
+from purgatory.journal.records.folder import open_name, sealed_name, tip
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed
 from purgatory.journal.records.parquet import to_arrow, write, write_table
 from purgatory.journal.segments import seal
@@ -189,6 +189,27 @@ def test_a_segment_that_is_gone_between_two_others_is_missed(tmp_path, sealed, c
     assert (4_000, 8_000) == (len(list(read(tmp_path, 7_999))), len(list(read(tmp_path, allow_gaps=True))))
     min(tmp_path.glob("journal-*")).unlink()
     assert 8_000 == next(read(tmp_path)).seq
+
+
+def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, sealed, capsys):
+    """An open segment is begun once all rows before its number are in others: it tells of them, though it is empty."""
+    max(tmp_path.glob("journal-*")).unlink()
+    assert (8_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
+    (tmp_path / open_name(12_000)).touch()
+    assert {"first": 0, "last": 11_999} == tip(tmp_path)
+    assert (8_000, 4_000, 11_999) == (verify(tmp_path).rows, verify(tmp_path).missing, verify(tmp_path).last)
+    assert 1 == main(["verify", str(tmp_path)])
+    assert "4000 missing" in capsys.readouterr().out
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "rows 8000 to 11999 are missing" in capsys.readouterr().err
+
+
+def test_a_journal_that_is_just_begun_misses_nothing(tmp_path):
+    """A segment that is open and empty, with nothing before it, is no sign of rows that were lost."""
+    (tmp_path / open_name(0)).touch()
+    assert verify(tmp_path).sound
+    assert {"first": 0, "last": -1} == tip(tmp_path)
+    assert not list(read(tmp_path))
 
 
 def test_a_torn_tail_is_no_damage(frames):
