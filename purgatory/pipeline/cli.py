@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_LONGEST_S = 1000 * 365.25 * 86_400
 
 
 def seconds(text: str) -> float:
@@ -25,7 +26,11 @@ def seconds(text: str) -> float:
     if match is None or float(match[1]) <= 0:
         message = f"{text!r} is no length of time: write 90, 60s, 5m, 250ms or 1h"
         raise argparse.ArgumentTypeError(message)
-    return float(match[1]) * _UNITS[match[2] or "s"]
+    found = float(match[1]) * _UNITS[match[2] or "s"]
+    if found > _LONGEST_S:
+        message = f"{text!r} is longer than a thousand years"
+        raise argparse.ArgumentTypeError(message)
+    return found
 
 
 def whole_seconds(text: str) -> int:
@@ -381,6 +386,9 @@ def _gen(options: argparse.Namespace) -> int:
         message = f"{options.out} can't be used: gen writes into a folder of this machine"
         raise ValueError(message)
     folder = Path(options.out)
+    if folder.exists() and not folder.is_dir():
+        message = f"{folder} is a file: give a new folder"
+        raise ValueError(message)
     if folder.exists() and any(folder.iterdir()):
         message = f"{folder} is not empty: give a new folder"
         raise ValueError(message)

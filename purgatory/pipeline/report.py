@@ -39,7 +39,10 @@ _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 720
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
 _WINDOWS: Final = 90
 _ABOUT: Final = "about.json"
-_COMPARED: Final = ("outcomes", "waiting", "peaks")
+_COMPARED: Final = {
+    "outcomes": ("purgatory", "type", "operations", "expired"),
+    "waiting": ("purgatory", "type", "answered", "p50_ms", "p99_ms"),
+}
 OF_AN_EARLIER: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
 """What of an earlier report's folder a comparison reads."""
 
@@ -229,16 +232,17 @@ def _earlier(folder: Path) -> Tables:
     """Of an earlier report what a later one is compared with."""
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        rows = {name: pq.read_table(folder / "tables" / name).to_pylist() for name in _COMPARED}
+        rows = {
+            name: pq.read_table(folder / "tables" / name, columns=list(columns)).to_pylist()
+            for name, columns in _COMPARED.items()
+        }
+        numbers: dict[str, Any] = {name: int(about[name]) for name in ("window_us", "first_us", "last_us", "rows")}
         return Tables(
             **rows,
-            window_us=about["window_us"],
-            first_us=about["first_us"],
-            last_us=about["last_us"],
-            rows=about["rows"],
+            **numbers,
             gaps=tuple(map(str, about.get("gaps", ()))),
             expiry_normal=frozenset(about["expiry_normal"]),
             made=datetime.fromisoformat(about["made"]),
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise NoReport(folder) from error

@@ -106,12 +106,15 @@ def test_rows_that_can_not_be_true_are_left_out_and_counted(batch):
             {**good, "finished": BASE - 1},
             {**good, "created": 5},
             {**good, "checks": -1},
+            {**good, "checks": None},
+            {**good, "delay_ms": None},
         ]
     )
     kept, bad = kernels.columns(rows)
-    assert (1, 7) == (len(kept.wait), len(bad))
+    assert (1, 9) == (len(kept.wait), len(bad))
     reasons = ["unknown outcome"] * 2 + ["no purgatory", "no instant", "finished before it was created"]
-    assert [*reasons, "an instant out of range", "a negative number of checks"] == cases.problems(bad)
+    reasons += ["an instant out of range", "a negative number of checks", "no number of checks", "no timeout"]
+    assert reasons == cases.problems(bad)
 
 
 def test_operations_without_keys_count_under_none(batch):

@@ -163,6 +163,8 @@ def test_a_stream_compacts_its_answers_every_so_many_batches(monkeypatch, after,
         ["report", "--journal", "x", "--out", "y", "--window", "soon"],
         ["whatif", "--out", "y"],
         ["nonsense"],
+        ["report", "--journal", "j", "--out", "o", "--window", "99999999999999999d"],
+        ["report", "--journal", "j", "--out", "o", "--window", f"1{'0' * 400}"],
     ],
 )
 def test_wrong_arguments_are_refused(arguments, capsys):
@@ -178,6 +180,9 @@ def test_gen_refuses_a_folder_that_is_not_empty(tmp_path, capsys):
     assert 0 == main(["gen", "--out", str(tmp_path / "t"), "--operations", "50", "--flush"])
     assert 2 == main(["gen", "--out", str(tmp_path / "t")])
     assert "not empty" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert 2 == main(["gen", "--out", str(tmp_path / "file")])
+    assert "file is a file: give a new folder" in capsys.readouterr().err
 
 
 def test_gen_refuses_an_unknown_workload(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The report's tables against the same figures counted in plain Python, whichever engine goes over the rows."""
 
+import json
 import math
 import re
 from collections import Counter, defaultdict
@@ -190,10 +191,14 @@ def test_peaks_are_exact(walk, summaries, journal, sortable):
 def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
     """In this process, on Spark from a folder, and on Spark from a place that only it reads: byte for byte one page."""
     table = gen.journal(COUNT, seconds=120)
-    bad = table.slice(0, 2)
-    words = pa.array(["lost", "satisfied"])
+    bad = table.slice(0, 5)
+    words = pa.array(["lost", "satisfied", "satisfied", "satisfied", "satisfied"])
+    for name, place in (("checks", 2), ("delay_ms", 3)):
+        values = [None if n == place else value for n, value in enumerate(bad[name].to_pylist())]
+        bad = bad.set_column(bad.schema.get_field_index(name), name, pa.array(values, pa.int64()))
+    bad = bad.set_column(bad.schema.get_field_index("keys"), "keys", pa.array([["a"]] * 4 + [[None, "a"]]))
     bad = bad.set_column(bad.schema.get_field_index("outcome"), "outcome", words)
-    late = pa.array([None, bad.column("created")[1]], bad.schema.field("created").type)
+    late = pa.array([None, *bad.column("created")[1:]], bad.schema.field("created").type)
     bad = bad.set_column(bad.schema.get_field_index("finished"), "finished", late)
     journal = tmp_path / "journal"
     gen.write(journal, pa.concat_tables([table, bad.cast(table.schema)]), JOURNAL, files=3)
@@ -213,9 +218,13 @@ def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
     assert all(each.equals(found["spark"][name]) for name, each in found["local"].items())
     assert all(each.equals(found["store"][name]) for name, each in found["local"].items())
     assert all(len(each) for each in found["local"].values())
-    assert ["unknown outcome"] == found["local"]["quarantine"]["reason"].to_pylist()
-    # Of the two at the end, one can be true.
-    assert COUNT + 1 == sum(found["local"]["outcomes"]["operations"].to_pylist())
+    reasons = ["unknown outcome", "no number of checks", "no timeout"]
+    assert reasons == found["local"]["quarantine"]["reason"].to_pylist()
+    for folder in (str(journal), f"file://{journal}"):  # what Spark's other commands go by
+        loaded = load(spark, folder, JOURNAL).where(journal_problem().isNotNull()).orderBy("seq")
+        assert reasons == [row["p"] for row in loaded.select(journal_problem().alias("p")).collect()]
+    # Of the five at the end, two can be true.
+    assert COUNT + 2 == sum(found["local"]["outcomes"]["operations"].to_pylist())
     assert "timestamp" == dict(spark.read.parquet(str(tmp_path / "spark" / "tables" / "outcomes")).dtypes)["window"]
 
 
@@ -355,6 +364,11 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
     assert 0 < share < 0.1
     with pytest.raises(NoReport, match="nowhere"):
         report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "nowhere"))
+    about = json.loads((tmp_path / "first" / "about.json").read_text())
+    for wrong in ([], None, 3, {}, {**about, "made": 1}, {**about, "first_us": "x"}, {**about, "expiry_normal": 1}):
+        (tmp_path / "first" / "about.json").write_text(json.dumps(wrong))
+        with pytest.raises(NoReport, match="first holds no report"):
+            report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "first"))
 
 
 def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):

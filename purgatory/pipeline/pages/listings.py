@@ -27,7 +27,7 @@ def slowest(tables: Tables) -> str:
         lines.append(
             [
                 name_of((row["purgatory"], row["type"])),
-                ", ".join(row["keys"] or []) or "-",
+                ", ".join("-" if key is None else key for key in row["keys"] or []) or "-",
                 *([row["operation"] or "-"] if _named(tables.slowest) else []),
                 *([row["instance"] or "-"] if _several(tables) else []),
                 clock_text(at, tables.span_us, 1000),

@@ -120,7 +120,9 @@ def journal_problem() -> Column:
         .when(created.isNull() | finished.isNull(), F.lit("no instant"))
         .when((created < F.lit(_EARLIEST)) | (finished >= F.lit(_LATEST)), F.lit("an instant out of range"))
         .when(finished < created, F.lit("finished before it was created"))
+        .when(F.col("checks").isNull(), F.lit("no number of checks"))
         .when(F.col("checks") < 0, F.lit("a negative number of checks"))
+        .when(F.col("delay_ms").isNull(), F.lit("no timeout"))
     )
 
 

@@ -122,13 +122,18 @@ def malformed(bad: pa.RecordBatch) -> pa.Table:
 def problems(bad: pa.RecordBatch) -> list[str]:
     """Why rows can't be true: the first reason of each that applies."""
     created, finished = instants(bad.column("created")), instants(bad.column("finished"))
+    nothing = {
+        name: bad.column(name).is_null().to_numpy(zero_copy_only=False) for name in ("purgatory", "checks", "delay_ms")
+    }
     nowhen = pc.or_(bad.column("created").is_null(), bad.column("finished").is_null()).to_numpy(zero_copy_only=False)
     reasons = (
         ("unknown outcome", ~among_words(bad.column("outcome"), OUTCOMES)),
-        ("no purgatory", bad.column("purgatory").is_null().to_numpy(zero_copy_only=False)),
+        ("no purgatory", nothing["purgatory"]),
         ("no instant", nowhen),
         ("an instant out of range", (created < EARLIEST_US) | (finished >= LATEST_US)),
         ("finished before it was created", finished < created),
+        ("no number of checks", nothing["checks"]),
         ("a negative number of checks", bad.column("checks").fill_null(0).to_numpy(zero_copy_only=False) < 0),
+        ("no timeout", nothing["delay_ms"]),
     )
     return [str(text) for text in np.select([where for _, where in reasons], [text for text, _ in reasons], "")]

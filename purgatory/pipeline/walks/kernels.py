@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GOOD: Final = ("immediate", "satisfied")
 EARLIEST_US: Final = 946_684_800_000_000  # 2000-01-01
 LATEST_US: Final = 7_258_118_400_000_000  # 2200-01-01
-COLUMNS: Final = ("seq", "purgatory", "type", "outcome", "created", "finished", "checks")
+COLUMNS: Final = ("seq", "purgatory", "type", "outcome", "created", "finished", "checks", "delay_ms")
 ALL_COLUMNS: Final = ("seq", *(field.name for field in JOURNAL.fields))
 REPEATED: Final = ("purgatory", "type", "outcome", "instance")
 KEYS: Final = (
@@ -94,8 +94,8 @@ class Columns:
 
     @property
     def due(self) -> Numbers:
-        """When each had to be answered; far ahead where that isn't known."""
-        due: Numbers = self.created + np.clip(_filled(self["delay_ms"], _LONGEST_MS), 0, _LONGEST_MS) * 1000
+        """When each had to be answered."""
+        due: Numbers = self.created + np.clip(numbers_of(self["delay_ms"]), 0, _LONGEST_MS) * 1000
         return due
 
     @property
@@ -119,9 +119,10 @@ def _filled(column: pa.Array, instead: int) -> Numbers:
 def columns(batch: pa.RecordBatch) -> tuple[Columns, pa.RecordBatch]:
     """The rows that can be true, and those that can't (`problems` says why)."""
     created, finished = instants(batch.column("created")), instants(batch.column("finished"))
-    checks = numbers_of(batch.column("checks"))
+    checks = _filled(batch.column("checks"), -1)
     true = among_words(batch.column("outcome"), OUTCOMES)
-    true &= batch.column("purgatory").is_valid().to_numpy(zero_copy_only=False)
+    for name in ("purgatory", "delay_ms"):
+        true &= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
     true &= (created >= EARLIEST_US) & (finished < LATEST_US) & (finished >= created) & (checks >= 0)
     bad = batch.slice(0, 0)
     if not true.all():
