@@ -184,6 +184,7 @@ def _made(
 
 def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span, wishes: Wishes) -> Tables:
     given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
+    ends = {run.journal: (run.first, run.last) for run in engine.expected}
     return Tables(
         **given,
         window_us=_window_s(span, wishes) * 1_000_000,
@@ -193,8 +194,9 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
         expiry_normal=frozenset(wishes.expiry_normal),
         rows=walk.rows,
         journals=tuple(_names(engine)),
-        ranges=tuple((run.first, run.last) for run in engine.expected),
+        ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
         gaps=(*walk.damaged, *map(str, walk.gaps)),
+        left_out=tuple(engine.left_out),
         made=wishes.made or datetime.now(UTC),
     )
 

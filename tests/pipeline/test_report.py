@@ -334,6 +334,35 @@ def test_a_journal_counts_once_however_it_is_spelled(engine, tmp_path, monkeypat
     assert 120 == sum(map(len, together.expected))
 
 
+@both
+def test_what_a_fleet_leaves_out_is_named(engine, tmp_path):
+    """A folder among a fleet's that holds no segment, or holds journals one folder deeper, stands on the page."""
+    table = gen.journal(60, seconds=60)
+    for name in ("a", "eu/b"):
+        gen.write(tmp_path / "fleet" / name, table, JOURNAL, files=1)
+    (tmp_path / "fleet" / "c").mkdir()
+    (tmp_path / "fleet" / "c" / ".lock").touch()
+    (tmp_path / "fleet" / ".snapshots").mkdir()
+    (tmp_path / "fleet" / "Begun").mkdir()
+    (tmp_path / "fleet" / "Begun" / open_name(0)).touch()
+    fleet = engine([str(tmp_path / "fleet")])
+    deeper, empty = (
+        f"{tmp_path}/fleet/eu: its journals lie one folder deeper",
+        f"{tmp_path}/fleet/c: no segment is in it",
+    )
+    assert ([f"{tmp_path}/fleet/{name}" for name in ("Begun", "a")], [empty, deeper]) == (
+        fleet.journals,
+        fleet.left_out,
+    )
+    text = report(fleet, tmp_path / "out", Wishes(quiet=True)).read_text(encoding="utf-8")
+    for line in (empty, deeper, "Left out are the folders named below the table"):
+        assert line in text
+    assert re.search(r"Begun</td><td>none yet</td><td>0</td>.*>a</td><td>0 to 59</td><td>60</td>", text)
+    assert not engine([str(tmp_path / "fleet" / "a")]).left_out
+    with pytest.raises(JournalMissing):
+        engine([str(tmp_path / "fleet" / "c")])
+
+
 def test_a_place_of_spark_counts_once_however_it_is_spelled(spark, tmp_path, store):
     """So does one that Spark reads: in a store, and on this machine."""
     address, kept = store

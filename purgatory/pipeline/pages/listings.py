@@ -160,12 +160,14 @@ def about(tables: Tables) -> str:
     """What was read, and whether that is all."""
     operations = total(tables.outcomes, "operations")
     lines: list[Sequence[str]] = []
-    for name, (first, last) in zip(tables.journals, tables.ranges, strict=False):
-        lines.append([name, f"{first:,} to {last:,}", f"{last - first + 1:,}"])
+    for name, ends in zip(tables.journals, tables.ranges, strict=False):
+        first, last = ends or (0, -1)
+        lines.append([name, f"{first:,} to {last:,}" if ends else "none yet", f"{last - first + 1:,}"])
     told = f"{tables.rows:,} records were read"
     told += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
     told += ". Nothing is missing." if not tables.gaps else "."
-    body = table(["journal", "records", "number"], lines) + missing(tables.gaps)
+    told += " Left out are the folders named below the table." if tables.left_out else ""
+    body = table(["journal", "records", "number"], lines) + missing([*tables.gaps, *tables.left_out])
     return section("What this is about", f"{told} Made on {_moment(tables.made)}.", body)
 
 

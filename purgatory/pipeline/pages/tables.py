@@ -44,10 +44,12 @@ class Tables:
     rows: int = 0
     """Records read, those set aside among them."""
     journals: Sequence[str] = ()
-    ranges: Sequence[tuple[int, int]] = ()
-    """The first and last sequence number of each journal."""
+    ranges: Sequence[tuple[int, int] | None] = ()
+    """The first and last sequence number of each journal; None of one that holds no row yet."""
     gaps: Sequence[str] = ()
     """What could not be read."""
+    left_out: Sequence[str] = ()
+    """What lies beside the journals of a fleet and was not read."""
     made: datetime = _NEVER
     earlier: Tables | None = None
     """An earlier report's, to compare with."""

@@ -30,7 +30,7 @@ from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.whole import promised
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.walks import kernels
-from purgatory.pipeline.walks.local import folders, there
+from purgatory.pipeline.walks.local import folders, left_out, there
 from purgatory.pipeline.walks.walk import Found
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Cluster:
     def __init__(self, spark: SparkSession, journals: Sequence[str]) -> None:
         self._spark = spark
         self.journals = folders(journals, lambda place: places.qualified(spark, place))
+        self.left_out = left_out(journals)
         remote = ["://" in name for name in self.journals]
         if any(remote) and not all(remote):
             message = "give folders, or places that Spark reads (s3a://...), not both at once"

@@ -52,15 +52,35 @@ def folders(given: Iterable[str], qualified: Callable[[str], str] = str) -> list
     """
     found: dict[Hashable, str] = {}
     for name in given:
-        folder = Path(name)
-        inside = [] if "://" in name or list_segments(folder) or not folder.is_dir() else sorted(folder.iterdir())
-        fleet = [str(each) for each in inside if each.is_dir() and list_segments(each)]
+        fleet = [str(each) for each in _inside(name) if list_segments(each)]
         for each in fleet or [name]:
             found.setdefault(_identity(each, qualified), each)
     for name in found.values():
         if "://" not in name:
             check_kind(Path(name), JOURNAL)
     return list(found.values())
+
+
+def left_out(given: Iterable[str]) -> list[str]:
+    """What lies beside the journals of a fleet and may be thought to be one, each in a line."""
+    found = []
+    for name in given:
+        inside = _inside(name)
+        empty = [each for each in inside if not list_segments(each)]
+        for each in empty if len(empty) < len(inside) else ():
+            deeper = any(list_segments(folder) for folder in _folders_in(each))
+            found.append(f"{each}: {'its journals lie one folder deeper' if deeper else 'no segment is in it'}")
+    return list(dict.fromkeys(found))
+
+
+def _inside(name: str) -> list[Path]:
+    """The folders inside one that holds no journal itself."""
+    folder = Path(name)
+    return [] if "://" in name or not folder.is_dir() or list_segments(folder) else _folders_in(folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
@@ -99,6 +119,7 @@ class Local:
 
     def __init__(self, journals: Sequence[str]) -> None:
         self.journals = folders(journals)
+        self.left_out = left_out(journals)
         self.expected = there(self.journals)
 
     def walk(self, parts: Parts, columns: Sequence[str], *, allow_gaps: bool) -> Found:

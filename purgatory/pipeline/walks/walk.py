@@ -60,6 +60,10 @@ class Engine(Protocol):
         """Where each journal is."""
 
     @property
+    def left_out(self) -> Sequence[str]:
+        """What lies beside the journals of a fleet and holds none."""
+
+    @property
     def expected(self) -> Sequence[Run]:
         """The rows that there were when the work began."""
 
