@@ -1333,8 +1333,10 @@ static int check(Operation *op)
     int completed = 0;
     while (state_of(op) <= PARKED) {
         int held = try_hold(op);
-        if (held < 0)
+        if (held < 0) {
+            retry(op);
             return -1;
+        }
         if (!held) {
             if (op->lock != NULL)
                 retry(op);
@@ -1343,6 +1345,8 @@ static int check(Operation *op)
         if (flag_of(&op->busy)) { /* a re-entrant lock, and this thread is at this very operation, further up */
             set_flag(&op->pending, 1);
             int failed = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
+            if (failed)
+                retry(op);
             return failed ? -1 : 0;
         }
         int expired = 0, failed = 0;
@@ -2164,6 +2168,15 @@ static int set_deadline(Parking *self, Operation *op)
     return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
 }
 
+/* Take it out for a parker who fails: his caller can't tell whether it is parked. The error that is set stays set. */
+static void cancel_for_error(Operation *op)
+{
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
+        PyErr_WriteUnraisable((PyObject *)op);
+    set_again(kept);
+}
+
 /* From arriving to parked, or to an outcome; `keys` are NULL if there is but one. 1 if a check here completed the operation, 0, or -1 with an error. */
 static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyObject *keys)
 {
@@ -2217,12 +2230,8 @@ static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyOb
                 failed = ours < 0 || done_call(PyObject_CallOneArg(core.closed_error, self->name)) ? -1 : 0;
         }
     }
-    if (failed) { /* it is not in the purgatory, unless it has completed */
-        Kept kept = keep_error();
-        if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
-            PyErr_WriteUnraisable((PyObject *)op);
-        set_again(kept);
-    }
+    if (failed) /* it is not in the purgatory, unless it has completed */
+        cancel_for_error(op);
     if (has_place && !is_parked) {
         PyObject *struck = NULL;
         Kept kept = keep_error();
@@ -2427,10 +2436,20 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     int arrived = completed == 1;
     if (arrived)
         completed = let_in(self, op, home, key, has_more ? keys : NULL);
+    int is_in = arrived && completed >= 0;
     if (give_hold(op) < 0)
         completed = -1;
+    if (completed >= 0 && arrived) {
+        if (state_of(op) != IMMEDIATE && any(&((Told *)self->observers)->any_parked)
+            && done_call(PyObject_CallOneArg(core.tell_parked, given)))
+            completed = -1;
+        else if (flag_of(&op->pending) && check_as_defined(op) < 0)
+            completed = -1;
+    }
     if (completed < 0) {
-        if (!arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
+        if (is_in) /* this thread is being stopped */
+            cancel_for_error(op);
+        else if (!arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
             /* Another parker's: a check may have missed the hold while this thread had it for nothing. */
             Kept kept = keep_error();
             if (check_as_defined(op) < 0)
@@ -2438,13 +2457,6 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
             set_again(kept);
         }
         goto end;
-    }
-    if (arrived) {
-        if (state_of(op) != IMMEDIATE && any(&((Told *)self->observers)->any_parked)
-            && done_call(PyObject_CallOneArg(core.tell_parked, given)))
-            goto end;
-        if (flag_of(&op->pending) && check_as_defined(op) < 0)
-            goto end;
     }
     answer = PyBool_FromLong(completed);
 end:

@@ -541,7 +541,7 @@ class Operation(TimerTaskEntry):
         self._withdraw()
         for watchers in self._watches:
             watchers.pop(self, None)
-            if not watchers and not watchers.idle:
+            if not watchers and not watchers.idle and not watchers.closed:
                 home.idle_keys.note(watchers)
         if home.capacity is not None:
             home.capacity.taken.pop(self, None)

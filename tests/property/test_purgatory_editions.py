@@ -72,7 +72,7 @@ class Plan:
         """An operation: an old one, or a new one."""
         if self.operations and self.random.random() < 0.6:
             return self.random.choice(self.operations[-30:])
-        lock = self.random.choice([None, None, None, Lock(), Lock()])
+        lock = self.random.choice([None, None, None, Lock(), Failing(self)])
         kind = self.random.choice([Op, Op, Op, Deaf, Own, Sloppy, Ready, OwnReady])
         operation = kind(self, len(self.operations), self.random.choice([-5, 0, 1, 20, 300, 10**20]), lock)
         self.operations.append(operation)
@@ -129,6 +129,16 @@ class Plan:
         finally:
             self.depth -= 1
 
+    def fail(self, where):
+        """Raise something, now and then: it is no hook that fails."""
+        if self.is_over:
+            return
+        roll = self.random.random()
+        if roll < 0.01:
+            raise KeyboardInterrupt(where)
+        if roll < 0.03:
+            raise OSError(where)
+
     def cancel_for(self):
         return [operation.number for operation in self.purgatory.cancel_for_key(self.keys[0])]
 
@@ -169,7 +179,7 @@ class Plan:
                 self.look()
         try:
             self.say(len(self.purgatory.shutdown(drain=self.random.choice(["expire", "cancel"])).cancelled))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, OSError):
             self.say("interrupted")
         self.step()
         self.look()
@@ -325,20 +335,39 @@ class Lock:
         self.depth -= 1
 
 
+class Failing(Lock):
+    """One that fails now and then."""
+
+    def __init__(self, plan):
+        super().__init__()
+        self.plan = plan
+
+    def acquire(self, blocking=True, timeout=-1):
+        self.plan.fail("acquires")
+        return super().acquire(blocking, timeout)
+
+    def release(self):
+        super().release()
+        self.plan.fail("releases")
+
+
 class Told(Observer):
-    """Writes down what it is told."""
+    """Writes down what it is told, and fails now and then."""
 
     def __init__(self, plan):
         self.plan = plan
 
     def parked(self, operation):
         self.plan.say("told: parked", operation.number)
+        self.plan.fail("is told")
 
     def leaving(self, operation):
         self.plan.say("told: leaving", operation.number, operation.outcome)
+        self.plan.fail("is told")
 
     def finished(self, operation, outcome, error):
         self.plan.say("told: finished", operation.number, outcome, type(error).__name__)
+        self.plan.fail("is told")
 
 
 def written(edition, first, number):

@@ -3,7 +3,7 @@
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome, PurgatoryFull
-from tests.support import Waiting
+from tests.support import Waiting, eventually
 
 
 class Interrupted(BaseException):
@@ -140,3 +140,93 @@ def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
 
         assert ["on_expiration"] == ran
         assert [(Outcome.EXPIRED, ValueError)] == telling.ends
+
+
+class Failing(Lock):
+    """A lock of the user's own, re-entrant, whose ``acquire`` or ``release`` raises at a given call, once."""
+
+    def __init__(self, word, call):
+        super().__init__()
+        self.word = word
+        self.left = call
+
+    def _fail(self, word):
+        if word == self.word:
+            self.left -= 1
+            if self.left == 0:
+                raise Interrupted
+
+    def acquire(self, blocking=True, timeout=-1):
+        self._fail("acquire")
+        return super().acquire(blocking, timeout)
+
+    def release(self):
+        super().release()
+        self._fail("release")
+
+
+def test_operation_whose_observer_is_stopped_is_not_parked(mock_timer):
+    """An operation that is told of as parked when its parker is stopped is taken out, as the call has raised."""
+
+    class Stopping(Observer):
+        def parked(self, operation, /):
+            raise Interrupted
+
+    with DelayedOperationPurgatory("small", timer=mock_timer, observers=[Stopping()], max_parked=1) as purgatory:
+        operation = Waiting()
+        with pytest.raises(Interrupted):
+            purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert Outcome.CANCELLED is operation.outcome
+        assert (0, 0, 0) == (purgatory.parked, purgatory.watched, mock_timer.size)
+
+
+def test_operation_whose_third_check_is_stopped_is_not_parked(purgatory):
+    """An operation that a check has missed while it was parked, and whose parker is stopped making that up, is out."""
+
+    def look(operation):
+        if operation.checks == 2:
+            purgatory.check_and_complete("k")
+        elif operation.checks == 3:
+            raise Interrupted
+
+    operation = Waiting(look=look)
+    with pytest.raises(Interrupted):
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert Outcome.CANCELLED is operation.outcome
+    assert (0, 0) == (purgatory.parked, purgatory.watched)
+
+
+def test_operation_whose_lock_fails_as_it_is_given_back_is_not_parked(purgatory):
+    """An operation whose parker can't give its lock back is taken out, as the call has raised."""
+    operation = Waiting(lock=Failing("release", 1))
+    with pytest.raises(Interrupted):
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert Outcome.CANCELLED is operation.outcome
+    assert (0, 0) == (purgatory.parked, purgatory.watched)
+
+
+@pytest.mark.parametrize("word", ["acquire", "release"])
+def test_expiry_whose_lock_fails_is_made_up(purgatory, word):
+    """An expiry that gets an error in place of the operation's lock is made by somebody else."""
+    operation = Waiting(lock=Failing(word, 2))
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(Interrupted):
+        operation.run()
+
+    assert eventually(lambda: operation.outcome is Outcome.EXPIRED)
+    assert 0 == purgatory.watched
+
+
+@pytest.mark.parametrize("word", ["acquire", "release"])
+def test_check_whose_lock_fails_is_made_up(purgatory, word):
+    """A check that gets an error in place of the operation's lock is made by somebody else."""
+    operation = Waiting(lock=Failing(word, 2))
+    purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(Interrupted):
+        operation.maybe_try_complete()
+    made = operation.checks
+
+    assert eventually(lambda: operation.checks > made)
