@@ -90,6 +90,7 @@ class Summary:
         kinds: by purgatory and type, those with most records first.
         keys: the keys with most records.
         keys_exact: whether ``keys`` are exact, and not lower bounds.
+        aside: records that can't be true, and are in no other figure.
     """
 
     records: int
@@ -98,6 +99,7 @@ class Summary:
     kinds: tuple[KindSummary, ...]
     keys: tuple[KeySummary, ...]
     keys_exact: bool
+    aside: int
 
 
 class _Kind:
@@ -118,10 +120,15 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
     exact = True
     first: int | None = None
     last: int | None = None
+    aside = 0
     for record in records:
-        kind = kinds.get((record.purgatory, record.type))
+        if not _can_be_true(record):
+            aside += 1
+            continue
+        name = record.purgatory, record.type or ""
+        kind = kinds.get(name)
         if kind is None:
-            kind = kinds[record.purgatory, record.type] = _Kind()
+            kind = kinds[name] = _Kind()
         kind.outcomes[record.outcome] += 1
         kind.checks += record.checks
         kind.errors += record.error is not None
@@ -131,8 +138,9 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
             first = record.created
         if last is None or record.finished > last:
             last = record.finished
-        for key in record.keys:
-            keys[record.purgatory, key] += 1
+        for key in record.keys or ():
+            if key is not None:
+                keys[record.purgatory, key] += 1
         if len(keys) > most_keys:
             keys = defaultdict(int, Counter(keys).most_common(most_keys // 2))
             exact = False
@@ -143,7 +151,19 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
         of[kind_summary.purgatory] += kind_summary.records
     ranked = sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:top]
     hottest = tuple(KeySummary(*name, count, count / of[name[0]]) for name, count in ranked)
-    return Summary(of.total(), first, last, tuple(found), hottest, exact)
+    return Summary(of.total(), first, last, tuple(found), hottest, exact, aside)
+
+
+def _can_be_true(record: Record) -> bool:
+    """Whether a record is whole, and ends after it began: one that another program wrote, or changed, may not be."""
+    numbers = (record.created, record.finished, record.delay_ms, record.checks)
+    texts = (record.purgatory, record.outcome)
+    return (
+        all(isinstance(each, int) for each in numbers)
+        and all(isinstance(each, str) for each in texts)
+        and record.created <= record.finished
+        and record.checks >= 0
+    )
 
 
 def _settled(purgatory: str, name: str, kind: _Kind) -> KindSummary:
@@ -216,10 +236,12 @@ def _from_json(lines: Iterable[str], name: str) -> Iterator[Record]:
 def as_text(summary: Summary, source: str) -> str:
     """The summary for people."""
     if summary.first_us is None or summary.last_us is None:
-        raise JournalError(f"{source} holds no record")
+        raise JournalError(f"{source} holds no record{' that can be true' if summary.aside else ''}")
     length = _length((summary.last_us - summary.first_us) / 1e6)
     begin, end = (_instant(us) for us in (summary.first_us, summary.last_us))
     lines = [f"{source}: {summary.records:,} records of {length}, {begin} to {end} UTC", ""]
+    if summary.aside:
+        lines.insert(1, f"{summary.aside:,} more can't be true, and are left out")
     head = ["purgatory", "type", "records", *OUTCOMES, "errors", "checks"]
     head += [f"p{percent} ms" if percent < 100 else "longest ms" for percent in PERCENTILES]  # noqa: PLR2004
     rows = [head]

@@ -94,6 +94,24 @@ def test_a_key_of_two_purgatories_is_two_keys():
     assert ["produce", "a", "4", "100.0", "%"] == as_text(summary, "journal").splitlines()[-3].split()
 
 
+def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, capsys):
+    """What lacks a figure, or ends before it began, is in no figure but the count of such; a null key is no key."""
+    whole = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k", None], "instance": "", "created": 0, "finished": 5}
+    whole |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
+    wrong = [{name: None} for name in ("created", "finished", "delay_ms", "checks", "purgatory", "outcome")]
+    wrong += [{"checks": "many"}, {"checks": -1}, {"finished": -1}]
+    lines = [whole, {**whole, "type": None, "keys": [None]}, *({**whole, **each} for each in wrong)]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    summary = summarize(records_of(tmp_path / "lines.jsonl"))
+    assert (2, len(wrong)) == (summary.records, summary.aside)
+    assert [("p", "k", 1, 0.5)] == [attrs.astuple(each) for each in summary.keys]
+    assert 0 == main(["summary", str(tmp_path / "lines.jsonl")])
+    assert "9 more can't be true, and are left out" in capsys.readouterr().out
+    (tmp_path / "lines.jsonl").write_text(json.dumps({**whole, "checks": None}))
+    assert 2 == main(["summary", str(tmp_path / "lines.jsonl")])
+    assert "holds no record that can be true" in capsys.readouterr().err
+
+
 def test_more_keys_than_can_be_counted_are_said_to_be_inexact():
     """With too many different keys the rare ones are forgotten, the hot ones are not, and that is said."""
     rows = [record(keys=("hot", f"session-{number}")) for number in range(1_000)]
