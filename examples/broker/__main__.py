@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--advertised-host", default="", help="under what name others reach this node (--host)")
     parser.add_argument("--port", type=int, default=9092, help="of node 1; 0 takes free ones (9092)")
     parser.add_argument("--data", type=Path, default=Path("var/broker"), help="the data folder (var/broker)")
-    parser.add_argument("--replicas", type=int, default=1, help="how many nodes (1)")
+    parser.add_argument("--replicas", type=int, help="how many nodes (1, or as many as --ports)")
     parser.add_argument("--partitions", type=int, default=1, help="of a topic made by being asked for (1)")
     parser.add_argument("--min-isr", type=int, default=1, help="in-sync replicas that acks=all needs (1)")
     parser.add_argument("--lag-ms", type=int, default=10_000, help="a replica behind for longer leaves the ISR")
@@ -80,6 +80,27 @@ def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -
         console_port=nodes_own(options.console_port),
         journal=None if options.journal is None else folder(options.journal),
     )
+
+
+def _ports(options: argparse.Namespace) -> tuple[int, ...]:
+    """Give the port of every node.
+
+    Raises:
+        ValueError: if they contradict the number of nodes.
+    """
+    replicas = options.replicas
+    if replicas is not None and replicas < 1:
+        raise ValueError(f"--replicas must be 1 or more, got {replicas}")
+    if options.ports:
+        ports = tuple(int(port) for port in options.ports.split(","))
+        if replicas not in (None, len(ports)):
+            raise ValueError(
+                f"--replicas {replicas} with {len(ports)} --ports: name the port of every node, or of none"
+            )
+        return ports
+    if options.port == 0:
+        return _free_ports(options.host, replicas or 1)
+    return tuple(range(options.port, options.port + (replicas or 1)))
 
 
 def _free_ports(host: str, count: int) -> tuple[int, ...]:
@@ -147,22 +168,17 @@ def main(arguments: list[str] | None = None) -> int:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    if options.replicas < 1:
-        parser.error(f"--replicas must be 1 or more, got {options.replicas}")
     try:
-        if options.ports:
-            ports = tuple(int(port) for port in options.ports.split(","))
-        elif options.port == 0:
-            ports = _free_ports(options.host, options.replicas)
-        else:
-            ports = tuple(range(options.port, options.port + options.replicas))
-        config = _config(options, options.node_id or 1, ports)
+        ports = _ports(options)
+        is_started_here = options.node_id is None and len(ports) > 1
+        nodes = range(1, len(ports) + 1) if is_started_here else [1 if options.node_id is None else options.node_id]
+        configs = [_config(options, node, ports) for node in nodes]
     except ValueError as error:
         parser.error(str(error))
-    if options.node_id is None and len(ports) > 1:
+    if is_started_here:
         return _run_cluster(options, ports, [sys.executable, "-m", "examples.broker", *arguments])
     try:
-        run(_run_node(config, watch_stdin=options.node_id is not None and _is_fed()))
+        run(_run_node(configs[0], watch_stdin=options.node_id is not None and _is_fed()))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from examples.broker.coordination.embedded import EmbeddedStore
-from examples.broker.coordination.opening import open_store
+from examples.broker.coordination.opening import check_address, open_store
 from examples.broker.coordination.store import (
     ANY,
     BadVersion,
@@ -45,5 +45,6 @@ __all__ = [
     "StoreError",
     "Unreachable",
     "Watch",
+    "check_address",
     "open_store",
 ]

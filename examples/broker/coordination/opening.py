@@ -11,9 +11,20 @@ if TYPE_CHECKING:
 
     from examples.broker.coordination.store import Store
 
-__all__ = ["open_store"]
+__all__ = ["check_address", "open_store"]
 
 _ZOOKEEPER = "zk://"
+
+
+def check_address(address: str) -> None:
+    """Refuse what names no store: a node that took it for none would be a cluster of its own, unseen.
+
+    Raises:
+        ValueError: if it is neither empty nor `zk://host:port/chroot`.
+    """
+    host = address.removeprefix(_ZOOKEEPER).partition("/")[0]
+    if address and not (address.startswith(_ZOOKEEPER) and host):
+        raise ValueError(f"a coordination address looks like zk://host:2181/chroot, got {address!r}")
 
 
 def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) -> Store:
@@ -22,7 +33,8 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) ->
     Raises:
         ValueError: if the address makes no sense, or kazoo isn't installed.
     """
-    if address.startswith(_ZOOKEEPER):
+    check_address(address)
+    if address:
         try:
             from examples.broker.coordination.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
         except ImportError as error:

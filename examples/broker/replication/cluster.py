@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import attrs
 
-__all__ = ["LEADER", "Cluster"]
+__all__ = ["LEADER", "Cluster", "check_port"]
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be refused
+_LAST_PORT = 65_535
 LEADER = 1
 """A node that is alone: it leads every partition, coordinates every group, and is the controller."""
+
+
+def check_port(port: int) -> None:
+    """Refuse what is no port; the system would take some of it for another one.
+
+    Raises:
+        ValueError: if it is not between 0, which is any free one, and 65535.
+    """
+    if not 0 <= port <= _LAST_PORT:
+        raise ValueError(f"{port} is no port: 0 to {_LAST_PORT}")
 
 
 @attrs.frozen
@@ -30,6 +41,8 @@ class Cluster:
     def __attrs_post_init__(self) -> None:
         if not 1 <= self.node_id <= len(self.ports):
             raise ValueError(f"node {self.node_id} of a cluster of {len(self.ports)}")
+        for port in self.ports:
+            check_port(port)
         if self.advertised_host in _ANYWHERE:
             raise ValueError(
                 f"nobody can reach {self.advertised_host!r}: say under what host name this node is reached"

@@ -7,8 +7,9 @@ from pathlib import Path
 import attrs
 from attrs.validators import ge
 
+from examples.broker.coordination import check_address
 from examples.broker.groups.settings import GroupSettings
-from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.cluster import Cluster, check_port
 from examples.broker.replication.settings import ReplicationSettings
 
 __all__ = ["Config"]
@@ -64,3 +65,7 @@ class Config:
         nodes = len(self.cluster.ports)
         if self.replication.min_isr > nodes:
             raise ValueError(f"min_isr {self.replication.min_isr} can't be met by {nodes} replicas")
+        check_address(self.coordination)
+        for port in (self.metrics_port, self.console_port):
+            if port is not None:
+                check_port(port)

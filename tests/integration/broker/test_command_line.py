@@ -108,6 +108,14 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
         (("--node-id", 4, "--ports", "1,2"), "node 4 of a cluster of 2"),
         (("--fsync", "sometimes"), "invalid choice"),
         (("--host", "0.0.0.0"), "say under what host name"),
+        (("--port", 70_000), "70000 is no port"),
+        (("--port", -1), "-1 is no port"),
+        (("--replicas", 3, "--port", 65_535), "65536 is no port"),
+        (("--replicas", 3, "--port", 0, "--metrics-port", 65_535), "65536 is no port"),
+        (("--ports", "9092,70000", "--node-id", 1), "70000 is no port"),
+        (("--replicas", 3, "--node-id", 1, "--ports", "1,2"), "--replicas 3 with 2 --ports"),
+        (("--node-id", 0, "--ports", "1,2"), "node 0 of a cluster of 2"),
+        (("--coordination", "zookeeper.example:2181/orders"), "looks like zk://host:2181/chroot"),
     ],
 )
 def test_mistakes_are_named(tmp_path, arguments, message):
