@@ -27,16 +27,37 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["HEADER_SIZE", "ZSTD", "Batch", "Record", "batches", "build", "compressions", "parse", "records_of"]
+    from typing_extensions import Buffer
+
+__all__ = [
+    "CODEC_AND_FLAGS",
+    "HEADER_SIZE",
+    "ZSTD",
+    "Batch",
+    "Record",
+    "batches",
+    "build",
+    "compressions",
+    "newest_timestamp_at",
+    "parse",
+    "records_of",
+]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">hiqqqhii")
 HEADER_SIZE = _HEADER.size
 _CRC_STARTS = 21
+_TIMES = struct.Struct(">qq")
+_TIMES_START = 27
 _COMPRESSION = 0x07
 _GZIP = 1
 ZSTD = 4
 _CONTROL = 0x20
+CODEC_AND_FLAGS = 0x37
+"""Of a batch's attributes: how it is compressed, and whether it is of a transaction or a control batch.
+
+What a client may produce here has neither flag, and a codec that there is: these bits are no larger than `ZSTD`.
+"""
 _MAX_UNPACKED = 64 * 1024 * 1024
 
 
@@ -97,6 +118,12 @@ def parse(data: bytes, position: int = 0) -> Batch:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"{count} records with a last offset delta of {delta}")
     latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, and no timestamp would find its records
     return Batch(position, size, base, delta, attributes, latest, producer, epoch, sequence, count, leader_epoch)
+
+
+def newest_timestamp_at(data: Buffer, position: int) -> int:
+    """Give the newest timestamp of the batch at `position`, which was checked before, and nothing else of it."""
+    first, newest = _TIMES.unpack_from(data, position + _TIMES_START)
+    return int(max(first, newest))
 
 
 def batches(data: bytes) -> list[Batch]:

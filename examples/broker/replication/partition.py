@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import parse
+from examples.broker.protocol.records import CODEC_AND_FLAGS, ZSTD, parse
 from examples.broker.replication.followers import Followers
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class Partition:
             raise BrokerError(ErrorCode.INVALID_RECORD, "one batch for each partition, and nothing behind it")
         if batch.size > self.max_batch_bytes:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE)
+        if batch.attributes & CODEC_AND_FLAGS > ZSTD:  # a batch that no reader gets past
+            raise BrokerError(ErrorCode.INVALID_RECORD, f"attributes {batch.attributes:#x}")
         self._followers.end_moves(self.log.next_offset)
         first = self.log.append(data, batch, self.leader_epoch)
         self.advance_high_watermark()

@@ -224,7 +224,7 @@ class Log:
     def offset_for_timestamp(self, timestamp: int, limit: int) -> tuple[int, int] | None:
         """Give offset and timestamp of the first batch below `limit` that reaches `timestamp`."""
         for segment in self._segments:
-            found = segment.offset_for_timestamp(timestamp)
+            found = segment.offset_for_timestamp(timestamp, self.start_offset)
             if found is not None and found[0] < limit:
                 return max(found[0], self.start_offset), found[1]
         return None

@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError
-from examples.broker.protocol.records import Batch, parse
+from examples.broker.protocol.records import Batch, newest_timestamp_at, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,12 +122,24 @@ class Segment:
     def _end_of(self, number: int) -> int:
         return self._positions[number + 1] if number + 1 < len(self._positions) else self.size
 
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """Give offset and newest timestamp of the first batch that reaches `timestamp`."""
+    def offset_for_timestamp(self, timestamp: int, start: int = 0) -> tuple[int, int] | None:
+        """Give offset and newest timestamp of the first batch that reaches `timestamp`, and doesn't end before `start`.
+
+        The index has each batch's timestamp with all before it. That of a batch that is deleted may hide those behind
+        it, which are then read from the file.
+        """
         number = bisect_left(self._timestamps, timestamp)
-        if number == len(self._timestamps):
+        if number == len(self._timestamps) or start >= self.next_offset:
             return None
-        return self._offsets[number], self._timestamps[number]
+        first = bisect_right(self._offsets, start) - 1
+        if number >= first:
+            return self._offsets[number], self._timestamps[number]
+        with mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ) as content:
+            for number in range(first, len(self._offsets)):
+                newest = newest_timestamp_at(content, self._positions[number])
+                if newest >= timestamp:
+                    return self._offsets[number], newest
+        return None
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that holds `offset` or something later."""

@@ -1,5 +1,6 @@
 """One partition's arithmetic: in-sync replicas, high and low watermark, what an acks=all write waits for."""
 
+import google_crc32c
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
@@ -204,3 +205,26 @@ def test_large_batches_are_refused(make):
         append(partition, count=200)
     assert ErrorCode.MESSAGE_TOO_LARGE is caught.value.code
     assert 0 == partition.log.next_offset
+
+
+@pytest.mark.parametrize("attributes", [5, 6, 7, 0x10, 0x20, 0x31, -1])
+def test_a_batch_that_no_reader_gets_past_is_refused(make, attributes):
+    """A codec that there isn't, and what only a broker writes or a transaction does, is no client's to produce."""
+    partition = make()
+    with pytest.raises(BrokerError) as caught:
+        partition.append(with_attributes(attributes), acks=1)
+    assert ErrorCode.INVALID_RECORD is caught.value.code
+    assert 0 == partition.log.next_offset
+
+
+@pytest.mark.parametrize("attributes", [0, 1, 2, 3, 4, 8, 0x0C])
+def test_every_codec_is_taken(make, attributes):
+    """Batches are taken compressed as clients do it, and by either kind of timestamp."""
+    assert (0, 1) == make().append(with_attributes(attributes), acks=1)
+
+
+def with_attributes(attributes):
+    data = bytearray(build([(None, b"x")], timestamps=[1]))
+    data[21:23] = attributes.to_bytes(2, "big", signed=True)
+    data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)

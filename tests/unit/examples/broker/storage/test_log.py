@@ -291,3 +291,33 @@ def test_sequences_wrap(log):
     """After the largest sequence number comes 0."""
     append(log, b"a", b"b", producer=(9, 0, 2**31 - 2))
     assert 2 == append(log, b"c", producer=(9, 0, 0))
+
+
+def test_a_timestamp_finds_no_deleted_record(log):
+    """A lookup by time goes on past what is deleted, also where the deleted is newer than what is left."""
+    for timestamp in (100, 900, 300, 500):
+        append(log, b"a", b"b", timestamp=timestamp)
+    log.delete_before(4)
+    assert (4, 300) == log.offset_for_timestamp(50, log.next_offset)
+    assert (6, 500) == log.offset_for_timestamp(400, log.next_offset)
+    assert None is log.offset_for_timestamp(600, log.next_offset)
+    log.delete_before(5)
+    assert (5, 300) == log.offset_for_timestamp(200, log.next_offset), "the batch's later record is there"
+    log.delete_before(8)
+    assert None is log.offset_for_timestamp(50, log.next_offset)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(0, 24), st.integers(0, 10))
+def test_a_lookup_by_time_is_that_of_a_walk(tmp_path_factory, timestamps, start, wanted):
+    """Whatever the order of the timestamps, and whatever is deleted, the first batch that reaches the time is found."""
+    log = Log(tmp_path_factory.mktemp("log") / "t-0", segment_bytes=300)
+    ends = []
+    for timestamp in timestamps:
+        append(log, b"a", b"b", timestamp=timestamp)
+        ends.append((log.next_offset, timestamp))
+    log.delete_before(start)
+    walk = ((max(end - 2, log.start_offset), time) for end, time in ends if end > log.start_offset and time >= wanted)
+    found = log.offset_for_timestamp(wanted, log.next_offset)
+    expected = next(walk, None)
+    log.close()
+    assert (expected and expected[0]) == (found and found[0])
