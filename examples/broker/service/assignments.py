@@ -1,20 +1,21 @@
-"""Replicas placed by hand: what a client says of them when it creates a topic or has one grow, checked.
+"""What a client says when it creates topics or has them grow, checked: replicas placed by hand, and names.
 
-Both functions give nodes by partition, or None where the client leaves the choice to us.
+The functions about replicas give nodes by partition, or None where the client leaves the choice to us.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from examples.broker.protocol.messages.topics import CreatableTopic, PartitionsOfTopic
 
-__all__ = ["assigned_at_creation", "assigned_at_growth"]
+__all__ = ["assigned_at_creation", "assigned_at_growth", "check_named_once", "named_twice"]
 
 Assignment: TypeAlias = "Mapping[int, tuple[int, ...]]"
 
@@ -56,3 +57,18 @@ def _checked(assignment: Assignment, nodes: Collection[int]) -> Assignment:
     if len({len(replicas) for replicas in assignment.values()}) > 1:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions with different numbers of replicas")
     return assignment
+
+
+def named_twice(wanted: Iterable[CreatableTopic | PartitionsOfTopic]) -> set[str]:
+    """Give the names that a request has more than once: which of the wishes is meant can't be told."""
+    return {name for name, count in Counter(each.name for each in wanted).items() if count > 1}
+
+
+def check_named_once(name: str, twice: Collection[str]) -> None:
+    """Refuse a name that `named_twice` has found.
+
+    Raises:
+        BrokerError: INVALID_REQUEST.
+    """
+    if name in twice:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is named twice in one request")

@@ -13,8 +13,13 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.leadership import NO_LEADER
-from examples.broker.service.assignments import assigned_at_creation, assigned_at_growth
-from examples.broker.storage.topics import Topic, check_name
+from examples.broker.service.assignments import (
+    assigned_at_creation,
+    assigned_at_growth,
+    check_named_once,
+    named_twice,
+)
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -99,7 +104,7 @@ class ClusterTopicHandlers:
             )
             part.offline_replicas = [node for node in known.replicas if node not in alive]
             parts.append(part)
-        return m.MetadataTopic(0, name, name.startswith("__"), parts)
+        return m.MetadataTopic(0, name, name == OFFSETS_TOPIC, parts)
 
     # -- topics
 
@@ -115,8 +120,10 @@ class ClusterTopicHandlers:
                 m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results])
             ),
         )
-        for wanted in request.topics:
+        twice = named_twice(request.topics)
+        for wanted in {each.name: each for each in request.topics}.values():
             try:
+                check_named_once(wanted.name, twice)
                 topic, assignment = self._planned(wanted)
             except BrokerError as error:
                 work.settled(wanted.name, error)
@@ -152,8 +159,10 @@ class ClusterTopicHandlers:
                 m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results])
             ),
         )
-        for wanted in request.topics:
+        twice = named_twice(request.topics)
+        for wanted in {each.name: each for each in request.topics}.values():
             try:
+                check_named_once(wanted.name, twice)
                 new = self._grown(wanted)
             except BrokerError as error:
                 work.settled(wanted.name, error)
@@ -166,7 +175,7 @@ class ClusterTopicHandlers:
 
     def _grown(self, wanted: m.PartitionsOfTopic) -> Mapping[int, tuple[int, ...]]:
         self._check_controls()
-        _refuse_internal(wanted.name)
+        check_not_internal(wanted.name)
         known = self.topics.existing(wanted.name)
         topic = self.topics.plan_growth(wanted.name, wanted.count)
         assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
@@ -185,7 +194,7 @@ class ClusterTopicHandlers:
         for name in dict.fromkeys(request.topic_names):
             try:
                 self._check_controls()
-                _refuse_internal(name)
+                check_not_internal(name)
                 self.topics.existing(name)
             except BrokerError as error:
                 work.settled(name, error)
@@ -267,8 +276,3 @@ class _Work:
                 self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
 
         return lambda: wait(what, request.timeout_ms, seen)
-
-
-def _refuse_internal(name: str) -> None:
-    if name.startswith("__"):
-        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")

@@ -16,6 +16,7 @@ from examples.broker.protocol.message_set import from_batches, to_batches
 from examples.broker.protocol.messages import records as m
 from examples.broker.protocol.records import ZSTD, compressions
 from examples.broker.replication.fetch_sessions import CONSUMER, Found, Wanted
+from examples.broker.storage.topics import check_not_internal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,8 +45,7 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is not None:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "there are no transactions here")
-    if topic.startswith("__"):
-        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")
+    check_not_internal(topic)
 
 
 def _in_batches(data: bytes, version: int) -> bytes:

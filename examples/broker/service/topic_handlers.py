@@ -8,8 +8,13 @@ from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.cluster import LEADER
-from examples.broker.service.assignments import assigned_at_creation, assigned_at_growth
-from examples.broker.storage.topics import check_name
+from examples.broker.service.assignments import (
+    assigned_at_creation,
+    assigned_at_growth,
+    check_named_once,
+    named_twice,
+)
+from examples.broker.storage.topics import check_name, check_not_internal
 
 if TYPE_CHECKING:
     from examples.broker.replication.replica_manager import ReplicaManager
@@ -75,9 +80,11 @@ class TopicHandlers:
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> None:
         """Create topics; -1 stands for the node's own number of partitions and of replicas."""
         answers = []
-        for wanted in request.topics:
+        twice = named_twice(request.topics)
+        for wanted in {each.name: each for each in request.topics}.values():
             answer = m.CreatedTopic(wanted.name)
             try:
+                check_named_once(wanted.name, twice)
                 self._create(wanted, validate_only=request.validate_only)
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
@@ -99,9 +106,11 @@ class TopicHandlers:
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> None:
         """Have topics with more partitions."""
         answers = []
-        for wanted in request.topics:
+        twice = named_twice(request.topics)
+        for wanted in {each.name: each for each in request.topics}.values():
             answer = m.CreatedPartitions(wanted.name)
             try:
+                check_named_once(wanted.name, twice)
                 self._grow(wanted, validate_only=request.validate_only)
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
@@ -109,7 +118,7 @@ class TopicHandlers:
         reply(m.CreatePartitionsResponse(results=answers))
 
     def _grow(self, wanted: m.PartitionsOfTopic, *, validate_only: bool) -> None:
-        _refuse_internal(wanted.name)
+        check_not_internal(wanted.name)
         topic = self.topics.plan_growth(wanted.name, wanted.count)
         assigned_at_growth(wanted, self.topics.existing(wanted.name).partitions, _NODES)
         if not validate_only:
@@ -118,17 +127,12 @@ class TopicHandlers:
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> None:
         """Delete topics with their records."""
         answers = []
-        for name in request.topic_names:
+        for name in dict.fromkeys(request.topic_names):
             code = ErrorCode.NONE
             try:
-                _refuse_internal(name)
+                check_not_internal(name)
                 self.topics.delete(name)
             except BrokerError as error:
                 code = error.code
             answers.append(m.DeletedTopic(name, code))
         reply(m.DeleteTopicsResponse(responses=answers))
-
-
-def _refuse_internal(name: str) -> None:
-    if name.startswith("__"):
-        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["OFFSETS_TOPIC", "Topic", "TopicStore", "check_name"]
+__all__ = ["OFFSETS_TOPIC", "Topic", "TopicStore", "check_name", "check_not_internal"]
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -61,6 +61,16 @@ def check_name(name: str) -> None:
     """
     if name in (".", "..") or not _NAME.fullmatch(name):
         raise BrokerError(ErrorCode.INVALID_TOPIC, "1 to 249 letters, digits, '.', '_' or '-'")
+
+
+def check_not_internal(name: str) -> None:
+    """Refuse what clients may not do to the topic that groups are kept in; other names with underscores are theirs.
+
+    Raises:
+        BrokerError: INVALID_TOPIC.
+    """
+    if name == OFFSETS_TOPIC:
+        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")
 
 
 class TopicStore:

@@ -211,3 +211,14 @@ def test_offsets_are_fenced(connect, epoch, code):
     """Who asks for offsets by another leader epoch is told so."""
     connect.replicas.partitions["t", 0].lead(Leadership(1, 4, (1,)), (1,), 0.0)
     assert code == listed(connect(), 5, epoch=epoch).error_code
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [("__mine", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("__consumer_offsets", ErrorCode.INVALID_TOPIC)],
+)
+def test_only_the_offsets_topic_is_not_written_to(client, topic, code):
+    """A topic whose name begins with two underscores is one like any other, but for the one that groups are kept in."""
+    request = produced(build([(None, b"x")], timestamps=[1]))
+    request.topics[0].name = topic
+    assert code == client.ask(ApiKey.PRODUCE, 7, request).topics[0].partitions[0].error_code

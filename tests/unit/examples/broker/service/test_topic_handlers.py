@@ -1,0 +1,121 @@
+"""What clients ask of topics, on a node alone and in a cluster, from wire messages to what is planned."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.messages import topics as m
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.metadata import Metadata
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.replication.topic_manager import TopicManager
+from examples.broker.service.cluster_topic_handlers import ClusterTopicHandlers
+from examples.broker.service.config import Config
+from examples.broker.service.topic_handlers import TopicHandlers
+from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
+
+
+class Tree:
+    """Stands for the topics in the tree: notes what is asked of it, and is done at once."""
+
+    def __init__(self):
+        self.asked = []
+
+    def place(self, topic, _replicas, first=0):
+        return dict.fromkeys(range(first, topic.partitions), (1,))
+
+    def create(self, topic, _assignment, then):
+        self.asked.append(("create", topic.name))
+        then(None)
+
+    def grow(self, name, new, then):
+        self.asked.append(("grow", name, sorted(new)))
+        then(None)
+
+    def delete(self, name, then):
+        self.asked.append(("delete", name))
+        then(None)
+
+    def wait_for_topics(self, names, _timeout_ms, respond):
+        respond(dict.fromkeys(names, ErrorCode.NONE))
+
+    wait_for_deletions = wait_for_topics
+
+
+@pytest.fixture
+def replicas(tmp_path):
+    replicas = ReplicaManager(
+        Cluster(ports=(1,)), ReplicationSettings(), TopicStore(tmp_path), MockTimer(), ActionQueue()
+    )
+    yield replicas
+    replicas.close()
+
+
+@pytest.fixture
+def topics(replicas):
+    topics = TopicManager(replicas)
+    topics.create(topics.plan("t", partitions=1))
+    return topics
+
+
+@pytest.fixture
+def tree():
+    return Tree()
+
+
+@pytest.fixture(params=["alone", "cluster"])
+def ask(request, tmp_path, replicas, topics, tree):
+    """Ask one handler or the other, and give its only answer."""
+    config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
+    if request.param == "alone":
+        handlers = TopicHandlers(config, replicas, topics)
+    else:
+        replicas.metadata = Metadata({1: ("here", 1)})
+        controller = SimpleNamespace(controller_id=1)
+        handlers = ClusterTopicHandlers(
+            SimpleNamespace(topics=tree, config=config, replicas=replicas, controller=controller), topics
+        )
+
+    def ask(method, message):
+        answers = []
+        getattr(handlers, method)(message, 4, answers.append)
+        (answer,) = answers
+        return answer
+
+    return ask
+
+
+def test_a_topic_named_twice_is_not_created(ask, topics, tree):
+    """Two wishes under one name are refused, both, and nothing is done; the others of the request are."""
+    wanted = [m.CreatableTopic("d", 1, 1), m.CreatableTopic("e", 1, 1), m.CreatableTopic("d", 2, 1)]
+    answer = ask("create_topics", m.CreateTopicsRequest(wanted, 1_000))
+    assert {"d": ErrorCode.INVALID_REQUEST, "e": ErrorCode.NONE} == {x.name: x.error_code for x in answer.topics}
+    assert 2 == len(answer.topics)
+    assert {"e"} == {name for _, name in tree.asked} | (set(topics.topics) - {"t"})
+
+
+def test_a_topic_named_twice_does_not_grow(ask, topics, tree):
+    """Two numbers of partitions for one topic are refused, and it stays as it is."""
+    wanted = [m.PartitionsOfTopic("t", 5), m.PartitionsOfTopic("t", 6)]
+    answer = ask("create_partitions", m.CreatePartitionsRequest(wanted, 1_000))
+    assert [("t", ErrorCode.INVALID_REQUEST)] == [(x.name, x.error_code) for x in answer.results]
+    assert ([], 1) == (tree.asked, topics.topics["t"].partitions)
+
+
+def test_a_topic_named_twice_is_deleted(ask, tree):
+    """To delete a topic twice is to delete it."""
+    answer = ask("delete_topics", m.DeleteTopicsRequest(["t", "t"], 1_000))
+    assert [("t", ErrorCode.NONE)] == [(x.name, x.error_code) for x in answer.responses]
+
+
+@pytest.mark.parametrize(("name", "code"), [("__mine", ErrorCode.NONE), (OFFSETS_TOPIC, ErrorCode.INVALID_TOPIC)])
+def test_only_the_offsets_topic_is_internal(ask, topics, name, code):
+    """Names that begin with two underscores are clients' to use, but for the one that groups are kept in."""
+    topics.create(topics.plan(name, partitions=1))
+    grown = ask("create_partitions", m.CreatePartitionsRequest([m.PartitionsOfTopic(name, 2)], 1_000))
+    deleted = ask("delete_topics", m.DeleteTopicsRequest([name], 1_000))
+    assert [code, code] == [grown.results[0].error_code, deleted.responses[0].error_code]
