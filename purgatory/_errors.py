@@ -168,8 +168,9 @@ class ReservedName(PurgatoryError, AttributeError):
     """
 
     def __init__(self, kind: type, name: str, reserved: Iterable[str]) -> None:
+        theirs = "keeps" if name.startswith("_") else "tells"
         super().__init__(
-            f"{kind.__qualname__}.{name} can't be set: {', '.join(reserved)} are what the library tells of an "
+            f"{kind.__qualname__}.{name} can't be set: {', '.join(reserved)} are what the library {theirs} of an "
             "operation; call yours something else"
         )
         self.kind = kind

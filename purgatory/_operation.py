@@ -66,10 +66,12 @@ from __future__ import annotations
 
 import abc
 import inspect
+import re
 import threading
 import weakref
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from contextvars import Context
+from typing import Any, Final
 
 from purgatory._edition import CORE
 from purgatory._errors import AlreadyParked, ReservedName
@@ -93,9 +95,6 @@ from purgatory._outcome import (
 from purgatory._watchers import WatcherList, Watchers
 from timer import TimerTask
 from timer._task import TimerTaskEntry, checked_delay_ms
-
-if TYPE_CHECKING:
-    from contextvars import Context
 
 __all__ = ["DelayedOperation", "LockLike"]
 
@@ -592,8 +591,54 @@ class Operation(TimerTaskEntry):
             self._home.retrier.retry(self)
 
 
+#: The names of what is in here, of both editions; a subclass needs others for its own.
+INTERNAL: Final = frozenset(name for name in vars(Operation) if re.fullmatch(r"_[a-z]\w*", name)) | {
+    "_bucket",
+    "_deadline_ns",
+    "_delay_ms",
+    "_is_held",
+    "_movable",
+    "_moved_ns",
+    "_withdraw",
+}
+
 if CORE is not None:
     Operation = CORE.Operation  # type: ignore[misc]
+
+
+#: What an operation's state is kept in, in the Python edition.
+_STATE: Final[dict[str, type | tuple[type, ...]]] = {
+    "_bucket": (dict, type(None)),
+    "_busy": bool,
+    "_checks": int,
+    "_context": (Context, type(None)),
+    "_deadline_ns": int,
+    "_delay_ms": int,
+    "_hold": (list, SharedHold),
+    "_home": WatcherList,
+    "_moved_ns": int,
+    "_overdue": int,
+    "_pending": bool,
+    "_state": int,
+    "_watches": tuple,
+}
+
+
+def refuse_own_state(operation: Operation) -> None:
+    """Look, once a type, whether an operation that comes to be parked has put something in the place of its state.
+
+    In the native edition such a name is an attribute like any other, and harmless; it would not be in Python's.
+
+    Raises:
+        ReservedName: it has.
+    """
+    names = set(INTERNAL & getattr(operation, "__dict__", {}).keys())
+    if CORE is None:
+        for name, kinds in _STATE.items():
+            if hasattr(operation, name) and not isinstance(getattr(operation, name), kinds):
+                names.add(name)
+    if names:
+        raise ReservedName(type(operation), min(names), sorted(INTERNAL))
 
 
 def warn_still_open(operation: Operation) -> None:
@@ -658,7 +703,7 @@ class DelayedOperation(Operation, TimerTask, abc.ABC):
         timer.DelayTypeError: the delay is no number, or a bool.
         timer.DelayValueError: the delay is NaN or infinite.
         InvalidSetting: the lock is none.
-        ReservedName: the subclass, or an assignment, uses a name of the library's (``keys``, ``checks``, ...).
+        ReservedName: the subclass, or an assignment, uses a name of the library's (``keys``, ``_state``, ...).
     """
 
     __slots__ = ()
@@ -667,9 +712,10 @@ class DelayedOperation(Operation, TimerTask, abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name in RESERVED:
-            if name in vars(cls):
-                raise ReservedName(cls, name, RESERVED)
+        for names in (RESERVED, INTERNAL):
+            for name in names:
+                if name in vars(cls):
+                    raise ReservedName(cls, name, sorted(names))
 
     @abc.abstractmethod
     def try_complete(self) -> bool:

@@ -49,7 +49,7 @@ from purgatory._errors import (
 )
 from purgatory._hold import wait_for
 from purgatory._log import log
-from purgatory._operation import LOBBY, DelayedOperation, warn_still_open
+from purgatory._operation import LOBBY, DelayedOperation, refuse_own_state, warn_still_open
 from purgatory._outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._slow import hooks_on_this_stack
 from timer import NS_PER_MS, TimerClosed
@@ -304,6 +304,7 @@ def admit(admitted: set[type], operation: object) -> None:
 
     Raises:
         InvalidOperation: those can't be parked.
+        ReservedName: this one has taken a name that the library keeps its state in.
     """
     if not isinstance(operation, DelayedOperation):
         raise InvalidOperation(operation, "it is no DelayedOperation")
@@ -316,6 +317,7 @@ def admit(admitted: set[type], operation: object) -> None:
         raise InvalidOperation(
             operation, "its hooks are coroutines, which need a loop: await the park() of an AsyncPurgatory"
         )
+    refuse_own_state(operation)
     # One that park() has in hand has plain hooks of its own. Its type hasn't, and is looked at again each time.
     if not (iscoroutinefunction(kind.on_complete) or iscoroutinefunction(kind.on_expiration)):
         admitted.add(kind)

@@ -2,12 +2,15 @@
 
 import copy
 import pickle
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from purgatory import (
+    COMPILED,
     DelayedOperation,
     DelayedOperationPurgatory,
     InvalidOperation,
@@ -15,8 +18,10 @@ from purgatory import (
     Outcome,
     ReservedName,
 )
+from purgatory._operation import INTERNAL, RESERVED, Operation
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, MockTimer, TaskHeld, TimerTask
+from timer._task import TimerTaskEntry
 
 
 def test_operation_is_abstract():
@@ -607,6 +612,46 @@ def test_name_of_the_librarys_cannot_be_redefined(name):
     """A class attribute of such a name would hide the library's own: the class can't be made."""
     with pytest.raises(ReservedName, match=f"Mine.{name}"):
         type("Mine", (Waiting,), {name: 3})
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL))
+def test_name_that_the_library_works_with_cannot_be_redefined(name):
+    """A class attribute with the name of a step of the library's, or of what it keeps, can't be: it would be called."""
+    with pytest.raises(
+        ReservedName, match=rf"Mine.{name} can't be set: _answer, _arrive, .* call yours something else"
+    ):
+        type("Mine", (Waiting,), {name: 3})
+
+
+@pytest.mark.parametrize("name", ["_context", "_hold", "_busy", "_state", "_home", "_watches", "_bucket"])
+def test_state_that_is_put_in_the_place_of_the_librarys_is_refused(purgatory, name):
+    """An operation that sets an attribute in which the library keeps its state is told so where it is parked.
+
+    Where the native edition has an attribute of that name, there is no setting it.
+    """
+
+    class Handled(Waiting):
+        def __init__(self):
+            super().__init__()
+            setattr(self, name, "a request")
+
+    kind = ReservedName if not COMPILED or name in {"_context", "_hold", "_busy"} else AttributeError
+    with pytest.raises(kind) as refused:
+        purgatory.try_complete_else_watch(Handled(), ["k"])
+    if kind is ReservedName:
+        assert re.match(rf".*Handled.{name} can't be set: .* are what the library keeps", str(refused.value))
+    assert 0 == purgatory.parked
+
+
+def test_guide_lists_the_names_that_are_taken():
+    """The guide has every name that is the library's, of both editions."""
+    text = (Path(__file__).resolve().parents[3] / "docs/guide.md").read_text(encoding="utf-8")
+    section = text.partition("## Names that are taken")[2].partition("\n## ")[0]
+    listed = re.findall(r"`(\w+)`", section)
+    theirs = {name for kind in (Operation, TimerTaskEntry) for name in vars(kind) if re.fullmatch(r"_[a-z]\w*", name)}
+
+    assert [*RESERVED, *sorted(INTERNAL)] == [name for name in listed if name != "ReservedName"]
+    assert theirs <= INTERNAL
 
 
 def test_operation_without_the_librarys_init_is_refused(purgatory):
