@@ -112,6 +112,13 @@ class _Kind:
         self.errors = self.checks = 0
         self.waits = array("q")
 
+    def add(self, record: Record) -> None:
+        self.outcomes[record.outcome] += 1
+        self.checks += record.checks
+        self.errors += record.error is not None
+        if record.outcome != "immediate":
+            self.waits.append(record.waited_us)
+
 
 def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST_KEYS) -> Summary:
     """Summarise records; ``top`` is how many keys are named."""
@@ -129,11 +136,7 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
         kind = kinds.get(name)
         if kind is None:
             kind = kinds[name] = _Kind()
-        kind.outcomes[record.outcome] += 1
-        kind.checks += record.checks
-        kind.errors += record.error is not None
-        if record.outcome != "immediate":
-            kind.waits.append(record.waited_us)
+        kind.add(record)
         if first is None or record.created < first:
             first = record.created
         if last is None or record.finished > last:
