@@ -11,7 +11,7 @@ import attrs
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, list_segments
+from purgatory.journal.records.folder import Segment, batches, dropped, list_segments
 from purgatory.journal.records.frames import frame_at, scan
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class Verdict:
     torn_bytes: int
     damaged: tuple[str, ...] = ()
     """What is wrong with each segment that can't be read."""
+    dropped: int = 0
+    """Rows that the writer dropped or refused, and so never were in the folder."""
 
     @property
     def sound(self) -> bool:
@@ -163,7 +165,19 @@ def verify(folder: str | Path) -> Verdict:
             rows += end - max(start, expected) + 1
             expected = end + 1
     opened = sum(segment.is_open for segment in segments)
-    return Verdict(rows, first, expected - 1, len(segments), opened, missing, doubled, damaged, torn, tuple(unreadable))
+    return Verdict(
+        rows=rows,
+        first=first,
+        last=expected - 1,
+        segments=len(segments),
+        open_segments=opened,
+        missing=missing,
+        doubled=doubled,
+        damaged_bytes=damaged,
+        torn_bytes=torn,
+        damaged=tuple(unreadable),
+        dropped=dropped(folder),
+    )
 
 
 def _parquet_span(segment: Segment) -> tuple[int, int]:

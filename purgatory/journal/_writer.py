@@ -17,7 +17,7 @@ the row at fault is alone: that one is counted, logged and left out.
 *The disk never stops the service.* While writing fails, the rows at hand are kept and retried, the buffer
 fills, and then the policy decides: `"drop"` refuses new rows and counts them; `"wait"` slows the caller
 down by up to `patience_ms` a row, and then drops and counts. Memory is bounded by `capacity` rows either
-way, and what was lost is a number, not a guess.
+way, and what was lost is a number, not a guess: the next frame tells it, as such rows have no sequence numbers.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ class FolderWriter:
         self._refused = False  # whether it has just refused one
         self._counting = threading.Lock()
         self._dropped = self._written = self._bytes = 0
+        self._told = 0  # of those dropped, how many a frame tells of
         self._write_errors = self._seal_errors = self._sealed = 0
         self._deleted = self._deleted_bytes = 0
         self._retaining = options.retain_bytes is not None or options.retain_seconds is not None
@@ -262,12 +263,14 @@ class FolderWriter:
     def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int]]:
         """One frame, and how many rows it holds; or, where a row spoils it, those of its two halves."""
         try:
-            frame = encode(self._to_batch(rows, self._next + self._held_rows))
+            dropped = self._dropped - self._told
+            frame = encode(self._to_batch(rows, self._next + self._held_rows), dropped=dropped)
         except Exception as error:  # a key that answers nonsense, say  # noqa: BLE001
             if count == 1:
                 refused.append(error)
                 return
         else:
+            self._told += dropped
             yield frame, count
             return
         for start, stop in ((0, count // 2), (count // 2, count)):

@@ -127,6 +127,8 @@ def _verify(options: argparse.Namespace) -> int:
     if verdict.torn_bytes:
         _print(f"{verdict.torn_bytes} bytes of a torn tail: not acknowledged, cut off at the next start")
     _print(f"{verdict.missing} missing, {verdict.doubled} doubled, {verdict.damaged_bytes} bytes damaged")
+    if verdict.dropped:
+        _print(f"{verdict.dropped} more were dropped by the writer, and are in no segment")
     for line in verdict.damaged:
         _print(line)
     _print("sound" if verdict.sound else "NOT sound")

@@ -197,6 +197,7 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
         gaps=(*walk.damaged, *map(str, walk.gaps)),
         left_out=tuple(engine.left_out),
+        dropped=engine.dropped,
         made=wishes.made or datetime.now(UTC),
     )
 

@@ -334,6 +334,26 @@ def test_a_journal_counts_once_however_it_is_spelled(engine, tmp_path, monkeypat
     assert 120 == sum(map(len, together.expected))
 
 
+class Operation:
+    keys, created_ns, delay_ms, checks = ("a",), 1, 5, 1
+
+
+@both
+def test_what_the_writers_dropped_is_on_the_page(engine, tmp_path):
+    """Such operations have no number and leave no gap: the page says how many they were, and not that all is there."""
+    for name, capacity in (("a", 4), ("b", 100)):
+        with Journal(tmp_path / name, interval_ms=60_000, capacity=capacity) as journal:
+            for _ in range(10):
+                journal.observer("fetch").finished(Operation(), "satisfied", None)
+    both_journals = engine([str(tmp_path / "a"), str(tmp_path / "b")])
+    text = report(both_journals, tmp_path / "out", Wishes(quiet=True)).read_text(encoding="utf-8")
+    assert "14 records were read. Nothing is missing of what was written. 6 more operations were dropped" in text
+    assert "6 operations never written" in text
+    text = report(engine([str(tmp_path / "b")]), tmp_path / "out", Wishes(quiet=True)).read_text(encoding="utf-8")
+    assert "10 records were read. Nothing is missing. " in text
+    assert "dropped" not in text
+
+
 @both
 def test_what_a_fleet_leaves_out_is_named(engine, tmp_path):
     """A folder among a fleet's that holds no segment, or holds journals one folder deeper, stands on the page."""

@@ -22,6 +22,10 @@ operation that comes after such a while finds no level there, as if no event had
 instants that count, and the row of any operation on the key names it, whatever becomes of that. What an operation has
 found on a key, at its arrival or since, stays found.
 
+*What is missing.* Rows are numbered without gaps: a number that isn't there was there once. What the writer dropped or
+refused never had a number; the next frame's header says how many rows that were (`dropped`), and so does the sealed
+file's metadata of all its frames.
+
 Instants are microseconds since the epoch. A record's two instants come from one monotonic clock shifted by
 one constant, so their difference is a true wait even when the wall clock is being corrected.
 

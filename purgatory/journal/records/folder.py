@@ -12,6 +12,7 @@ the two last steps) drops the doubles. A trace's files begin with `trace`.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 _OPEN: Final = re.compile(r"\.open-(\d{20})\.frames")
 SEALED: Final = re.compile(r"_?(journal|trace)-(\d{20})-(\d{20})\.(parquet|frames)")
+
+DROPPED: Final = "purgatory.dropped"
+"""The entry in a sealed Parquet file's metadata that says how many rows were dropped before or between its rows."""
+_DROPPED: Final = re.compile(DROPPED.encode() + rb"\x18.([0-9]+)", re.DOTALL)
+AT_END: Final = 1 << 16
+"""So far from a file's end its metadata are looked for; they are followed by some kilobytes at most."""
 
 
 @attrs.frozen(order=True)
@@ -80,6 +87,29 @@ def batches(path: Path, after: int = -1) -> Iterator[Batch]:
     for frame in scan(data):
         if frame.last > after:
             yield decode(data, frame)
+
+
+def dropped(folder: Path) -> int:
+    """How many rows the writer dropped or refused between those that are there, which have no numbers.
+
+    Its frames say so, and sealed files among their metadata, which is looked for as bytes: nothing is interpreted.
+    """
+    while True:
+        segments = list_segments(folder)
+        sealed = {segment.first for segment in segments if not segment.is_open}
+        try:
+            return sum(_dropped_in(each.path) for each in segments if not (each.is_open and each.first in sealed))
+        except FileNotFoundError:  # sealed since it was listed
+            continue
+
+
+def _dropped_in(path: Path) -> int:
+    if path.suffix != ".parquet":
+        return sum(batch.dropped for batch in batches(path))
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - AT_END))
+        found = _DROPPED.search(file.read())
+    return int(found[1]) if found else 0
 
 
 def check_kind(folder: Path, schema: Schema) -> None:

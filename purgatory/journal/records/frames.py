@@ -6,7 +6,8 @@ read up to its last whole frame::
     "PURJ" version flags | payload length | rows | first sequence | crc32      28 bytes, little-endian
     length of the header | header (JSON) | column bytes | column bytes | ...   the payload
 
-The header names the columns, so a reader of another version finds those it knows and skips the rest. All
+The header names the columns, so a reader of another version finds those it knows and skips the rest. It also says how
+many rows were dropped before the frame, where there were any. All
 text columns of a row form one *group* (purgatory, type, keys, outcome, ...); a service has few of them and
 many rows, so a frame stores each distinct group once and a 4-byte index for each row. The numbers are
 `array` buffers.
@@ -69,6 +70,8 @@ class Batch:
     groups: list[list[Any]]
     index: array[int]
     numbers: dict[str, array[int]]
+    dropped: int = 0
+    """So many rows were dropped since the frame before: they have no numbers."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -116,7 +119,7 @@ def _text(value: Any, kind: str) -> Any:
     return tuple(value) if kind == "texts" and value is not None else value
 
 
-def encode(batch: Batch, *, read: bool = False) -> bytes:
+def encode(batch: Batch, *, read: bool = False, dropped: int = 0) -> bytes:
     r"""One frame.
 
     Half a character (a lone surrogate) is in no reader's UTF-8, and as "?" two names would be one: it is written
@@ -125,15 +128,16 @@ def encode(batch: Batch, *, read: bool = False) -> bytes:
     Args:
         batch: the rows.
         read: whether they come from a journal, so that all this has been done.
+        dropped: how many rows were dropped since the frame before.
     """
     columns: dict[str, array[int]] = {"": batch.index, **batch.numbers}
     try:
-        header = _header(batch, columns, batch.groups)
+        header = _header(batch, columns, batch.groups, dropped)
         plain = read or _LIKE_HALF not in header
     except UnicodeEncodeError:
         plain = False
     if not plain:
-        header = _header(batch, columns, [[_whole(value) for value in group] for group in batch.groups])
+        header = _header(batch, columns, [[_whole(value) for value in group] for group in batch.groups], dropped)
     parts = [_LENGTH.pack(len(header)), header]
     for column in columns.values():
         if _SWAP:  # pragma: no cover - needs a big-endian machine
@@ -146,9 +150,10 @@ def encode(batch: Batch, *, read: bool = False) -> bytes:
     return head[:_UNCHECKED] + _LENGTH.pack(crc) + payload
 
 
-def _header(batch: Batch, columns: dict[str, array[int]], groups: list[list[Any]]) -> bytes:
+def _header(batch: Batch, columns: dict[str, array[int]], groups: list[list[Any]], dropped: int) -> bytes:
     return json.dumps(
         {
+            **({"dropped": dropped} if dropped else {}),
             "schema": batch.schema.name,
             "epoch_ns": batch.epoch_ns,
             "texts": [field.name for field in batch.schema.texts],
@@ -255,7 +260,7 @@ def decode(data: bytes, frame: Frame) -> Batch:
     if one_purgatory(schema, frame.version):
         place = [field.name for field in schema.texts].index("purgatory")
         groups = [[*group[:place], "", *group[place + 1 :]] for group in groups]
-    return Batch(schema, frame.first, header["epoch_ns"], groups, index, columns)
+    return Batch(schema, frame.first, header["epoch_ns"], groups, index, columns, header.get("dropped", 0))
 
 
 def _known(schema: Schema, header: dict[str, Any]) -> list[list[Any]]:

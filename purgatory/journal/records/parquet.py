@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, list_segments
+from purgatory.journal.records.folder import AT_END, DROPPED, Segment, batches, list_segments
 from purgatory.journal.records.frames import check_version
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ _CRC: Final = "purgatory.crc32"
 _MARK: Final = _CRC.encode() + b"\x18\x08"
 """The entry as it lies in a footer, up to its digits: its name, and what says that a text of eight bytes follows."""
 _DIGITS: Final = 8
-_AT_END: Final = 1 << 16
-"""So far from a file's end the entry is looked for; it is followed by some kilobytes at most."""
 _CHUNK: Final = 1 << 20
 
 
@@ -114,14 +112,22 @@ def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
     """Write frames to a Parquet file and make it durable."""
     import pyarrow as pa  # noqa: PLC0415
 
-    table = pa.Table.from_batches((to_arrow(batch) for batch in frames), arrow_schema(schema))
+    dropped = 0
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        nonlocal dropped
+        for batch in frames:
+            dropped += batch.dropped
+            yield to_arrow(batch)
+
+    table = pa.Table.from_batches(parts(), arrow_schema(schema))
     with path.open("wb") as file:
-        write_table(table, file)
+        write_table(table, file, dropped)
         file.flush()
         os.fsync(file.fileno())
 
 
-def write_table(table: pa.Table, file: BinaryIO) -> None:
+def write_table(table: pa.Table, file: BinaryIO, dropped: int = 0) -> None:
     """A table of a schema's columns as a sealed segment: compressed, with checksums of its pages and of all of it."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -131,7 +137,8 @@ def write_table(table: pa.Table, file: BinaryIO) -> None:
         sink, table.schema, compression="zstd", coerce_timestamps="us", write_page_checksum=True
     ) as writer:
         writer.write_table(table, row_group_size=1 << 18)
-        writer.add_key_value_metadata({_CRC: "0" * _DIGITS})
+        told = {DROPPED: str(dropped)} if dropped else {}
+        writer.add_key_value_metadata({**told, _CRC: "0" * _DIGITS})
     data = memoryview(sink.getvalue())
     place = _digits_in(data)
     assert place is not None
@@ -141,7 +148,7 @@ def write_table(table: pa.Table, file: BinaryIO) -> None:
 
 def _digits_in(data: memoryview) -> int | None:
     """Where the digits of a file's checksum are, in all of it or in its end; None if it has none."""
-    start = max(0, len(data) - _AT_END)
+    start = max(0, len(data) - AT_END)
     place = bytes(data[start:]).rfind(_MARK)
     return None if place < 0 else start + place + len(_MARK)
 
@@ -154,7 +161,7 @@ def _check_sum(path: Path) -> bool:
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        start = file.seek(max(0, size - _AT_END))
+        start = file.seek(max(0, size - AT_END))
         place = _digits_in(memoryview(file.read()))
         if place is None:
             return False

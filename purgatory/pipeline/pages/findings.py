@@ -111,6 +111,9 @@ def _set_aside(tables: Tables) -> list[Finding]:
         found.append(
             Finding(100, "bad", f"{len(tables.gaps)} {'gap' if len(tables.gaps) == 1 else 'gaps'}", text, _GAPS)
         )
+    if tables.dropped:
+        text = "The journals' writers dropped them: there was no room left, or they could not be written."
+        found.append(Finding(90, "bad", f"{tables.dropped:,} operations never written", text, _GAPS))
     if tables.quarantined:
         text = "They were set aside, and are in no figure but this; the table quarantine says why."
         found.append(Finding(40, "bad", f"{tables.quarantined:,} of {tables.rows:,} records", text, _ODD))

@@ -156,6 +156,12 @@ def summary(tables: Tables) -> str:
     return section("In numbers", how, table(names, lines))
 
 
+def lost(tables: Tables) -> str:
+    """What was never written."""
+    many = "1 more operation was" if tables.dropped == 1 else f"{tables.dropped:,} more operations were"
+    return f"{many} dropped by the journals' writers, which had no room left or could not write them."
+
+
 def about(tables: Tables) -> str:
     """What was read, and whether that is all."""
     operations = total(tables.outcomes, "operations")
@@ -165,7 +171,8 @@ def about(tables: Tables) -> str:
         lines.append([name, f"{first:,} to {last:,}" if ends else "none yet", f"{last - first + 1:,}"])
     told = f"{tables.rows:,} records were read"
     told += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
-    told += ". Nothing is missing." if not tables.gaps else "."
+    told += "." if tables.gaps else f". Nothing is missing{' of what was written' if tables.dropped else ''}."
+    told += f" {lost(tables)}" if tables.dropped else ""
     told += " Left out are the folders named below the table." if tables.left_out else ""
     body = table(["journal", "records", "number"], lines) + missing([*tables.gaps, *tables.left_out])
     return section("What this is about", f"{told} Made on {_moment(tables.made)}.", body)

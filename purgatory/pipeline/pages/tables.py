@@ -48,6 +48,8 @@ class Tables:
     """The first and last sequence number of each journal; None of one that holds no row yet."""
     gaps: Sequence[str] = ()
     """What could not be read."""
+    dropped: int = 0
+    """Operations that the journals' writers dropped."""
     left_out: Sequence[str] = ()
     """What lies beside the journals of a fleet and was not read."""
     made: datetime = _NEVER

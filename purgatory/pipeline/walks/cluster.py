@@ -30,7 +30,7 @@ from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.whole import promised
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.walks import kernels
-from purgatory.pipeline.walks.local import folders, left_out, there
+from purgatory.pipeline.walks.local import dropped_in, folders, left_out, there
 from purgatory.pipeline.walks.walk import Found
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Cluster:
         self._spark = spark
         self.journals = folders(journals, lambda place: places.qualified(spark, place))
         self.left_out = left_out(journals)
+        self.dropped = dropped_in(self.journals)
         remote = ["://" in name for name in self.journals]
         if any(remote) and not all(remote):
             message = "give folders, or places that Spark reads (s3a://...), not both at once"

@@ -20,7 +20,7 @@ import attrs
 import pyarrow as pa
 
 from purgatory.journal.records import JOURNAL
-from purgatory.journal.records.folder import check_kind, list_segments, tip
+from purgatory.journal.records.folder import check_kind, dropped, list_segments, tip
 from purgatory.journal.records.parquet import read_range
 from purgatory.pipeline.rows import coverage
 from purgatory.pipeline.rows.coverage import Run
@@ -102,6 +102,11 @@ def there(journals: Sequence[str]) -> list[Run]:
     return [Run(number, each["first"], each["last"]) for number, each in ends if each["last"] >= each["first"]]
 
 
+def dropped_in(journals: Iterable[str]) -> int:
+    """How many operations the journals' writers dropped, as their segments say; those of a store aren't asked."""
+    return sum(dropped(Path(name)) for name in journals if "://" not in name)
+
+
 @attrs.frozen(eq=False)
 class _Keys:
     """All keys in one portion."""
@@ -120,6 +125,7 @@ class Local:
     def __init__(self, journals: Sequence[str]) -> None:
         self.journals = folders(journals)
         self.left_out = left_out(journals)
+        self.dropped = dropped_in(self.journals)
         self.expected = there(self.journals)
 
     def walk(self, parts: Parts, columns: Sequence[str], *, allow_gaps: bool) -> Found:

@@ -64,6 +64,10 @@ class Engine(Protocol):
         """What lies beside the journals of a fleet and holds none."""
 
     @property
+    def dropped(self) -> int:
+        """How many operations the journals' writers dropped, which have no record."""
+
+    @property
     def expected(self) -> Sequence[Run]:
         """The rows that there were when the work began."""
 

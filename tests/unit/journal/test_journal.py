@@ -16,6 +16,8 @@ from purgatory.journal import (
     verify,
 )
 from purgatory.journal._options import open_file
+from purgatory.journal.cli import main
+from purgatory.journal.records.folder import dropped
 from timer import MockTimer
 
 
@@ -204,6 +206,48 @@ def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome
         assert journal.flush()
     assert [number for number in range(20) if number != 7] == [row.checks for row in read(tmp_path)]
     assert (19, 1, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
+
+
+@pytest.mark.parametrize("parquet", [True, False])
+def test_how_many_rows_were_dropped_is_in_the_journal(tmp_path, operation, outcome, parquet, capsys):
+    """The next frame tells of what found no room or could not be written, and its segment when it is sealed."""
+    for told in (7, 14):
+        with Journal(tmp_path, interval_ms=60_000, capacity=4, parquet=parquet) as journal:
+            observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks == 1 else None)
+            for number in range(10):
+                observer.finished(operation(checks=number), outcome.SATISFIED, None)
+            assert journal.flush()
+            observer.finished(operation(checks=10), outcome.SATISFIED, None)
+            assert journal.flush()
+            assert (4, 7) == (journal.stats().written, journal.stats().dropped)
+            assert told == dropped(tmp_path)
+        assert told == dropped(tmp_path)
+    assert (8, 14, True) == (verify(tmp_path).rows, verify(tmp_path).dropped, verify(tmp_path).sound)
+    assert [0, 2, 3, 10] * 2 == [row.checks for row in read(tmp_path)]
+    assert list(range(8)) == [row.seq for row in read(tmp_path)]
+    assert 0 == main(["verify", str(tmp_path)])
+    assert "14 more were dropped by the writer" in capsys.readouterr().out
+    min(tmp_path.glob("*journal-*")).unlink()
+    assert 7 == dropped(tmp_path)
+
+
+def test_a_journal_that_dropped_nothing_says_nothing(tmp_path, write, capsys):
+    """Where all was written there is no word about it."""
+    write(tmp_path, 10)
+    assert (0, 0) == (dropped(tmp_path), main(["verify", str(tmp_path)]))
+    assert "dropped" not in capsys.readouterr().out
+
+
+def test_what_a_sealed_double_dropped_counts_once(tmp_path, operation, outcome):
+    """Killed between a segment's sealing and its removal, a writer leaves both; what they tell is one."""
+    with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
+        for number in range(10):
+            journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)
+        assert journal.flush()
+        (path,) = tmp_path.glob(".open-*")
+        data = path.read_bytes()
+    path.write_bytes(data)
+    assert 6 == dropped(tmp_path)
 
 
 @pytest.mark.parametrize("level", [1.5, "7", None, 2**63, -(2**70), float("nan"), float("inf")], ids=repr)
