@@ -223,7 +223,7 @@ class _Turns:
     def finish(self) -> None:
         """Run all that is left, now and here."""
         while self._jobs:
-            self._turn()
+            self._run()
 
     def _schedule(self) -> None:
         loop = self._timer._loop
@@ -233,14 +233,33 @@ class _Turns:
 
     def _turn(self) -> None:
         try:
+            self._run()
+        finally:
+            self._go_on()
+
+    def _run(self) -> None:
+        """Run so much of the first batch as fits into a turn."""
+        try:
             run = self._jobs.popleft()
         except IndexError:
-            self._scheduled = False
             return
-        try:
-            if run(self._size):
-                self._jobs.appendleft(run)
-        finally:
-            self._scheduled = bool(self._jobs)
-            if self._scheduled:
-                self._schedule()
+        if run(self._size):
+            self._jobs.appendleft(run)
+
+    def _go_on(self) -> None:
+        """Have another turn, if there is more to do.
+
+        Any thread may submit meanwhile, and leaves the turn to us if it finds us scheduled:
+
+            1. loop:      no job is left
+            2. submitter: appends one, finds a turn scheduled
+            3. loop:      nothing is scheduled any more
+
+        So the loop looks again behind step 3. Should both then schedule a turn, one of them finds nothing to do.
+        """
+        if not self._jobs:
+            self._scheduled = False
+            if not self._jobs or self._scheduled:
+                return
+            self._scheduled = True
+        self._schedule()

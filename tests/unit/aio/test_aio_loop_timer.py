@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+from collections import deque
 
 import pytest
 
@@ -305,5 +306,78 @@ def test_no_thread_is_started(run):
             timer.add(ping)
             await until(lambda: ping.ran_ns)
             assert before == threading.active_count()
+
+    run(main)
+
+
+class _Between(deque):
+    """Batches that wait: another thread brings one just when the loop has found that there is none."""
+
+    def __init__(self, look, bring):
+        super().__init__()
+        self.look = look
+        self.bring = bring
+
+    def found_none(self, look):
+        if look == self.look and self.bring is not None:
+            bring, self.bring = self.bring, None
+            in_thread(bring)
+
+    def __bool__(self):
+        found = len(self) > 0
+        if not found:
+            self.found_none("after a turn")
+        return found
+
+    def popleft(self):
+        try:
+            return super().popleft()
+        except IndexError:
+            self.found_none("in a turn")
+            raise
+
+
+@pytest.mark.parametrize("look", ["after a turn", "in a turn"])
+def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, look):
+    """Its thread leaves the turn to the loop, which has one planned, and the loop looks again."""
+
+    async def main():
+        with LoopTimer() as timer:
+            first, late = Ping(0), Ping(0)
+            timer.bind()
+            timer._turns._jobs = _Between(look, lambda: timer.add(late))
+            timer.add(first)
+            if look == "in a turn":
+                timer._turns._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
+            await until(lambda: late.ran_ns)
+            assert first.ran_ns
+
+    run(main)
+
+
+def test_tasks_that_are_due_come_from_any_thread(run):
+    """Threads that each add a task as soon as the one before has run are never left waiting."""
+
+    async def main():
+        with LoopTimer() as timer:
+            timer.bind()
+
+            class Due(Ping):
+                def __init__(self):
+                    super().__init__(0)
+                    self.done = threading.Event()
+
+                def run(self):
+                    self.done.set()
+
+            def again():
+                for _ in range(300):
+                    task = Due()
+                    timer.add(task)
+                    assert task.done.wait(20)
+                return True
+
+            waits = [asyncio.to_thread(again) for _ in range(2)]
+            assert [True, True] == await asyncio.gather(*waits)
 
     run(main)
