@@ -11,7 +11,6 @@ import json
 import threading
 import time
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._fork import start_over_in_child
@@ -38,7 +37,7 @@ class Hub:
     def __init__(self) -> None:
         self._sampler = Sampler()
         self._sampling = threading.Lock()
-        self._history: deque[list[Any]] = deque(maxlen=_POINTS)
+        self._history: tuple[list[Any], ...] = ()  # replaced as a whole: whoever reads it needs no lock
         self._wanted_at = float("-inf")
         self._woken = threading.Event()
         self._ended = threading.Event()
@@ -99,7 +98,7 @@ class Hub:
 
     def history(self) -> bytes:
         """What was noted, oldest first: of each moment the time, and by purgatory how many waited and the rates."""
-        return json.dumps({"outcomes": OUTCOMES, "points": list(self._history.copy())}).encode()
+        return json.dumps({"outcomes": OUTCOMES, "points": self._history}).encode()
 
     def operations(self, identity: str, text: str) -> bytes | None:
         """The operations under a key, as JSON; None if there is no such purgatory."""
@@ -128,7 +127,8 @@ class Hub:
             self.version += 1
 
     def _note(self, point: dict[str, list[float]]) -> None:
-        self._history.append([time.time(), point])
+        """Note a point. One thread at a time: behind the lock."""
+        self._history = (*self._history[1 - _POINTS :], [time.time(), point])
 
 
 def _run(hub: Callable[[], Hub | None], woken: threading.Event, ended: threading.Event) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import threading
 import time
 
 import pytest
@@ -11,7 +12,7 @@ from starlette.routing import Mount
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory.console import app, serve
 from purgatory.console._app import make_app
-from tests.support import Waiting
+from tests.support import Waiting, run_threads
 
 SECRET = "a payload nobody may see"
 
@@ -110,6 +111,26 @@ def test_history_is_kept(fetch, hub, get):
     points = get(console, "/api/history").json["points"]
 
     assert 1 == points[-1][1]["fetch"][0]
+
+
+def test_history_is_read_while_the_thread_notes(hub):
+    """Whoever reads it neither waits for a look nor meets one in the middle; it is of the last ten minutes."""
+    over = threading.Event()
+
+    def note():
+        while not over.is_set():
+            hub._note({"fetch": [1.0]})
+
+    def read():
+        try:
+            with hub._sampling:  # as while somebody looks
+                return [len(json.loads(hub.history())["points"]) for _ in range(300)]
+        finally:
+            over.set()
+
+    _, lengths = run_threads(note, read)
+    assert sorted(lengths) == lengths
+    assert lengths[-1] <= 600
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
