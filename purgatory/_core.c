@@ -125,8 +125,8 @@ static struct {
     PyObject *outcomes;
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
-        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook, *timer_closed,
-        *check_some, *checked_delay_ms, *checked_lock, *fail_pending;
+        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook, *refuse_timed,
+        *timer_closed, *check_some, *checked_delay_ms, *checked_lock, *fail_pending;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
@@ -250,11 +250,12 @@ static PyObject *call_hook_in_context(Operation *op, PyObject *name)
     return answer;
 }
 
-/* Contain what a hook raised: the error that is set. 0, or -1 if that raised in turn. */
-static int contain(Operation *op, PyObject *hook)
+/* Contain what a hook raised: the error that is set. `keys` are those that it is about to be parked under, or NULL. 0, or
+ * -1 if that raised in turn. */
+static int contain(Operation *op, PyObject *hook, PyObject *keys)
 {
     PyObject *error = take_error();
-    int failed = done_call(PyObject_CallFunctionObjArgs(core.contain, op, hook, error, NULL));
+    int failed = done_call(PyObject_CallFunctionObjArgs(core.contain, op, hook, error, keys, NULL));
     Py_DECREF(error);
     return failed;
 }
@@ -1367,7 +1368,7 @@ static int check(Operation *op)
             if (answer > 0 && state_of(op) <= PARKED)
                 answer = done_call(PyObject_CallOneArg(core.warn, (PyObject *)op));
             if (answer < 0)
-                failed = is_contained() ? contain(op, core.str_try_complete) : -1;
+                failed = is_contained() ? contain(op, core.str_try_complete, NULL) : -1;
         }
         int again = give_hold(op);
         failed |= again < 0;
@@ -2177,6 +2178,25 @@ static void cancel_for_error(Operation *op)
     set_again(kept);
 }
 
+/* What its parker's check has raised, or said without completing, with the keys that he has for it. 0, or -1 with an
+ * error. */
+static int say(Operation *op, int answer, PyObject *key, PyObject *keys)
+{
+    if (answer < 0 && !is_contained())
+        return -1;
+    Kept kept = keep_error();
+    PyObject *named = keys != NULL ? Py_NewRef(keys) : PyTuple_Pack(1, key);
+    if (named == NULL)
+        PyErr_Clear();
+    set_again(kept);
+    int failed = answer < 0 ? contain(op, core.str_try_complete, named)
+                            : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
+    if (failed && answer > 0) /* a log that raises */
+        failed = is_contained() ? contain(op, core.str_try_complete, named) : -1;
+    Py_XDECREF(named);
+    return failed;
+}
+
 /* From arriving to parked, or to an outcome; `keys` are NULL if there is but one. 1 if a check here completed the operation, 0, or -1 with an error. */
 static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyObject *keys)
 {
@@ -2185,10 +2205,8 @@ static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyOb
         count_check(op);
         int answer = look_of(op);
         completed = answer > 0 && state_of(op) == IMMEDIATE;
-        if (answer > 0 && state_of(op) == ARRIVING)
-            answer = done_call(PyObject_CallOneArg(core.warn, (PyObject *)op));
-        if (answer < 0)
-            failed = is_contained() ? contain(op, core.str_try_complete) : -1;
+        if (answer < 0 || (answer > 0 && state_of(op) == ARRIVING))
+            failed = say(op, answer, key, keys);
         if (failed || state_of(op) != ARRIVING || has_place)
             break;
         if (self->capacity != Py_None) {
@@ -2428,6 +2446,9 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         PyObject_CallOneArg(core.already_parked, given);
         goto end;
     }
+    if (__atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) != NULL && self->timer != Py_None
+        && done_call(PyObject_CallOneArg(core.refuse_timed, given)))
+        goto end;
     op->is_special = (unsigned char)is_special;
     if (wait_for_hold(op))
         goto end;
@@ -2606,7 +2627,7 @@ static PyMethodDef parking_methods[] = {
      "    NoKeys: there are no keys.\n"
      "    WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.\n"
      "    UnhashableKey: a key has no hash.\n"
-     "    InvalidOperation: ``operation`` is no operation; or a hook of its own asks for this.\n"
+     "    InvalidOperation: ``operation`` is no operation; a timer has it; or a hook of its own asks for this.\n"
      "    AlreadyParked: the operation was given to a purgatory before.\n"
      "    PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be\n"
      "        parked again later.\n"
@@ -2689,6 +2710,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"find_place", &core.find_place},
                   {"put_off", &core.put_off},
                   {"refuse_own_hook", &core.refuse_own_hook},
+                  {"refuse_timed", &core.refuse_timed},
                   {"timer_closed", &core.timer_closed},
                   {"check_some", &core.check_some},
                   {"checked_delay_ms", &core.checked_delay_ms},

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -134,8 +134,10 @@ throttle = Throttle()
 in_child(throttle.start_over)
 
 
-def log_callback_error(purgatory: str | None, operation: Operation, hook: str, error: BaseException) -> None:
-    """Log what a hook raised, with the operation's type and keys."""
+def log_callback_error(
+    purgatory: str | None, operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()
+) -> None:
+    """Log what a hook raised, with the operation's type and keys: those that it is about to be parked under, if any."""
     kind = type(operation).__qualname__
     suppressed = throttle.admit("callback_failed", purgatory, kind, hook, type(error).__qualname__)
     if suppressed is not None:
@@ -143,7 +145,7 @@ def log_callback_error(purgatory: str | None, operation: Operation, hook: str, e
             "callback_failed",
             purgatory=purgatory,
             operation=kind,
-            keys=operation.keys,
+            keys=tuple(keys) or operation.keys,
             hook=hook,
             error=repr(error),
             suppressed=suppressed,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from purgatory._edition import CORE
@@ -107,11 +107,11 @@ class Observers(Told):
         with self._lock:
             return dict(self._errors)
 
-    def contain(self, operation: Operation, hook: str, error: BaseException) -> None:
-        """Count and log what a hook raised."""
+    def contain(self, operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
+        """Count and log what a hook raised; ``keys`` are those that the operation is about to be parked under."""
         with self._lock:
             self._errors[hook] += 1
-        log_callback_error(self.name or None, operation, hook, error)
+        log_callback_error(self.name or None, operation, hook, error, keys)
 
     def tell_parked(self, operation: Operation) -> None:
         """An operation was parked."""

@@ -69,7 +69,7 @@ import inspect
 import re
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextvars import Context
 from typing import Any, Final
 
@@ -582,8 +582,8 @@ class Operation(TimerTaskEntry):
             assert outcome is not None
             observers.tell_finished(self, outcome, error)
 
-    def _contain(self, hook: str, error: BaseException) -> None:
-        self._home.observers.contain(self, hook, error)
+    def _contain(self, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
+        self._home.observers.contain(self, hook, error, keys)
 
     def _retry(self) -> None:
         """Have the check made by somebody else."""
@@ -641,8 +641,11 @@ def refuse_own_state(operation: Operation) -> None:
         raise ReservedName(type(operation), min(names), sorted(INTERNAL))
 
 
-def warn_still_open(operation: Operation) -> None:
-    """``try_complete`` said True, and the operation is open: it will wait for its deadline. Once a type."""
+def warn_still_open(operation: Operation, keys: Sequence[Hashable] = ()) -> None:
+    """``try_complete`` said True, and the operation is open: it will wait for its deadline. Once a type.
+
+    While it is being parked its parker knows the keys that it will wait under.
+    """
     kind = type(operation)
     if kind not in _warned:
         _warned.add(kind)
@@ -650,7 +653,7 @@ def warn_still_open(operation: Operation) -> None:
             "operation_still_open",
             purgatory=operation._home.observers.name or None,
             operation=kind.__qualname__,
-            keys=operation.keys,
+            keys=tuple(keys) or operation.keys,
             advice="try_complete() returned True without completing: return self.force_complete()",
         )
 

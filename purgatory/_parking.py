@@ -122,7 +122,7 @@ class Parking:
             NoKeys: there are no keys.
             WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.
             UnhashableKey: a key has no hash.
-            InvalidOperation: ``operation`` is no operation; or a hook of its own asks for this.
+            InvalidOperation: ``operation`` is no operation; a timer has it; or a hook of its own asks for this.
             AlreadyParked: the operation was given to a purgatory before.
             PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be
                 parked again later.
@@ -144,6 +144,8 @@ class Parking:
             raise InvalidOperation(operation, "its __init__ doesn't call super().__init__(delay_ms)") from None
         if at_home is not LOBBY:
             raise AlreadyParked(operation)
+        if operation._bucket is not None and self._timer is not None:
+            refuse_timed(operation)
         try:
             del hold[0]
         except IndexError:
@@ -184,9 +186,9 @@ class Parking:
                         if operation._state == IMMEDIATE:
                             completed = True
                         elif operation._state == ARRIVING:
-                            warn_still_open(operation)
+                            warn_still_open(operation, keys)
                 except Exception as error:  # noqa: BLE001  # contained: the operation is parked
-                    operation._contain("try_complete", error)
+                    operation._contain("try_complete", error, keys)
                 if operation._state != ARRIVING:
                     return completed
                 if may_stay:
@@ -374,6 +376,16 @@ def refuse_own_hook(operation: Operation) -> None:
     """
     if id(operation) in map(id, hooks_on_this_stack()):
         raise InvalidOperation(operation, "a hook of its own asks for it, and would wait for itself")
+
+
+def refuse_timed(operation: Operation) -> None:
+    """An operation that its user gave to a timer would be taken out of that, or be held there: neither was asked for.
+
+    Raises:
+        InvalidOperation: a timer has it.
+    """
+    if operation.is_pending:
+        raise InvalidOperation(operation, "it was added to a timer; the purgatory does that, and gives it its deadline")
 
 
 def find_place(capacity: Capacity, operation: Operation) -> bool:

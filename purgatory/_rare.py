@@ -52,8 +52,8 @@ def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
         return None
 
 
-def _contain(operation: Operation, hook: str, error: BaseException) -> None:
-    operation._home.observers.contain(operation, hook, error)
+def _contain(operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
+    operation._home.observers.contain(operation, hook, error, keys)
 
 
 def _retry(retrier: Retrier, operation: Operation) -> None:
@@ -106,6 +106,7 @@ if CORE is not None:
         find_place=_parking.find_place,
         put_off=_put_off,
         refuse_own_hook=_parking.refuse_own_hook,
+        refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,
         check_some=_parking.check_some,
         checked_delay_ms=checked_delay_ms,

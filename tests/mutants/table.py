@@ -514,7 +514,7 @@ MUTANTS = (
     Mutant(
         "errors are logged with the operation's type and keys",
         "purgatory/_log.py",
-        "            keys=operation.keys,",
+        "            keys=tuple(keys) or operation.keys,",
         "            keys=(),",
         T_OPERATION + "test_error_is_logged_with_type_and_keys",
     ),

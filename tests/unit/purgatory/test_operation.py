@@ -463,6 +463,17 @@ def test_error_is_logged_with_type_and_keys(purgatory, logs):
     assert "no disk" in event["error"]
 
 
+@pytest.mark.parametrize("keys", [["a"], ["a", ("b", 2)]])
+def test_error_of_the_first_check_is_logged_with_the_keys(purgatory, logs, keys):
+    """What ``try_complete`` raises before the operation is watched is logged with the keys that it is parked under."""
+
+    broken = type(f"Broken{len(keys)}", (Waiting,), {})  # each type is let through once a second
+    assert not purgatory.try_complete_else_watch(broken(look=fail), keys)
+    event = next(entry for entry in logs if entry["event"] == "callback_failed")
+
+    assert (tuple(keys), "try_complete") == (event["keys"], event["hook"])
+
+
 def test_error_without_a_purgatory_is_contained_too(logs):
     """The hooks of an operation that was never parked are contained all the same."""
 
@@ -682,7 +693,7 @@ def test_true_without_completing_is_warned_of_once(purgatory, logs):
     assert 0 == purgatory.check_and_complete("k")
     assert 3 == purgatory.parked
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
-    assert ("operation_still_open", "test") == (warning["event"], warning["purgatory"])
+    assert ("operation_still_open", "test", ("k",)) == (warning["event"], warning["purgatory"], warning["keys"])
     assert "force_complete" in warning["advice"]
 
 

@@ -718,3 +718,28 @@ def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkey
     assert ("a topic", 0) == warning["keys"]
     assert "[key]" in warning["advice"]
     assert 3 == purgatory.watching("a topic")
+
+
+def test_operation_that_a_timer_has_is_refused(purgatory, mock_timer):
+    """An operation that was added to a timer by hand can't be parked, and stays as it is: the timer expires it."""
+    operation = Waiting(10)
+    mock_timer.add(operation)
+    with pytest.raises(InvalidOperation, match="added to a timer"):
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert operation.outcome is None
+    assert (0, 0, 1) == (operation.checks, purgatory.watched, mock_timer.size)
+    mock_timer.advance_clock(10)
+    assert ["complete", "expire"] == operation.history
+
+
+def test_operation_of_a_purgatory_without_a_timer_may_be_in_one(mock_timer):
+    """Where nothing expires, an operation may have a deadline by a timer of its user's."""
+    with DelayedOperationPurgatory("untimed", timer_enabled=False) as purgatory:
+        operation = Waiting(10)
+        mock_timer.add(operation)
+        assert not purgatory.try_complete_else_watch(operation, ["k"])
+        mock_timer.advance_clock(10)
+
+        assert Outcome.EXPIRED is operation.outcome
+        assert 0 == purgatory.watched
