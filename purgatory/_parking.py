@@ -236,7 +236,8 @@ class Parking:
         Args:
             key: the key.
             limit: stop once so many have been completed: for an event that is good for so many and no more (one lock
-                let go, three items added). Those that can't complete are passed over, and count for nothing.
+                let go, three items added). Those that can't complete are passed over, and count for nothing. So does
+                one whose ``lock=`` another thread holds: its check is made up later, and may complete it besides.
 
         Returns:
             How many operations this call completed.

@@ -368,7 +368,8 @@ class AsyncPurgatory(Generic[OperationT]):
         Args:
             key: the key.
             limit: stop once so many have been completed, later slices included: for an event that is good for so many
-                and no more. Of several such events each is good for its own number.
+                and no more. Of several such events each is good for its own number. One whose ``lock=`` another thread
+                holds counts for nothing, as in the core.
 
         Returns:
             How many operations were completed before this returned: not those of later slices, or of the loop.

@@ -230,11 +230,11 @@ MUTANTS = (
         "no callback runs with a shard's lock held",
         PARKING,
         "            for operation in operations:\n"
-        "                completed += operation.maybe_try_complete()\n"
+        "                completed += operation._state <= PARKED and operation.maybe_try_complete()\n"
         "        except",
         "            for operation in operations:\n"
         "                with operation._home.lock:\n"
-        "                    completed += operation.maybe_try_complete()\n"
+        "                    completed += operation._state <= PARKED and operation.maybe_try_complete()\n"
         "        except",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),
@@ -635,7 +635,7 @@ MUTANTS = (
     Mutant(
         "a text is no sequence of keys",
         PARKING,
-        "        isinstance(watch_keys, (str, bytes, bytearray)) or not",
+        "        isinstance(watch_keys, (str, bytes, bytearray))\n        or not",
         "        not",
         T_PARK + "test_bad_keys_change_nothing",
     ),

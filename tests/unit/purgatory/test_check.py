@@ -364,3 +364,15 @@ def test_limited_checks_race():
 
         assert 400 == sum(completed)
         assert [["complete"]] * 400 == [operation.history for operation in operations if operation.is_completed]
+
+
+def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
+    """A check with a limit passes over who can't be asked just then; that check is made up besides."""
+    lock = threading.RLock()
+    first, second = park(purgatory, "k", lock=lock), park(purgatory, "k")
+    first.ready = second.ready = True
+    with lock:
+        assert 1 == in_thread(lambda: purgatory.check_and_complete("k", limit=1))
+        assert (None, Outcome.SATISFIED) == (first.outcome, second.outcome)
+
+    assert eventually(lambda: first.is_completed)
