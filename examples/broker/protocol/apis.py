@@ -17,7 +17,7 @@ import attrs
 
 from examples.broker.protocol.messages import configs, controller, groups, header, offsets, records, topics
 
-__all__ = ["APIS", "Api", "ApiKey"]
+__all__ = ["APIS", "BETWEEN_NODES", "Api", "ApiKey"]
 
 
 class ApiKey(IntEnum):
@@ -53,6 +53,12 @@ class ApiKey(IntEnum):
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+
+
+BETWEEN_NODES = frozenset(
+    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
+)
+"""In a form of their own, and not advertised: a client that knows the real ones would misread them."""
 
 
 @attrs.frozen
@@ -104,7 +110,7 @@ APIS: dict[int, Api] = {
             controller.OffsetForLeaderEpochRequest,
             controller.OffsetForLeaderEpochResponse,
         ),
-        # Between nodes, and in a form of their own: no client has anything to do with them.
+        # `BETWEEN_NODES`: no client has anything to do with them.
         Api(ApiKey.LEADER_AND_ISR, 0, controller.LeaderAndIsrRequest, controller.LeaderAndIsrResponse),
         Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.StopReplicaResponse),
         Api(ApiKey.UPDATE_METADATA, 0, controller.UpdateMetadataRequest, controller.UpdateMetadataResponse),

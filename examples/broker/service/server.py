@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from examples.broker.protocol.apis import APIS, ApiKey
+from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 from examples.broker.protocol.errors import ErrorCode, MalformedRequest
 from examples.broker.protocol.messages.header import ApiVersion, ApiVersionsResponse, RequestHeader
 from examples.broker.protocol.wire import decode, decode_prefix, encode
@@ -342,8 +342,9 @@ class Server:
             connection.close("the broker stops")
 
     def api_versions(self, code: ErrorCode) -> ApiVersionsResponse:
-        """Tell which versions are spoken of the APIs that somebody handles."""
-        return ApiVersionsResponse(code, [ApiVersion(key, 0, APIS[key].max_version) for key in sorted(self.handlers)])
+        """Tell which versions are spoken of the APIs that somebody handles for clients."""
+        keys = sorted(self.handlers.keys() - BETWEEN_NODES)
+        return ApiVersionsResponse(code, [ApiVersion(key, 0, APIS[key].max_version) for key in keys])
 
     def _answer_api_versions(self, _request: object, _version: int, reply: Reply) -> None:
         reply(self.api_versions(ErrorCode.NONE))

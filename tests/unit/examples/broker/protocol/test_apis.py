@@ -3,7 +3,7 @@
 import pytest
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
-from examples.broker.protocol.apis import APIS, ApiKey
+from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 
 # The newest version of each API in release 2.4 that is not flexible: what that release could say to a client of 2.3.
 PINNED = {
@@ -31,19 +31,24 @@ PINNED = {
     ApiKey.DELETE_GROUPS: 1,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 0,
     ApiKey.OFFSET_DELETE: 0,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 3,
+    ApiKey.ELECT_LEADERS: 1,
 }
 # Flexible in 2.4 itself, so that its newest is one higher than what is spoken here.
 FLEXIBLE = {
     *(ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.FIND_COORDINATOR, ApiKey.JOIN_GROUP),
     *(ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SYNC_GROUP, ApiKey.DESCRIBE_GROUPS, ApiKey.LIST_GROUPS),
     *(ApiKey.API_VERSIONS, ApiKey.INIT_PRODUCER_ID, ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.DELETE_GROUPS),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    *(ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.ELECT_LEADERS),
 }
 
 
 def test_the_table_is_pinned():
     """The versions are advertised together by one real release; a change of one is a change of all."""
-    assert PINNED == {key: APIS[key].max_version for key in PINNED}
+    between_nodes = {ApiKey(number): 0 for number in (4, 5, 6, 7)}
+    assert {**PINNED, **between_nodes} == {key: api.max_version for key, api in APIS.items()}
+    assert BETWEEN_NODES == set(between_nodes)
+    assert all(key == api.key for key, api in APIS.items())
 
 
 @pytest.mark.parametrize("key", PINNED, ids=lambda key: key.name)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -279,3 +280,10 @@ def test_what_waits_for_a_lost_client_is_told(make):
     assert [1] == lost
     client.replies[0](HeartbeatResponse())
     assert [] == client.answered
+
+
+def test_what_nodes_say_to_each_other_is_not_advertised(tmp_path):
+    """Clients are told of the APIs that are handled, but not of those between nodes, whose form is our own."""
+    server = Server(Config(data=tmp_path), ActionQueue())
+    server.handlers |= dict.fromkeys((0, 4, 5, 6, 7), None)
+    assert [0, API_VERSIONS] == [row.api_key for row in server.api_versions(ErrorCode.NONE).api_keys]
