@@ -1,8 +1,9 @@
 """`python -m examples.broker`: one node, or a cluster of them on one machine.
 
 With `--replicas 3` this process starts three of itself, a node each, on ports that follow one another (or
-free ones, for `--port 0`), starts again what dies, and stays to stop them. A node ends by itself when the pipe
-that is its standard input is closed, which is what happens when the process that started it dies, however it does.
+free ones, for `--port 0`), starts again what dies, and stays to stop them. A node that is told to (`--end-with-input`)
+ends by itself when its standard input does: that is a pipe from the process that started it, which may die anyhow. One
+that is started by hand is not told, and whatever its input is means nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import logging
 import os
 import signal
 import socket
-import stat
 import sys
 from pathlib import Path
 
@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     parser.add_argument("--node-id", type=int, help="run this node only; the others run elsewhere")
     parser.add_argument("--ports", help="the ports of all nodes, node 1 first, with commas between")
+    parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
@@ -112,14 +113,6 @@ def _free_ports(host: str, count: int) -> tuple[int, ...]:
             sock.close()
 
 
-def _is_fed() -> bool:
-    """Whether standard input is a pipe, as from the process that starts a cluster, and not a terminal or nothing."""
-    try:
-        return stat.S_ISFIFO(os.fstat(0).st_mode)
-    except OSError:
-        return False
-
-
 async def _run_node(config: Config, *, watch_stdin: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -144,7 +137,7 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: l
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    command = [*command, "--ports", ",".join(map(str, ports))]
+    command = [*command, "--end-with-input", "--ports", ",".join(map(str, ports))]
     nodes = range(1, len(ports) + 1)
     try:
         return Supervisor([[*command, "--node-id", str(node)] for node in nodes]).run(
@@ -178,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     if is_started_here:
         return _run_cluster(options, ports, [sys.executable, "-m", "examples.broker", *arguments])
     try:
-        run(_run_node(configs[0], watch_stdin=options.node_id is not None and _is_fed()))
+        run(_run_node(configs[0], watch_stdin=options.end_with_input))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

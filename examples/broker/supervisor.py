@@ -1,9 +1,11 @@
 """Starts the nodes of a cluster as processes, and starts again, a little later, what ends by itself.
 
 A node that dies again soon is given more time before each next start, up to some seconds: what fails at once would
-otherwise fail all the time. The first SIGINT or SIGTERM has all nodes stop in an orderly way, and ends this.
+otherwise fail all the time. The first SIGINT or SIGTERM has all nodes stop in an orderly way, those that are stopped
+(SIGSTOP) too, and ends this. Who hasn't ended half a minute later is killed; a second signal has them killed at once.
 
-A node's standard input is a pipe from here: when this process dies, however it does, its nodes end by themselves.
+A node's standard input is a pipe from here, and it is told so: when this process dies, however it does, its nodes end
+by themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ _LOOK_S = 0.05
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 10.0
 _LIVED_LONG_S = 30.0
+_STOP_S = 30.0
 
 
 @attrs.define(eq=False)
@@ -47,17 +49,22 @@ class Supervisor:
 
     def __init__(self, commands: Sequence[Sequence[str]]) -> None:
         self._nodes = [_Node(command) for command in commands]
-        self._stop = threading.Event()
+        self._signals = 0
+        """How many have come; a plain number, as the handler may find this thread anywhere, inside a lock too."""
 
     def run(self, started: Callable[[list[int]], None]) -> int:
         """Start all, tell their process ids, and stay until a signal comes; give an exit code."""
         for signal_number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signal_number, lambda *_: self._stop.set())
+            signal.signal(signal_number, self._count)
         started([node.start().pid for node in self._nodes])
-        while not self._stop.wait(_LOOK_S):
+        while not self._signals:
+            time.sleep(_LOOK_S)
             for number, node in enumerate(self._nodes, 1):
                 self._look(number, node)
         return self._end()
+
+    def _count(self, *_: object) -> None:
+        self._signals += 1
 
     @staticmethod
     def _look(number: int, node: _Node) -> None:
@@ -79,8 +86,17 @@ class Supervisor:
 
     def _end(self) -> int:
         living = [node.process for node in self._nodes if node.process is not None]
+        asked = self._signals
         for process in living:
             if process.poll() is None:
                 process.terminate()
+                process.send_signal(signal.SIGCONT)  # else one that is stopped would not hear of it
+        deadline = time.monotonic() + _STOP_S
+        while any(process.poll() is None for process in living):
+            if self._signals > asked or time.monotonic() > deadline:
+                for process in living:
+                    process.kill()
+                break
+            time.sleep(_LOOK_S)
         codes = [process.wait() for process in living]
         return int(any(codes))

@@ -68,7 +68,7 @@ class Cluster:
         self.close()
 
     def _start(self, node: int) -> None:
-        command = [sys.executable, "-m", "examples.broker", "--node-id", str(node)]
+        command = [sys.executable, "-m", "examples.broker", "--end-with-input", "--node-id", str(node)]
         command += ["--ports", ",".join(map(str, self.ports)), "--data", str(self._folder / "data")]
         command += ["--min-isr", "2", "--session-ms", str(self._settings.session_ms), "--leader-rebalance-ms", "500"]
         if node == 1:

@@ -64,6 +64,7 @@ def cluster(replicas, *, eager=False):
                         [
                             sys.executable,
                             *module,
+                            "--end-with-input",
                             "--data",
                             folder,
                             "--ports",

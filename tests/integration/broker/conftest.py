@@ -51,7 +51,7 @@ class Node:
     def start(self):
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "examples.broker", *self.arguments],
+                [sys.executable, "-m", "examples.broker", "--end-with-input", *self.arguments],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -75,6 +75,58 @@ def test_a_node_without_input_runs_on(tmp_path, free_ports):
     assert 0 == process.returncode
 
 
+def test_a_node_started_by_hand_outlives_its_input(tmp_path, free_ports):
+    """A node that is started by hand with a pipe for its standard input goes on when that ends."""
+    ports = ",".join(map(str, free_ports(2)))
+    process = subprocess.Popen(
+        command("--node-id", 1, "--ports", ports, "--data", tmp_path),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline().startswith("node 1 listens")
+        process.stdin.close()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        process.wait(20)
+    assert 0 == process.returncode
+
+
+def test_a_cluster_stops_with_a_node_that_is_stopped(cluster):
+    """A node that was stopped (SIGSTOP) is resumed to end in an orderly way, with the others."""
+    process, _, pids = cluster
+    os.kill(pids[1], signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    assert 0 == process.wait(40)
+    assert not any(is_running(pid) for pid in pids)
+
+
+STUBBORN = """
+import sys
+from examples.broker.supervisor import Supervisor
+child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+sys.exit(Supervisor([[sys.executable, "-c", child]]).run(lambda pids: print(*pids, flush=True)))
+"""
+
+
+def test_a_second_signal_kills(eventually):
+    """A process that doesn't stop when it is asked is killed by a second signal at once, and that is told."""
+    process = subprocess.Popen([sys.executable, "-c", STUBBORN], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    with process:
+        pid, up = (process.stdout.readline() for _ in range(2))
+        assert "up\n" == up
+        process.terminate()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.terminate()
+        assert 1 == process.wait(10)
+    assert not is_running(int(pid))
+
+
 def test_nodes_end_with_the_process_that_started_them(cluster, eventually):
     """When the starting process is killed, its nodes see their input closed and end by themselves."""
     process, _, pids = cluster
