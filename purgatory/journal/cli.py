@@ -22,7 +22,7 @@ from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import list_segments, tip
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
-from purgatory.journal.summary import as_json, as_text, records_of, summarize
+from purgatory.journal.summary import as_json, as_text, summarize_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,7 +114,7 @@ def _allow_gaps(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    summary = summarize(records_of(options.source, allow_gaps=options.allow_gaps), top=options.top)
+    summary = summarize_source(options.source, top=options.top, allow_gaps=options.allow_gaps)
     text = as_json(summary) if options.json else as_text(summary, options.source)
     sys.stdout.write(text)
     return 0

@@ -33,14 +33,15 @@ import attrs
 from purgatory.journal._reader import read, read_segment
 from purgatory.journal.records import OUTCOMES, Record, TraceRow
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import segment_of
+from purgatory.journal.records.folder import dropped, segment_of, tip
 
-__all__ = ["KeySummary", "KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize"]
+__all__ = ["KeySummary", "KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize", "summarize_source"]
 
 #: How many different keys are counted before the rarer half of them is forgotten.
 MOST_KEYS: Final = 1_000_000
 PERCENTILES: Final = (50, 95, 99, 100)
 _WIDEST: Final = 60  # characters of a name, in a table
+_MOST_RUNS: Final = 5  # of missing records that are told one by one
 
 _NAMES: Final = frozenset(field.name for field in attrs.fields(Record))
 
@@ -91,6 +92,8 @@ class Summary:
         keys: the keys with most records.
         keys_exact: whether ``keys`` are exact, and not lower bounds.
         aside: records that can't be true, and are in no other figure.
+        missing: the first and the last number of each run of records that a folder should have and hasn't.
+        dropped: operations that the folder's writer dropped, which have no record.
     """
 
     records: int
@@ -100,6 +103,8 @@ class Summary:
     keys: tuple[KeySummary, ...]
     keys_exact: bool
     aside: int
+    missing: tuple[tuple[int, int], ...] = ()
+    dropped: int = 0
 
 
 class _Kind:
@@ -155,6 +160,29 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
     ranked = sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:top]
     hottest = tuple(KeySummary(*name, count, count / of[name[0]]) for name, count in ranked)
     return Summary(of.total(), first, last, tuple(found), hottest, exact, aside)
+
+
+def summarize_source(source: str | Path, *, top: int = 10, allow_gaps: bool = False) -> Summary:
+    """Summarise what `records_of` reads, and say of a folder what of it is missing and what its writer dropped."""
+    records = records_of(source, allow_gaps=allow_gaps)
+    folder = Path(source)
+    if str(source) == "-" or not folder.is_dir():
+        return summarize(records, top=top)
+    ends = tip(folder)
+    missing: list[tuple[int, int]] = []
+    summary = summarize(_noted(records, ends["first"], ends["last"], missing), top=top)
+    return attrs.evolve(summary, missing=tuple(missing), dropped=dropped(folder))
+
+
+def _noted(records: Iterable[Record], due: int, last: int, missing: list[tuple[int, int]]) -> Iterator[Record]:
+    """The same records; which numbers from `due` on they pass over is noted."""
+    for record in records:
+        if record.seq > due:
+            missing.append((due, record.seq - 1))
+        due = record.seq + 1
+        yield record
+    if due <= last:
+        missing.append((due, last))
 
 
 def _can_be_true(record: Record) -> bool:
@@ -243,8 +271,7 @@ def as_text(summary: Summary, source: str) -> str:
     length = _length((summary.last_us - summary.first_us) / 1e6)
     begin, end = (_instant(us) for us in (summary.first_us, summary.last_us))
     lines = [f"{source}: {summary.records:,} records of {length}, {begin} to {end} UTC", ""]
-    if summary.aside:
-        lines.insert(1, f"{summary.aside:,} more can't be true, and are left out")
+    lines[1:1] = _left_out(summary)
     head = ["purgatory", "type", "records", *OUTCOMES, "errors", "checks"]
     head += [f"p{percent} ms" if percent < 100 else "longest ms" for percent in PERCENTILES]  # noqa: PLR2004
     rows = [head]
@@ -266,6 +293,19 @@ def as_text(summary: Summary, source: str) -> str:
         [_cell(each.purgatory), each.key, f"{each.records:,}", f"{100 * each.share:.1f} %"] for each in summary.keys
     ]
     return "\n".join([*lines, *_table(rows, left=2)]) + "\n"
+
+
+def _left_out(summary: Summary) -> Iterator[str]:
+    """What is in no figure of the tables."""
+    if summary.missing:
+        count = sum(last - first + 1 for first, last in summary.missing)
+        runs = ", ".join(f"{first:,} to {last:,}" for first, last in summary.missing[:_MOST_RUNS])
+        more = f" and {len(summary.missing) - _MOST_RUNS} more" if len(summary.missing) > _MOST_RUNS else ""
+        yield f"{count:,} are missing: {runs}{more}"
+    if summary.dropped:
+        yield f"{summary.dropped:,} more were dropped by the writer, and have no record"
+    if summary.aside:
+        yield f"{summary.aside:,} more can't be true, and are left out"
 
 
 def as_json(summary: Summary) -> str:

@@ -13,7 +13,8 @@ from purgatory import _cli
 from purgatory.journal import Journal, Trace
 from purgatory.journal.cli import main
 from purgatory.journal.records import Record
-from purgatory.journal.summary import as_text, records_of, summarize
+from purgatory.journal.records.folder import open_name
+from purgatory.journal.summary import as_text, records_of, summarize, summarize_source
 
 
 def record(seq=0, **values):
@@ -130,6 +131,37 @@ def test_folder_is_summarised_for_people(tmp_path, write, capsys):
     assert ["fetch", "DelayedFetch", "100", "0.0", "%", "100.0", "%"] == fetch.split()[:7]
     assert ["fetch", "consumer-0", "34"] == first.split()[:3]
     assert ["fetch", "consumer-1"] == second.split()[:2]
+
+
+def test_a_folder_with_a_hole_is_refused_or_says_what_is_missing(tmp_path, write, capsys):
+    """As a report, a summary is of all, or an error; with --allow-gaps it says what it is not about."""
+    for _ in range(5):
+        write(tmp_path, 20)
+    segments = sorted(tmp_path.glob("journal-*"))
+    segments[0].unlink()  # the oldest may have been deleted
+    assert 0 == main(["summary", str(tmp_path)])
+    assert "missing" not in capsys.readouterr().out
+    segments[2].unlink()
+    segments[4].unlink()
+    (tmp_path / open_name(100)).touch()
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "rows 40 to 59 are missing" in capsys.readouterr().err
+    assert 0 == main(["summary", "--allow-gaps", str(tmp_path)])
+    head, missing, *_ = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{tmp_path}: 40 records of ")
+    assert "40 are missing: 40 to 59, 80 to 99" == missing
+    assert 0 == main(["summary", "--allow-gaps", "--json", str(tmp_path)])
+    assert [[40, 59], [80, 99]] == json.loads(capsys.readouterr().out)["missing"]
+
+
+def test_what_the_writer_dropped_is_said(tmp_path, operation, outcome, capsys):
+    """Operations without a record are no gap, and told all the same."""
+    with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
+        for number in range(10):
+            journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)
+    assert 0 == main(["summary", str(tmp_path)])
+    assert "6 more were dropped by the writer, and have no record" == capsys.readouterr().out.splitlines()[1]
+    assert 6 == summarize_source(tmp_path).dropped
 
 
 def test_json_lines_say_the_same(tmp_path, write, capsys, monkeypatch):
