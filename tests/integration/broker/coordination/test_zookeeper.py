@@ -28,7 +28,7 @@ def _writes(store, path):
 def test_connection_comes_back(own_zookeeper):
     """A service that dies and returns within the session: suspended, unreachable, resumed, and nothing is missed."""
     changes, calls = [], []
-    store = ZooKeeperStore(f"{own_zookeeper.address}/x", session_ms=5_000)
+    store = ZooKeeperStore(f"{own_zookeeper.address}/x", session_ms=12_000)
     store.on_session = changes.append
     store.start()
     store.multi([Create("/a"), Create("/mine", ephemeral=True)])
