@@ -171,8 +171,8 @@ class EmbeddedStore:
             _log.exception("on_session failed")
 
     def close(self) -> None:
-        """End the session at once."""
-        if self._closed:
+        """End the session at once, if there is one."""
+        if self._closed or not self._session:
             return
         self._closed = True
         self._wake.set()
@@ -192,23 +192,30 @@ class EmbeddedStore:
     def get(self, path: str) -> Node:
         """Read a node."""
         check_path(None, None, path)
+        self._check_started()
         with self._lock, self._reachable():
             return tree.read(self._db, path)
 
     def children(self, path: str) -> list[str]:
         """Give the names below a node."""
         check_path(None, None, path)
+        self._check_started()
         with self._lock, self._reachable():
             return tree.children(self._db, path)
 
     def multi(self, operations: Sequence[Operation]) -> None:
         """Do all or nothing."""
+        self._check_started()
         with self._transaction() as db:
             if not db.execute("SELECT 1 FROM sessions WHERE id = ?", (self._session,)).fetchone():
                 raise SessionLost("", "the session is over")
             for operation in operations:
                 tree.apply(db, operation, self._session)
         self._wake.set()
+
+    def _check_started(self) -> None:
+        if not self._session:
+            raise Unreachable("", f"{self._path}: there is no session yet; call start() first")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -241,6 +248,7 @@ class EmbeddedStore:
         return self._add_watch((path, True), callback)
 
     def _add_watch(self, key: tuple[str, bool], callback: Callable[[], None]) -> Watch:
+        self._check_started()
         with self._lock, self._reachable():
             watch = _Watch(self._watches, key, callback, self._last_change(self._db))
             self._watches.setdefault(key, []).append(watch)

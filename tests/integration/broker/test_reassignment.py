@@ -1,7 +1,10 @@
 """Partitions that move to other nodes, asked for as the tool of old did, in the tree: with real nodes, under load."""
 
 import contextlib
+import re
+import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -151,3 +154,16 @@ def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually
         eventually(lambda: sorted(cluster.isr_of(topic)) == BEFORE[0])
     all_kept_once(cluster, topic, load)
     eventually(lambda: are_the_same(cluster, topic, [BEFORE[0]]))
+
+
+def test_the_readmes_way(cluster, topic, eventually):
+    """What the README says to write moves a partition, as it stands there but for the names."""
+    readme = (Path(__file__).parents[3] / "examples" / "broker" / "README.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    snippet = textwrap.dedent("  " + snippet.lstrip())
+    for name, ours in (("var/broker", str(cluster.folder)), ('"orders"', f'"{topic}"')):
+        assert name in snippet
+        snippet = snippet.replace(name, ours)
+    create_on(cluster, topic, [[1, 2, 3]])
+    exec(snippet, {})
+    eventually(lambda: [([2, 3, 4], True, True)] == stand(cluster, topic), timeout=60)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from examples.broker.coordination import EmbeddedStore, open_store
+from examples.broker.coordination import Create, EmbeddedStore, Unreachable, open_store
 
 
 def test_without_an_address_it_is_a_file(tmp_path):
@@ -27,3 +27,20 @@ def test_an_address_that_names_no_store(tmp_path, address):
     with pytest.raises(ValueError, match=f"looks like zk://host:2181/chroot, got '{address}'"):
         open_store(address, tmp_path / "cluster", session_ms=2_000, durable=False)
     assert not (tmp_path / "cluster").exists()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.get("/a"),
+        lambda store: store.children("/a"),
+        lambda store: store.multi([Create("/a")]),
+        lambda store: store.watch("/a", print),
+    ],
+)
+def test_a_store_is_started_first(tmp_path, call):
+    """Whoever has opened a store and asks it before it has a session is told what to do."""
+    store = open_store("", tmp_path, session_ms=2_000, durable=False)
+    with pytest.raises(Unreachable, match=r"call start\(\) first"):
+        call(store)
+    store.close()
