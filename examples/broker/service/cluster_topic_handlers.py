@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterTopicHandlers"]
 
+_log = structlog.get_logger(__name__)
 _CLUSTER_ID = "purgatory-broker"
 _PREFERRED, _UNCLEAN = 0, 1
 
@@ -44,6 +47,8 @@ class ClusterTopicHandlers:
         self.topics = topics
         self.config = membership.config
         self.metadata = membership.replicas.metadata
+        self._unplaced: set[str] = set()
+        """Topics that were asked for while too few nodes were alive: told in the log once, not with each request."""
         self.table: dict[int, Handler] = {
             ApiKey.METADATA: self.describe,
             ApiKey.CREATE_TOPICS: self.create_topics,
@@ -81,7 +86,11 @@ class ClusterTopicHandlers:
             except BrokerError as error:
                 # Too few nodes may be alive at the moment: the client asks again.
                 code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
+                if code is ErrorCode.LEADER_NOT_AVAILABLE and name not in self._unplaced:
+                    self._unplaced.add(name)
+                    _log.warning("a topic that is asked for can't be created yet", topic=name, reason=str(error))
             else:
+                self._unplaced.discard(name)
                 self.cluster_topics.create(topic, assignment, lambda _: None)
         return m.MetadataTopic(code, name)
 

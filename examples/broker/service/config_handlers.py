@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import configs as m
-from examples.broker.storage.topic_settings import FACTS
+from examples.broker.storage.topic_settings import FACTS, check_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -195,6 +195,7 @@ def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[s
         if change.operation == _Operation.SET:
             settings[change.name] = change.value
         elif change.operation == _Operation.DELETE:
+            check_known(change.name)
             settings.pop(change.name, None)
         else:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"{change.name} is no list that could be added to")

@@ -44,7 +44,9 @@ class GroupHandlers:
     def find_coordinator(self, request: m.FindCoordinatorRequest, _version: int, reply: Reply) -> None:
         """Name the coordinator: who leads the partition that the group is kept in."""
         if request.key_type != 0:
-            reply(m.FindCoordinatorResponse(error_code=ErrorCode.INVALID_REQUEST, error_message="groups only"))
+            # This code clients give up on at once; most others librdkafka takes for a coordinator that isn't there yet.
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            reply(m.FindCoordinatorResponse(error_code=code, error_message="there are no transactions here"))
             return
         self.coordinator.store.ensure_topic()
         here = self.config.cluster

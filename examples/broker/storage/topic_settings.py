@@ -16,7 +16,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FACTS", "MAX_BYTES", "MIN_ISR", "SEGMENT_BYTES", "UNCLEAN_ELECTION", "check_settings"]
+__all__ = ["FACTS", "MAX_BYTES", "MIN_ISR", "SEGMENT_BYTES", "UNCLEAN_ELECTION", "check_known", "check_settings"]
 
 MAX_BYTES = "max.message.bytes"
 MIN_ISR = "min.insync.replicas"
@@ -37,6 +37,16 @@ _FLAGS = (UNCLEAN_ELECTION,)
 _MOST = 0x7FFFFFFF
 
 
+def check_known(name: str) -> None:
+    """Refuse the name of a setting that there isn't, to be taken back as well as to be set.
+
+    Raises:
+        BrokerError: INVALID_CONFIG.
+    """
+    if name not in (*_NUMBERS, *_FLAGS, *FACTS):
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} means nothing here")
+
+
 def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
     """Give the settings that say something, in their plain form.
 
@@ -48,6 +58,7 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
     """
     plain = {}
     for name, value in settings.items():
+        check_known(name)
         text = (value or "").strip()
         if name in _NUMBERS:
             if not (text.isdecimal() and text.isascii() and 1 <= int(text) <= _MOST):
@@ -57,8 +68,6 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
             if text.lower() not in ("true", "false"):
                 raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name}={value!r}: true or false")
             plain[name] = text.lower()
-        elif name not in FACTS:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} means nothing here")
         elif text != FACTS[name]:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} is always {FACTS[name]} here")
     return plain

@@ -56,8 +56,8 @@ def test_settings_are_changed_one_by_one(admin, topic, broker):
     """A single setting is set and taken back, the others stay; a record that is too large then is refused."""
     admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "100000"})])[topic].result(10)
 
-    def change(operation, value=None):
-        entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
+    def change(operation, value=None, name="max.message.bytes"):
+        entry = ConfigEntry(name, value, incremental_operation=operation)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         return admin.incremental_alter_configs([resource])[resource]
 
@@ -75,6 +75,7 @@ def test_settings_are_changed_one_by_one(admin, topic, broker):
     assert [None] == produce()
     assert "100000" == settings(admin, topic)["segment.bytes"].value
     assert KafkaError.INVALID_CONFIG == refusal(change(AlterConfigOpType.SET, "none"))
+    assert KafkaError.INVALID_CONFIG == refusal(change(AlterConfigOpType.DELETE, name="max.mesage.bytes"))
     assert KafkaError.INVALID_CONFIG == refusal(change(AlterConfigOpType.APPEND, "1"))
 
 

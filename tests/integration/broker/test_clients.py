@@ -260,3 +260,12 @@ def test_kcat_lists_the_cluster(broker, topic, kcat):
     listing = kcat("-b", broker.bootstrap, "-L").decode()
     assert f"broker 1 at {broker.bootstrap} (controller)" in listing
     assert f'topic "{topic}" with 1 partitions' in listing
+
+
+def test_a_transactional_producer_is_refused_at_once(broker, topic):
+    """There are no transactions here: who begins with them is told so, and doesn't try until its timeout."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    began = time.monotonic()
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        producer.init_transactions(40)
+    assert (True, True) == (time.monotonic() - began < 20, caught.value.args[0].fatal())

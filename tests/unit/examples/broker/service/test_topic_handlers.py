@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
-from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.metadata import Metadata
@@ -119,3 +120,27 @@ def test_only_the_offsets_topic_is_internal(ask, topics, name, code):
     grown = ask("create_partitions", m.CreatePartitionsRequest([m.PartitionsOfTopic(name, 2)], 1_000))
     deleted = ask("delete_topics", m.DeleteTopicsRequest([name], 1_000))
     assert [code, code] == [grown.results[0].error_code, deleted.responses[0].error_code]
+
+
+def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topics, tree):
+    """If too few nodes live for a topic that is asked for, the log says so; it is asked for many times a second."""
+    config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
+    membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
+    membership.controller = SimpleNamespace(controller_id=1)
+    handlers = ClusterTopicHandlers(membership, topics)
+    place = tree.place
+
+    def refuse(*_):
+        raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas on 2 nodes")
+
+    tree.place = refuse
+    answers = []
+    request = m.MetadataRequest(["new"], allow_auto_topic_creation=True)
+    with capture_logs() as logs:
+        for _ in range(3):
+            handlers.describe(request, 8, answers.append)
+    assert 3 * [ErrorCode.LEADER_NOT_AVAILABLE] == [answer.topics[0].error_code for answer in answers]
+    assert ["new"] == [entry["topic"] for entry in logs]
+    tree.place = place
+    handlers.describe(request, 8, answers.append)
+    assert [("create", "new")] == tree.asked
