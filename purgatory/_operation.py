@@ -215,7 +215,10 @@ class Operation(TimerTaskEntry):
         Returns:
             True if this call completed it.
         """
-        hold = self._hold
+        try:
+            hold = self._hold
+        except AttributeError:
+            raise not_initialized(self) from None
         completed = expired = ran = False
         error: BaseException | None = None
         try:
@@ -318,7 +321,12 @@ class Operation(TimerTaskEntry):
             True to exactly one caller, who now owes the answer; False if it is in no purgatory: it was not parked yet,
             has completed, or was taken out before.
         """
-        if self._home is LOBBY or not self._finish(CANCELLED):
+        try:
+            if self._home is LOBBY:
+                return False
+        except AttributeError:
+            raise not_initialized(self) from None
+        if not self._finish(CANCELLED):
             return False
         try:
             self._tell_finished(None)
@@ -454,7 +462,10 @@ class Operation(TimerTaskEntry):
 
     def _finish(self, outcome: int) -> bool:
         """The step to an outcome; True to the one who took it, and has to run the hooks."""
-        home = self._home
+        try:
+            home = self._home
+        except AttributeError:
+            raise not_initialized(self) from None
         gate = home.gate
         under_way = home.under_way
         try:
@@ -639,6 +650,12 @@ def refuse_own_state(operation: Operation) -> None:
                 names.add(name)
     if names:
         raise ReservedName(type(operation), min(names), sorted(INTERNAL))
+
+
+def not_initialized(operation: object) -> AttributeError:
+    """The error for an operation whose ``__init__`` forgot the library's: in the words of the native edition."""
+    name = type(operation).__name__
+    return AttributeError(f"{name} was not initialized; call super().__init__(delay_ms) in its __init__")
 
 
 def warn_still_open(operation: Operation, keys: Sequence[Hashable] = ()) -> None:

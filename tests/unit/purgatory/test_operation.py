@@ -681,6 +681,18 @@ def test_operation_without_the_librarys_init_is_refused(purgatory):
         purgatory.try_complete_else_watch(Forgetful(), ["k"])
 
 
+@pytest.mark.parametrize("call", ["force_complete", "maybe_try_complete", "cancel"])
+def test_operation_without_the_librarys_init_says_so(call):
+    """What is asked of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""
+
+    class Forgetful(Waiting):
+        def __init__(self):
+            self.ready = False
+
+    with pytest.raises(AttributeError, match=r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"):
+        getattr(Forgetful(), call)()
+
+
 def test_true_without_completing_is_warned_of_once(purgatory, logs):
     """``try_complete`` that returns True and completes nothing is warned of, once a type; the operation waits on."""
 
