@@ -292,3 +292,9 @@ def test_members_without_a_common_protocol_are_sent_away(groups):
     groups.advance(300)
     assert 2 * [[ErrorCode.INCONSISTENT_GROUP_PROTOCOL]] == [[answer.code for answer in answers] for answers in joins]
     assert groups.group is None
+
+
+def test_a_negative_offset_is_taken(groups):
+    """What a client commits is its own affair, a negative offset too, as with the protocol's own broker."""
+    assert {T0: ErrorCode.NONE} == groups.commit("", -1, {T0: Commit(-7)})
+    assert {T0: Commit(-7)} == groups.coordinator.commits.committed("g")
