@@ -27,7 +27,6 @@ class ZooKeeper:
         self.address = f"127.0.0.1:{self.port}"
         settings = {
             "tickTime": 250,
-            "maxSessionTimeout": 60_000,
             "clientPort": self.port,
             "clientPortAddress": "127.0.0.1",
             "dataDir": folder / "data",

@@ -1,5 +1,9 @@
 """What only the ZooKeeper store has to answer for: connections that go away, addresses that lead nowhere."""
 
+import contextlib
+import socket
+import threading
+
 import pytest
 
 from examples.broker.coordination import Create, SessionChange, Set, Unreachable
@@ -24,21 +28,79 @@ def _writes(store, path):
     return True
 
 
+def _serves(address):
+    store = ZooKeeperStore(address, session_ms=1_000)
+    try:
+        store.start()
+    except Unreachable:
+        return False
+    store.close()
+    return True
+
+
+class Door:
+    """An address of our own before a service: what knocks while it is shut is refused.
+
+    A ZooKeeper that is starting takes connections before it answers on them, and a client that got one waits for its
+    whole session.
+    """
+
+    def __init__(self, port):
+        self._port, self._connections = port, []
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self._address = listener.getsockname()
+        self.address = "{}:{}".format(*self._address)
+        self.open()
+
+    def open(self):
+        self._listener = socket.create_server(self._address)
+        threading.Thread(target=self._let_in, args=(self._listener,), daemon=True).start()
+
+    def shut(self):
+        for each in (self._listener, *self._connections):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _let_in(self, listener):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._port))
+                except OSError:
+                    client.close()
+                    continue
+                self._connections += [client, server]
+                for ends in ((client, server), (server, client)):
+                    threading.Thread(target=self._carry, args=ends, daemon=True).start()
+
+    def _carry(self, here, there):
+        with contextlib.suppress(OSError):
+            while data := here.recv(65_536):
+                there.sendall(data)
+            there.shutdown(socket.SHUT_WR)
+
+
 @pytest.mark.slow
 def test_connection_comes_back(own_zookeeper):
     """A service that dies and returns within the session: suspended, unreachable, resumed, and nothing is missed."""
     changes, calls = [], []
-    store = ZooKeeperStore(f"{own_zookeeper.address}/x", session_ms=12_000)
+    door = Door(own_zookeeper.port)
+    store = ZooKeeperStore(f"{door.address}/x", session_ms=5_000)
     store.on_session = changes.append
     store.start()
     store.multi([Create("/a"), Create("/mine", ephemeral=True)])
     store.watch("/a", lambda: calls.append(1))
 
     own_zookeeper.kill()
+    door.shut()
     assert eventually(lambda: SessionChange.SUSPENDED in changes)
     with pytest.raises(Unreachable):
         store.multi([Set("/a", b"1")])
     own_zookeeper.start()
+    assert eventually(lambda: _serves(own_zookeeper.address))
+    door.open()
 
     assert eventually(lambda: changes[-1] is SessionChange.RESUMED), changes
     assert SessionChange.LOST not in changes
@@ -48,6 +110,7 @@ def test_connection_comes_back(own_zookeeper):
     store.multi([Set("/a", b"2")])
     assert eventually(lambda: before < len(calls))
     store.close()
+    door.shut()
 
 
 def test_nobody_there(free_ports):
