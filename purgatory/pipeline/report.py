@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.pipeline.pages.page import page
+from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
 from purgatory.pipeline.summaries import advice, further, occupancy, tables
 from purgatory.pipeline.walks import exact
@@ -143,7 +144,8 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         made = _made(sums, inside, highest, slot_us, wishes.expiry_normal)
         walk.close()
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
-        rows = {name: tables.written(folder / "tables" / name, table) for name, table in made.items()}
+        drawn = {"occupancy": occupancy.highest(made["peaks"], MOST)}  # a row a slot is dear where purgatories are many
+        rows = {name: tables.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
         found = _found(rows, walk, engine, span, wishes)
         found = attrs.evolve(found, earlier=earlier)
         path = folder / "index.html"
@@ -161,6 +163,8 @@ def _made(
     for name, count in zip(*(outcomes[column].to_pylist() for column in ("purgatory", "operations")), strict=True):
         operations[name] = operations.get(name, 0) + count
     curve = advice.survival(sums["waits"])
+    levels = occupancy.occupancy(sums["slots"], slot_us)
+    peaks = dated(pa.Table.from_pylist(highest.found(), tables.PEAKS), "at")
     found = {
         "outcomes": outcomes,
         "latency": dated(pa.Table.from_pylist(exact.latency(sums["bins"], inside), tables.LATENCY), "window"),
@@ -170,8 +174,8 @@ def _made(
         "advice": advice.advice(curve),
         "hot_keys": tables.hot_keys(sums.keys, operations, expiry_normal=expiry_normal),
         "expiries": tables.expiries(sums.keys),
-        "occupancy": occupancy.occupancy(sums["slots"], slot_us),
-        "peaks": dated(pa.Table.from_pylist(highest.found(), tables.PEAKS), "at"),
+        "occupancy": levels,
+        "peaks": occupancy.with_means(peaks, levels),
         "lateness": further.lateness(sums["lateness"]),
         "slowest": further.slowest(sums["slowest"]),
         "raised": further.raised(sums["raised"]),

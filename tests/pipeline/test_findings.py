@@ -73,7 +73,7 @@ def tables():
             "occupancy": [
                 {"purgatory": "produce", "slot_us": START + n * MINUTE, "mean": 5.0, "close": 5} for n in range(30)
             ],
-            "peaks": [{"purgatory": "produce", "peak": 42, "at_us": START + 11 * MINUTE}],
+            "peaks": [{"purgatory": "produce", "peak": 42, "at_us": START + 11 * MINUTE, "mean": 5.0}],
             "survival": [
                 {**kind, "wait_ms": 50, "survival": 0.5, "left": 900},
                 {**kind, "wait_ms": 501, "survival": 0.04, "left": 100},
@@ -253,7 +253,11 @@ def test_instants_have_a_date_where_the_clock_goes_round(tables, hours, windows)
     outcomes = [{**outcome(0), "window_us": us} for us in at]
     slots = [{"purgatory": "produce", "slot_us": us, "mean": 1.0, "close": 1} for us in at[:300]]
     peak = at[-1] + 90_000_000
-    given = {"outcomes": outcomes, "occupancy": slots, "peaks": [{"purgatory": "produce", "peak": 42, "at_us": peak}]}
+    given = {
+        "outcomes": outcomes,
+        "occupancy": slots,
+        "peaks": [{"purgatory": "produce", "peak": 42, "at_us": peak, "mean": 1.0}],
+    }
     given |= {"window_us": width, "last_us": at[-1] + width - 1}
     text = page(tables(**given), "Long")
     body = re.search(r"<h2>Outcomes over time.*?</section>", text, re.DOTALL)[0]

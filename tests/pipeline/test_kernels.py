@@ -8,7 +8,8 @@ import pytest
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.walks import cases, exact, kernels
+from purgatory.pipeline.walks import cases, closer, exact, kernels
+from purgatory.pipeline.walks.grouped import groups
 
 BASE = 1_767_261_600_000_000
 WINDOW_US = 10_000_000
@@ -56,7 +57,7 @@ def test_percentiles_are_those_of_the_sorted_waits(batch, seed):
     whole = batch(rows)
     bins = together("bins", whole, lambda rows, _: kernels.bins(rows, WINDOW_US))
     wanted = exact.wanted_bins(bins)
-    inside = together("inside", whole, lambda rows, _: kernels.inside(rows, WINDOW_US, wanted))
+    inside = together("inside", whole, lambda rows, _: closer.inside(rows, WINDOW_US, wanted))
     expected = {}
     for row in rows:
         if row["outcome"] in kernels.GOOD:
@@ -80,7 +81,7 @@ def test_peaks_are_those_of_a_sweep(batch, seed, sortable):
     search = exact.Peaks(moves, 1_000_000, sortable=sortable)
     while search.wanted.slots:
         look = (search.wanted.width_us, search.wanted.into_us, search.wanted.slots)
-        search.narrow(together("moves", whole, lambda rows, _, look=look: kernels.moves_inside(rows, *look)))
+        search.narrow(together("moves", whole, lambda rows, _, look=look: closer.moves_inside(rows, *look)))
     found = {r["purgatory"]: (r["peak"], r["at_us"]) for r in search.found()}
     for name in "pq":
         mine = [row for row in rows if row["purgatory"] == name and row["finished"] > row["created"]]
@@ -115,6 +116,31 @@ def test_rows_that_can_not_be_true_are_left_out_and_counted(batch):
     reasons = ["unknown outcome"] * 2 + ["no purgatory", "no instant", "finished before it was created"]
     reasons += ["an instant out of range", "a negative number of checks", "no number of checks", "no timeout"]
     assert reasons == cases.problems(bad)
+
+
+def test_the_second_look_goes_over_the_rows_once(batch, monkeypatch):
+    """However many purgatories and types there are, a batch is gone through as often, and all of them are found."""
+    calls = []
+    plain = kernels.among_words
+    monkeypatch.setattr(kernels, "among_words", lambda *given: calls.append(given) or plain(*given))
+    counts = []
+    for kinds in (2, 300):
+        made = [
+            {"purgatory": f"p{n % kinds}", "type": f"t{n % 7}", "created": BASE, "finished": BASE + 10 * n + 1}
+            for n in range(2_100)
+        ]
+        rows, _ = kernels.columns(batch(made))
+        bins = kernels.bins(rows, WINDOW_US)
+        moves = exact.Peaks(kernels.moves(rows, 1_000), 1_000).wanted
+        calls.clear()
+        inside = closer.inside(rows, WINDOW_US, exact.wanted_bins(bins))
+        cut = closer.moves_inside(rows, moves.width_us, moves.into_us, moves.slots)
+        counts.append(len(calls))
+        assert len({(row["purgatory"], row["type"]) for row in made}) == len(
+            list(groups(inside, ("purgatory", "type")))
+        )
+        assert kinds == len(set(cut["purgatory"].to_pylist()))
+    assert counts[0] == counts[1]
 
 
 def test_operations_without_keys_count_under_none(batch):

@@ -2,6 +2,7 @@
 
 import math
 import random
+import statistics
 from fractions import Fraction
 
 import pyarrow as pa
@@ -121,6 +122,28 @@ def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
     found = timeouts_of_journal(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
     assert [1.0, pytest.approx(0.2), pytest.approx(0.2), None] == [row["expiry_share"] for row in found]
     assert {10} == {row["operations"] for row in found}
+
+
+def test_the_highest_of_many_purgatories_are_drawn(tmp_path):
+    """All are in the table; the page is given the rows of those with the highest peaks, and each peak its mean."""
+    slots = [
+        {"purgatory": f"p{n}", "slot_us": at, "arrived": n * (at == 0), "left": n * (at == 10), "moved_us": 0}
+        for n in range(1, 10)
+        for at in (0, 10)
+    ]
+    levels = occupancy.occupancy(pa.Table.from_pylist(slots), 10)
+    peaks = pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)])
+    names = occupancy.highest(peaks, 3)
+    assert ["p9", "p8", "p7"] == names
+    drawn = tables.written(tmp_path / "occupancy", levels, names)
+    assert set(names) == {row["purgatory"] for row in drawn}
+    assert 9 == len(set(pq.read_table(tmp_path / "occupancy")["purgatory"].to_pylist()))
+    found = occupancy.with_means(peaks, levels).to_pylist()
+    means = {
+        f"p{n}": statistics.fmean(row["mean"] for row in levels.to_pylist() if row["purgatory"] == f"p{n}")
+        for n in range(1, 10)
+    }
+    assert {row["purgatory"]: pytest.approx(row["mean"]) for row in found} == means
 
 
 def test_slots_without_events_have_the_level_before_them():

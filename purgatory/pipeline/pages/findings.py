@@ -327,18 +327,13 @@ def _skew(tables: Tables) -> list[Finding]:
 
 
 def _peaks(tables: Tables) -> list[Finding]:
-    spans: dict[str, list[float]] = defaultdict(list)
-    for row in tables.occupancy:
-        spans[row["purgatory"]].append(row["mean"])
     found = []
     for row in tables.peaks:
-        means = spans[row["purgatory"]]
-        mean = sum(means) / len(means)
-        if row["peak"] >= 10 and row["peak"] > 3 * mean:
+        if row["peak"] >= 10 and row["peak"] > 3 * row["mean"]:
             at = clock_text(row["at_us"], tables.span_us, 1e6)
             text = (
                 f"At most {row['peak']:,} operations were parked at once, at {at}; "
-                f"{count_text(mean)} on average. A limit (max_parked) wants to be above the first figure."
+                f"{count_text(row['mean'])} on average. A limit (max_parked) wants to be above the first figure."
             )
             found.append(Finding(11, "note", row["purgatory"], text, _PEAK))
     return found

@@ -12,14 +12,13 @@ from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from purgatory.pipeline.walks.grouped import Row
+    from collections.abc import Sequence
 
 
 def slowest(tables: Tables) -> str:
     """Examples of those that waited longest."""
     lines = []
+    named, several = any(row["operation"] for row in tables.slowest), _several(tables)
     for row in sorted(tables.slowest, key=lambda row: (row["purgatory"], row["type"], row["rank"])):
         if row["rank"] > 3:
             continue
@@ -28,22 +27,18 @@ def slowest(tables: Tables) -> str:
             [
                 name_of((row["purgatory"], row["type"])),
                 ", ".join("-" if key is None else key for key in row["keys"] or []) or "-",
-                *([row["operation"] or "-"] if _named(tables.slowest) else []),
-                *([row["instance"] or "-"] if _several(tables) else []),
+                *([row["operation"] or "-"] if named else []),
+                *([row["instance"] or "-"] if several else []),
                 clock_text(at, tables.span_us, 1000),
                 duration_text(row["wait_us"] / 1000),
                 str(row["checks"]),
                 f"{row['seq']:,}",
             ]
         )
-    more = [*(["operation"] if _named(tables.slowest) else []), *(["instance"] if _several(tables) else [])]
+    more = [*(["operation"] if named else []), *(["instance"] if several else [])]
     names = ["", "keys", *more, "arrived", "waited", "checks", "record"]
     how = "The answered operations that waited longest, up to three of each type, with their number in the journal."
     return section("The slowest", how, table(names, lines, texts=3 + len(more))) if lines else ""
-
-
-def _named(rows: Iterable[Row]) -> bool:
-    return any(row["operation"] for row in rows)
 
 
 def _several(tables: Tables) -> bool:

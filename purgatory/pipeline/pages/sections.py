@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 _PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
-_MOST: Final = 6
+MOST: Final = 6
 _TIMEOUTS: Final = ((min, "shortest_ms"), (max, "delay_ms"))
 _FEW: Final = 20  # what happened less often than this is in the table, and in no plot
 
@@ -36,7 +36,7 @@ def span(tables: Tables) -> tuple[int, int]:
 
 
 def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tuple[tuple[str, str], list[Row]]]:
-    ranked = sorted(groups.items(), key=lambda item: -total(item[1], column))[:_MOST]
+    ranked = sorted(groups.items(), key=lambda item: -total(item[1], column))[:MOST]
     return [item for item in ranked if total(item[1], column) >= _FEW] or ranked
 
 
@@ -262,7 +262,7 @@ def keys(tables: Tables) -> str:
     for row in tables.hot_keys:
         groups.setdefault(row["purgatory"], []).append(row)
     figures = []
-    for name, rows in list(groups.items())[:_MOST]:
+    for name, rows in list(groups.items())[:MOST]:
         rows.sort(key=lambda row: row["rank"])
         lines = [
             (

@@ -40,6 +40,19 @@ def occupancy(slots: pa.Table, width_us: int) -> pa.Table:
     return dated(pa.concat_tables(parts), "slot")
 
 
+def with_means(peaks: pa.Table, occupancy: pa.Table) -> pa.Table:
+    """The peaks, each with the mean of its purgatory's slots beside it."""
+    means = occupancy.group_by("purgatory", use_threads=False).aggregate([("mean", "mean")])
+    mean = dict(zip(means["purgatory"].to_pylist(), means["mean_mean"].to_pylist(), strict=True))
+    return peaks.append_column("mean", pa.array([mean[name] for name in peaks["purgatory"].to_pylist()], pa.float64()))
+
+
+def highest(peaks: pa.Table, most: int) -> list[str]:
+    """The purgatories with the highest peaks."""
+    ranked = peaks.sort_by([("peak", "descending"), ("purgatory", "ascending")])
+    return [str(name) for name in ranked["purgatory"].slice(0, most).to_pylist()]
+
+
 def _filled(rows: pa.Table, width_us: int) -> list[Any]:
     """The columns of one purgatory, with those slots in which nothing happened."""
     begin, arrived, left = (numbers(rows, column) for column in ("slot_us", "arrived", "left"))

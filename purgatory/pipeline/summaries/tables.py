@@ -168,18 +168,16 @@ def _most_expired(keys: pa.Table, top: int) -> pa.Table:
     gone = gone.rename_columns([*by, "window_us", "expired"])
     of_key = gone.group_by(by, use_threads=False).aggregate([("expired", "sum")]).rename_columns([*by, "of_key"])
     parts = [EXPIRIES.empty_table()]
-    for (purgatory, kind), rows in groups(of_key, ("purgatory", "type"), "key"):
+    wholes, all_gone = (dict(groups(table, ("purgatory", "type"))) for table in (whole, gone))
+    for kind, rows in groups(of_key, ("purgatory", "type"), "key"):
         best = _top(rows, "of_key", top)
         names = best["key"]
-
-        def mine(table: pa.Table, purgatory: str = purgatory, kind: str = kind, names: Any = names) -> pa.Table:
-            here = pc.and_(pc.equal(table["purgatory"], purgatory), pc.equal(table["type"], kind))
-            return table.filter(pc.and_(here, pc.is_in(table["key"], value_set=names.combine_chunks())))
-
         counts = dict(zip(names.to_pylist(), best["of_key"].to_pylist(), strict=True))
-        totals = mine(whole)
+        totals, windows = (
+            table.filter(pc.is_in(table["key"], value_set=names.combine_chunks()))
+            for table in (wholes[kind], all_gone[kind])
+        )
         sums = dict(zip(totals["key"].to_pylist(), totals["operations"].to_pylist(), strict=True))
-        windows = mine(gone)
         told = windows["key"].to_pylist()
         more = {
             "of_key": [counts[key] for key in told],
@@ -192,12 +190,14 @@ def _most_expired(keys: pa.Table, top: int) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def written(folder: Path, table: pa.Table) -> list[Row]:
-    """The table as Parquet, and its rows for the page."""
+def written(folder: Path, table: pa.Table, drawn: Collection[str] | None = None) -> list[Row]:
+    """The table as Parquet, and its rows for the page: all of them, or those of the purgatories that are drawn."""
     order = [(name, "ascending") for name in _ORDER if name in table.column_names]
     table = table.sort_by(order) if order else table
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pq.write_table(table, folder / "part-0.parquet", compression="zstd")
+    if drawn is not None:
+        table = table.filter(pc.is_in(table["purgatory"], value_set=pa.array(drawn, pa.string())))
     rows: list[Row] = table.to_pylist()
     return rows

@@ -45,10 +45,10 @@ def wanted_bins(bins: pa.Table) -> dict[tuple[str, str], Numbers]:
     found: dict[tuple[str, str], set[tuple[int, int]]] = {}
     for (purgatory, kind, window), rows in groups(bins, _KIND, "bin_us"):
         found.setdefault((purgatory, kind), set()).update((window, bin_us) for bin_us in _looked_into(rows))
-    whole = _together(bins)
+    whole, of_kind = _together(bins), dict(groups(bins, _KIND[:2]))
     for (purgatory, kind, _), rows in groups(whole, _KIND, "bin_us"):
         looked = set(_looked_into(rows))
-        mine = bins.filter(pc.and_(pc.equal(bins["purgatory"], purgatory), pc.equal(bins["type"], kind)))
+        mine = of_kind[purgatory, kind]
         pairs = zip(numbers(mine, "window_us").tolist(), numbers(mine, "bin_us").tolist(), strict=True)
         found[purgatory, kind].update(pair for pair in pairs if pair[1] in looked)
     return {kind: np.array(sorted(pairs), np.int64) for kind, pairs in found.items()}
@@ -73,13 +73,12 @@ def _together(table: pa.Table) -> pa.Table:
 
 def overall(bins: pa.Table, inside: pa.Table) -> list[dict[str, Any]]:
     """Percentiles per purgatory and type over all windows together."""
-    whole = _together(bins)
+    whole, of_kind = _together(bins), dict(groups(inside, _KIND[:2]))
     parts = [inside.slice(0, 0)]
     for (purgatory, kind, _), rows in groups(whole, _KIND, "bin_us"):
+        mine = of_kind.get((purgatory, kind), inside.slice(0, 0))
         # Of other bins only those windows were looked into in which a percentile of theirs lies.
-        here = pc.is_in(inside["bin_us"], value_set=pa.array(_looked_into(rows), pa.int64()))
-        mine = pc.and_(pc.equal(inside["purgatory"], purgatory), pc.equal(inside["type"], kind))
-        parts.append(inside.filter(pc.and_(here, mine)))
+        parts.append(mine.filter(pc.is_in(mine["bin_us"], value_set=pa.array(_looked_into(rows), pa.int64()))))
     rows = latency(whole, _together(pa.concat_tables(parts)))
     return [{name: value for name, value in row.items() if name != "window_us"} for row in rows]
 

@@ -332,7 +332,7 @@ def keys(rows: Columns, window_us: int) -> pa.Table:
     return grouped("keys", found)
 
 
-def _events(rows: Columns) -> Iterator[tuple[pa.Array, Numbers, int]]:
+def events(rows: Columns) -> Iterator[tuple[pa.Array, Numbers, int]]:
     """Purgatories, instants and changes: who came, then who left. Who was in for no time at all was never parked."""
     inside = rows.wait > 0
     purgatory = rows["purgatory"].filter(pa.array(inside))
@@ -343,7 +343,7 @@ def _events(rows: Columns) -> Iterator[tuple[pa.Array, Numbers, int]]:
 def slots(rows: Columns, width_us: int) -> pa.Table:
     """Per purgatory and slot: arrivals, departures, and the operation-microseconds that they add to the slot."""
     parts = []
-    for purgatory, at, change in _events(rows):
+    for purgatory, at, change in events(rows):
         begin = slot(at, width_us)
         came = np.full(len(at), change > 0, np.int64)
         added = change * (begin + width_us - at)
@@ -355,51 +355,6 @@ def slots(rows: Columns, width_us: int) -> pa.Table:
 def moves(rows: Columns, width_us: int) -> pa.Table:
     """Per purgatory and slot: arrivals and departures."""
     return slots(rows, width_us).drop_columns("moved_us")
-
-
-def inside(rows: Columns, window_us: int, wanted: Mapping[tuple[str, str], Numbers]) -> pa.Table:
-    """How often each exact wait occurs among the answered, in the wanted pairs (window, bin) of a purgatory's type."""
-    good = rows.among("outcome", GOOD)
-    window, rounded = slot(rows.finished, window_us), wait_bin(rows.wait)
-    parts = [_nothing(KIND, "window_us", "bin_us", "wait_us", "answered")]
-    for (purgatory, kind), pairs in wanted.items():
-        here = np.flatnonzero(good & rows.among("purgatory", (purgatory,)) & rows.among("type", (kind,)))
-        windows, times = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
-        # A pair as one number: its places among the windows and among the bins.
-        codes = np.unique(_place(windows, pairs[:, 0]) * len(times) + _place(times, pairs[:, 1]))
-        w, b = _place(windows, window[here]), _place(times, rounded[here])
-        found = (w >= 0) & (b >= 0)
-        found[found] = _place(codes, w[found] * len(times) + b[found]) >= 0
-        here = here[found]
-        table = {
-            "purgatory": pa.repeat(purgatory, len(here)),
-            "type": pa.repeat(kind, len(here)),
-            "window_us": window[here],
-            "bin_us": rounded[here],
-            "wait_us": rows.wait[here],
-            "answered": ones(here),
-        }
-        parts.append(grouped("inside", table))
-    return pa.concat_tables(parts)
-
-
-def moves_inside(rows: Columns, width_us: int, into_us: int, wanted: Mapping[str, Numbers]) -> pa.Table:
-    """Arrivals and departures in some slots of each purgatory (`wanted`, sorted), by shorter slots."""
-    parts = [_nothing(("purgatory",), "slot_us", "arrived", "left")]
-    for purgatory, at, change in _events(rows):
-        outer = slot(at, width_us)
-        for name, known in wanted.items():
-            here = np.flatnonzero(among_words(purgatory, (name,)))
-            here = here[_place(known, outer[here]) >= 0]
-            came = np.full(len(here), change > 0, np.int64)
-            table = {
-                "purgatory": pa.repeat(name, len(here)),
-                "slot_us": slot(at[here], into_us),
-                "arrived": came,
-                "left": 1 - came,
-            }
-            parts.append(grouped("moves", table))
-    return pa.concat_tables(parts)
 
 
 def numbers_of(column: pa.Array) -> Numbers:
@@ -420,15 +375,3 @@ def among_words(column: pa.Array, words: Sequence[str]) -> Mask:
     else:
         found = pc.is_in(column, value_set=pa.array(words)).to_numpy(zero_copy_only=False)
     return found
-
-
-def _place(known: Numbers, values: Numbers) -> Numbers:
-    """The place of each value among the known ones (sorted), or -1."""
-    if not len(known):
-        return np.full(len(values), -1, np.int64)
-    place = np.minimum(np.searchsorted(known, values), len(known) - 1)
-    return np.where(known[place] == values, place, -1)
-
-
-def _nothing(words: Sequence[str], *numbers: str) -> pa.Table:
-    return pa.schema([*((n, pa.string()) for n in words), *((n, pa.int64()) for n in numbers)]).empty_table()

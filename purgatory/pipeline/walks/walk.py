@@ -16,7 +16,7 @@ import attrs
 
 from purgatory.pipeline.rows import coverage
 from purgatory.pipeline.rows.coverage import Gap, IncompleteJournal, Run
-from purgatory.pipeline.walks import cases, kernels
+from purgatory.pipeline.walks import cases, closer, kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +147,7 @@ class Walk:
         self, window_us: int, bins: Mapping[tuple[str, str], Numbers], wanted: Wanted
     ) -> tuple[pa.Table, pa.Table]:
         """How often each exact wait occurs in these windows and bins; arrivals and departures in the wanted slots."""
-        parts: Parts = {"inside": lambda rows, _: kernels.inside(rows, window_us, bins), "moves": _cut(wanted)}
+        parts: Parts = {"inside": lambda rows, _: closer.inside(rows, window_us, bins), "moves": _cut(wanted)}
         found = self._sums(parts)
         return found["inside"], found["moves"]
 
@@ -179,4 +179,4 @@ class Walk:
 
 
 def _cut(wanted: Wanted) -> Summary:
-    return lambda rows, _: kernels.moves_inside(rows, wanted.width_us, wanted.into_us, wanted.slots)
+    return lambda rows, _: closer.moves_inside(rows, wanted.width_us, wanted.into_us, wanted.slots)
