@@ -7,6 +7,7 @@ finds one that is more than one step is shown beside it, with the same done in t
 
 import threading
 import time
+import weakref
 from collections import deque
 
 import pytest
@@ -406,3 +407,100 @@ def test_buckets_kept_in_mind_are_read_whole():
         return all(id(known[number & 63]) in allowed and len(known) == 64 for number in range(20_000))
 
     assert all(run_threads(note, forget, look, look)[2:])
+
+
+# -- a list that is emptied from the front while others append
+
+
+def take_front(waiting):
+    taken = waiting[: len(waiting)]
+    del waiting[: len(taken)]
+    return taken
+
+
+def copy_and_clear(waiting):
+    taken = yielding(waiting.copy())
+    waiting.clear()
+    return taken
+
+
+def lost_on_the_way(take):
+    """How many of the numbers that three threads append one that takes from the front doesn't get once, in order."""
+    waiting, found, over = [], [], threading.Event()
+    number = 3_000
+
+    def append(who):
+        for count in range(number):
+            waiting.append((who, count))
+
+    def fold():
+        while not over.is_set():
+            found.extend(take(waiting))
+        found.extend(take(waiting))
+
+    def append_all():
+        run_threads(*[lambda who=who: append(who) for who in range(3)])
+        over.set()
+
+    run_threads(fold, append_all)
+    own = [[count for which, count in found if which == who] for who in range(3)]
+    return sum(counts != list(range(number)) for counts in own)
+
+
+def test_what_is_taken_from_the_front_of_a_list_is_what_is_deleted():
+    """``l[:n]``, then ``del l[:n]``, by one thread at a time, while others append: what a metric's observer folds."""
+    assert 0 == lost_on_the_way(take_front)
+
+
+def test_a_copy_and_then_a_clear_is_two_steps():
+    """The hammer finds it."""
+    assert finds(lost_on_the_way, copy_and_clear)
+
+
+# -- a weak set
+
+
+class Thing:
+    """Something that can be held weakly."""
+
+
+def test_a_weak_set_loses_nothing_that_threads_add():
+    """``WeakSet.add`` and ``in``: what starts over in a forked child, types that were warned of."""
+    held = weakref.WeakSet()
+    mine = [[Thing() for _ in range(2_000)] for _ in range(THREADS)]
+
+    def add(things):
+        for thing in things:
+            held.add(thing)
+            Thing()  # and others go meanwhile
+        return all(thing in held for thing in things)
+
+    assert all(run_threads(*[lambda things=things: add(things) for things in mine]))
+    assert sum(map(len, mine)) == len(held)
+
+
+def test_a_walk_of_a_weak_set_is_many_steps():
+    """Walking one beside threads that add raises: it is done in a forked child, which has one thread, or by a lock."""
+    kept = []
+
+    def raised():
+        held = weakref.WeakSet(kept)
+
+        def add():
+            for _ in range(200):
+                kept.append(Thing())
+                held.add(kept[-1])
+                yielding(None)
+
+        def walk_it():
+            for _ in range(20):
+                try:
+                    walk(held)
+                except RuntimeError:
+                    return True
+            return False
+
+        return run_threads(add, walk_it)[1]
+
+    kept.extend(Thing() for _ in range(50))
+    assert finds(raised)

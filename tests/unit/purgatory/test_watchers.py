@@ -266,3 +266,26 @@ def test_an_equal_key_is_found_as_quickly_as_the_same_one(purgatory):
         over.set()
         parker.join()
     assert equal_ns < 20 * same_ns
+
+
+def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
+    """A look at those who wait longest, while others under the key come and go, misses none who was there all along."""
+    stable = [Waiting() for _ in range(20)]
+    for operation in stable:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    watchers = purgatory._shards.find("k")
+    over = threading.Event()
+
+    def come_and_go():
+        while not over.is_set():
+            newcomer = Waiting()
+            purgatory.try_complete_else_watch(newcomer, ["k"])
+            newcomer.force_complete()
+
+    def look():
+        try:
+            return [watchers.head(1_000)[:20] == stable for _ in range(5_000)]
+        finally:
+            over.set()
+
+    assert all(run_threads(look, come_and_go, come_and_go)[0])
