@@ -33,6 +33,14 @@ def seconds(text: str) -> float:
     return found
 
 
+def place(text: str) -> str:
+    """Where something is; no name at all would be the folder that one happens to be in."""
+    if not text:
+        message = "it has no name: give a folder, or . for this one"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
 def whole_seconds(text: str) -> int:
     """A length of time of at least a second, in whole seconds."""
     value = seconds(text)
@@ -189,6 +197,7 @@ def _stream_arguments(sub: argparse.ArgumentParser) -> None:
 def _report_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--journal",
+        type=place,
         required=True,
         action="append",
         metavar="DIR",

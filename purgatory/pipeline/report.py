@@ -10,6 +10,7 @@ question.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import time
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
 _WINDOWS: Final = 90
+_MOST_WINDOWS: Final = 2_000  # a page of 3 MB; each window is drawn for every type that is
+_SLOTS: Final = 1_500
 _ABOUT: Final = "about.json"
 _COMPARED: Final = {
     "outcomes": ("purgatory", "type", "operations", "expired"),
@@ -130,7 +133,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         raise EmptyJournal(", ".join(engine.journals))
     span_us = span.last_us - span.first_us
     window_us = _window_s(span, wishes) * 1_000_000
-    slot_us = next((w for w in _SLOTS_US if span_us / w <= 1500), _SLOTS_US[-1])
+    slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
     fine_us = exact.fine_slot(slot_us, span_us, span.operations, span.waited_us)
     with progress.step(f"walking {span.operations:,} operations"):
         sums = walk.summaries(window_us, slot_us, fine_us)
@@ -194,6 +197,7 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
         window_us=_window_s(span, wishes) * 1_000_000,
         first_us=span.first_us,
         last_us=span.last_us,
+        asked_us=(wishes.window_s or 0) * 1_000_000,
         quarantined=span.malformed,
         expiry_normal=frozenset(wishes.expiry_normal),
         rows=walk.rows,
@@ -207,8 +211,17 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
 
 
 def _window_s(span: Span, wishes: Wishes) -> int:
+    """The length of a window: as asked for, unless there would be too many of them to be drawn or read."""
     span_s = (span.last_us - span.first_us) / 1e6
-    return wishes.window_s or next((width for width in _WIDTHS_S if span_s / width <= _WINDOWS), _WIDTHS_S[-1])
+    if wishes.window_s and span_s / wishes.window_s <= _MOST_WINDOWS:
+        return wishes.window_s
+    most = _MOST_WINDOWS if wishes.window_s else _WINDOWS
+    return next((width for width in _WIDTHS_S if span_s / width <= most), _days(span_s, most))
+
+
+def _days(span_s: float, parts: int) -> int:
+    """So many whole days, in seconds, that no more than these parts make up the span."""
+    return 86_400 * math.ceil(span_s / parts / 86_400)
 
 
 def _names(engine: Engine) -> list[str]:

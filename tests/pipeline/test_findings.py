@@ -299,6 +299,12 @@ def test_answers_after_the_deadline_are_told(tables):
     assert "Late answers" not in {each.cause for each in find(tables())}
 
 
+def test_a_type_that_is_not_there_is_said_to_be(tables):
+    """--expiry-normal with a name that no operation has changes nothing, which is a finding."""
+    (told,) = [each for each in find(tables(expiry_normal=frozenset({"Typo"}))) if each.head == "Typo"]
+    assert ("note", True) == (told.tone, "--expiry-normal changes nothing" in told.text)
+
+
 def test_types_of_one_name_are_told_apart_by_their_purgatories(tables):
     """A finding names the type alone, unless another purgatory has one of that name: then both are told with theirs."""
     other = [{**outcome(n, 3), "purgatory": "mirror"} for n in range(30)]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.journal import Journal
+from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
@@ -418,6 +418,39 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
         (tmp_path / "first" / "about.json").write_text(json.dumps(wrong))
         with pytest.raises(NoReport, match="first holds no report"):
             report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "first"))
+
+
+def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
+    """It is no journal, and the page says that it was left out; named itself, it is refused."""
+    gen.write(tmp_path / "var" / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
+    gen.write(tmp_path / "var" / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
+    with Trace(tmp_path / "var" / "open") as trace:
+        trace.event("fetch", "k", 1)
+        assert trace.flush()
+        path = report(Local([str(tmp_path / "var")]), tmp_path / "out", Wishes(quiet=True))
+    text = path.read_text(encoding="utf-8")
+    assert "300 records were read" in text
+    assert all(f"{tmp_path / 'var' / name}: a trace" in text for name in ("trace", "open"))
+
+
+def test_windows_are_no_more_than_can_be_drawn(tmp_path):
+    """One record of another century, or a window that is too short, makes longer windows, which the page says."""
+    table = gen.journal(300, seconds=172_800)
+    gen.write(tmp_path / "days", table, JOURNAL, files=1)
+    place, day_us = table.schema.get_field_index("finished"), 86_400_000_000
+    far = pa.array([*table["finished"].cast(pa.int64()).to_pylist()[:-1], 7_226_582_400_000_000])
+    far = table.set_column(place, table.schema.field("finished"), far.cast(table.schema.field("finished").type))
+    gen.write(tmp_path / "centuries", far, JOURNAL, files=1)
+    for folder, window_s in (("days", 1), ("days", None), ("centuries", None), ("centuries", 3_600)):
+        path = report(Local([str(tmp_path / folder)]), tmp_path / "out", Wishes(quiet=True, window_s=window_s))
+        text, about = path.read_text(encoding="utf-8"), json.loads((path.parent / "about.json").read_text())
+        windows = (about["last_us"] - about["first_us"]) / about["window_us"]
+        assert windows <= (2_000 if window_s else 90)
+        assert len(text) < 8_000_000
+        assert (window_s is not None) == ("which were asked for, would be too many" in text)
+        assert folder == "days" or 0 == about["window_us"] % day_us
+    path = report(Local([str(tmp_path / "days")]), tmp_path / "out", Wishes(quiet=True, window_s=120))
+    assert "would be too many" not in path.read_text(encoding="utf-8")
 
 
 def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):

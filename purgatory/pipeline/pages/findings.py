@@ -105,7 +105,9 @@ def cards(findings: Iterable[Finding]) -> list[Card]:
 
 
 def _set_aside(tables: Tables) -> list[Finding]:
-    found = []
+    text = "No operation is of this type, so that --expiry-normal changes nothing for it."
+    unknown = sorted(tables.expiry_normal - {row["type"] for row in tables.outcomes})
+    found = [Finding(29, "note", name, text, _MEANT) for name in unknown]
     if tables.gaps:
         text = f"What follows is about the rest: {'; '.join(tables.gaps)}."
         found.append(

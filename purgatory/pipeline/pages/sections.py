@@ -64,6 +64,8 @@ def outcomes(tables: Tables) -> str:
         svg = plots.stacked(caption, at, tables.window_us, series, height=210, span=span(tables))
         figures.append(figure(caption, svg, plots.legend(series)))
     how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
+    if tables.asked_us not in (0, tables.window_us):
+        how += f" Windows of {duration_text(tables.asked_us / 1000)}, which were asked for, would be too many."
     return section("Outcomes over time", how, "".join(figures))
 
 

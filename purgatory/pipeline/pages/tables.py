@@ -40,6 +40,8 @@ class Tables:
     slowest: Sequence[Row] = ()
     raised: Sequence[Row] = ()
     instances: Sequence[Row] = ()
+    asked_us: int = 0
+    """The length of a window that was asked for, if any; so many of them may not be drawn."""
     quarantined: int = 0
     rows: int = 0
     """Records read, those set aside among them."""

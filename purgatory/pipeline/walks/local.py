@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import attrs
 import pyarrow as pa
 
-from purgatory.journal.records import JOURNAL
+from purgatory.journal.records import JOURNAL, TRACE, Schema
+from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import check_kind, dropped, list_segments, tip
 from purgatory.journal.records.parquet import read_range
 from purgatory.pipeline.rows import coverage
@@ -52,7 +53,7 @@ def folders(given: Iterable[str], qualified: Callable[[str], str] = str) -> list
     """
     found: dict[Hashable, str] = {}
     for name in given:
-        fleet = [str(each) for each in _inside(name) if list_segments(each)]
+        fleet = [str(each) for each in _inside(name) if list_segments(each) and not _is_trace(each)]
         for each in fleet or [name]:
             found.setdefault(_identity(each, qualified), each)
     for name in found.values():
@@ -61,12 +62,25 @@ def folders(given: Iterable[str], qualified: Callable[[str], str] = str) -> list
     return list(found.values())
 
 
+def _is_trace(folder: Path) -> bool:
+    return bool(list_segments(folder)) and _is(folder, TRACE) and not _is(folder, JOURNAL)
+
+
+def _is(folder: Path, schema: Schema) -> bool:
+    try:
+        check_kind(folder, schema)
+    except JournalError:
+        return False
+    return True
+
+
 def left_out(given: Iterable[str]) -> list[str]:
     """What lies beside the journals of a fleet and may be thought to be one, each in a line."""
     found = []
     for name in given:
         inside = _inside(name)
         empty = [each for each in inside if not list_segments(each)]
+        found += [f"{each}: a trace" for each in inside if _is_trace(each)]
         for each in empty if len(empty) < len(inside) else ():
             deeper = any(list_segments(folder) for folder in _folders_in(each))
             found.append(f"{each}: {'its journals lie one folder deeper' if deeper else 'no segment is in it'}")
