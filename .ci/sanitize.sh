@@ -1,10 +1,11 @@
 #!/bin/sh
 # sanitize.sh PYTHON DIR [ARGUMENT ...]: what looks for errors of C, over the native edition; arguments are pytest's.
 #
-# First gcc's static analyser and, where it is at hand, cppcheck: whatever they find is an error. Then the core's tests,
-# on extensions that are built with the address and undefined-behaviour sanitizers. They are built in a copy of the tree
-# under DIR, since nobody can import them without the sanitizers' libraries. PYTHONMALLOC: Python's own allocator would
-# hide what is used after it was freed. Leaks are looked for by tests, as an interpreter frees little at its end.
+# First gcc's static analyser and, where it is at hand, cppcheck: whatever they find is an error. Then the core's unit
+# and property tests, on extensions that are built with the address and undefined-behaviour sanitizers. They are built in
+# a copy of the tree under DIR, since nobody can import them without the sanitizers' libraries. PYTHONMALLOC: Python's
+# own allocator would hide what is used after it was freed. Leaks are looked for by tests, as an interpreter frees
+# little at its end.
 set -eu
 cd "$(dirname "$0")/.."
 case $1 in /*) python=$1 ;; *) python=$PWD/$1 ;; esac
