@@ -226,10 +226,35 @@ static int done_call(PyObject *answer)
     return answer == NULL ? -1 : 0;
 }
 
+/* How many hooks this thread is in. Each has a frame of the interpreter's on the C stack, of which CPython 3.12 and newer
+ * keep count, and 3.11 doesn't: with a recursion limit that its user has raised, a chain of hooks would use it up. */
+enum { DEEPEST = 4000, FRAMES = 8 }; /* some 700 bytes each; and what a hook needs to begin */
+#if PY_VERSION_HEX < 0x030C0000
+static _Thread_local int depth;
+
+static int is_too_deep(int most)
+{
+    if (depth <= most)
+        return 0;
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: a hook in a hook, and so on");
+    return 1;
+}
+
+static inline void go_deeper(int by) { depth += by; }
+#else
+static inline int is_too_deep(int Py_UNUSED(most)) { return 0; }
+static inline void go_deeper(int Py_UNUSED(by)) {}
+#endif
+
 static inline PyObject *call_hook(Operation *op, PyObject *name)
 {
     PyObject *self = (PyObject *)op;
-    return PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    if (is_too_deep(DEEPEST + FRAMES))
+        return NULL;
+    go_deeper(1);
+    PyObject *answer = PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    go_deeper(-1);
+    return answer;
 }
 
 /* The same in the context of whoever parked the operation, if that was kept. */
@@ -271,10 +296,15 @@ typedef struct {
 enum { FUTURES, THRESHOLD, READY_MADE };
 static ReadyMade ready_made[READY_MADE];
 
+/* 0 if it has none now. From 3.13 on that is all there is to it, and the flag is not to be relied upon; before, a version
+ * that holds no more may stay where it was. */
 static inline unsigned int version_of(PyTypeObject *type)
 {
-    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)
-               ? __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED) : 0;
+#if PY_VERSION_HEX < 0x030D0000
+    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG))
+        return 0;
+#endif
+    return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
 }
 
 /* try_complete(): 1, 0, or -1 with an error. */
@@ -1279,7 +1309,6 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
  * whoever has taken it owes the hook, and one that can't even begin has answered nobody. */
 static int has_room(void)
 {
-    enum { FRAMES = 8 };
     PyThreadState *thread = PyThreadState_Get();
 #if PY_VERSION_HEX >= 0x030C0000
     int remaining = thread->py_recursion_remaining;
@@ -1290,6 +1319,8 @@ static int has_room(void)
     if (thread->c_recursion_remaining < remaining)
         remaining = thread->c_recursion_remaining;
 #endif
+    if (is_too_deep(DEEPEST))
+        return 0;
     if (remaining > FRAMES)
         return 1;
     PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded where an operation would have completed");

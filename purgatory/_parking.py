@@ -255,7 +255,8 @@ class Parking:
         operations = [*watchers.keys()]  # operations(), without the call: a copy, as they come and go while hooks run
         try:
             for operation in operations:
-                completed += operation._state <= PARKED and operation.maybe_try_complete()
+                if operation._state <= PARKED and operation.maybe_try_complete():
+                    completed += 1
         except BaseException:
             _check_later(operations)
             raise
@@ -276,7 +277,8 @@ def check_some(watchers: Watchers | None, limit: int) -> int:
             for operation in stretch:
                 if completed == limit:
                     return completed
-                completed += operation._state <= PARKED and operation.maybe_try_complete()
+                if operation._state <= PARKED and operation.maybe_try_complete():
+                    completed += 1
         except BaseException:
             _check_later(stretch)
             raise

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, NoReturn
 
 from purgatory._errors import InvalidSetting, whole
 from purgatory._idle_keys import IdleKeys
@@ -349,6 +349,10 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: {self.parked} parked{', shut down' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would share what waits here, and none of the counts."""
+        raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
     def _start_over(self) -> None:
         """In a forked child: no other thread is at anything, so nothing is held but by the hooks that forked."""

@@ -118,7 +118,7 @@ static struct {
     PyTypeObject *entry, *bucket, *entrance, *tally, *batch;
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, moved_ns)} */
-    PyObject *str_add_slowly, *str_put_off_slowly, *str_run, *str_add;
+    PyObject *str_add_slowly, *str_put_off_slowly, *str_run, *str_add, *str_put_off;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
@@ -1849,12 +1849,16 @@ static int is_native(PyObject *timer)
 {
     if (!PyObject_TypeCheck(timer, core.entrance))
         return 0;
-    /* Whether a subclass defined an add of its own. A method of a type is the same object whenever it is asked for. */
-    PyObject *ours = PyObject_GetAttr((PyObject *)core.entrance, core.str_add);
-    PyObject *its = PyObject_GetAttr((PyObject *)Py_TYPE(timer), core.str_add);
-    int same = ours != NULL && ours == its;
-    Py_XDECREF(ours);
-    Py_XDECREF(its);
+    /* Whether a subclass defined one of its own. A method of a type is the same object whenever it is asked for. */
+    int same = 1;
+    for (int i = 0; i < 2 && same; i++) {
+        PyObject *name = i == 0 ? core.str_add : core.str_put_off;
+        PyObject *ours = PyObject_GetAttr((PyObject *)core.entrance, name);
+        PyObject *its = PyObject_GetAttr((PyObject *)Py_TYPE(timer), name);
+        same = ours != NULL && ours == its;
+        Py_XDECREF(ours);
+        Py_XDECREF(its);
+    }
     PyErr_Clear();
     return same;
 }
@@ -1888,6 +1892,7 @@ static int make_core(void)
     Py_DECREF(time);
     core.huge_times = PyDict_New();
     core.str_add = PyUnicode_InternFromString("add");
+    core.str_put_off = PyUnicode_InternFromString("put_off");
     core.str_add_slowly = PyUnicode_InternFromString("_add_slowly");
     core.str_put_off_slowly = PyUnicode_InternFromString("_put_off_slowly");
     core.str_run = PyUnicode_InternFromString("run");

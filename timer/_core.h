@@ -70,7 +70,7 @@ typedef struct {
     PyTypeObject *entry_type;
     /* Set the delay, as __init__ does. 0, or -1 with an error. */
     int (*init)(TimerEntry *entry, PyObject *delay_ms);
-    /* Whether `timer` takes tasks by the add below, because no subclass defined another. */
+    /* Whether `timer` takes tasks by the add and the put_off below, because no subclass defined another. */
     int (*is_native)(PyObject *timer);
     /* timer.add(entry), of such a timer. 0, or -1 with an error. */
     int (*add)(PyObject *timer, TimerEntry *entry);

@@ -230,11 +230,12 @@ MUTANTS = (
         "no callback runs with a shard's lock held",
         PARKING,
         "            for operation in operations:\n"
-        "                completed += operation._state <= PARKED and operation.maybe_try_complete()\n"
+        "                if operation._state <= PARKED and operation.maybe_try_complete():\n"
+        "                    completed += 1\n"
         "        except",
         "            for operation in operations:\n"
         "                with operation._home.lock:\n"
-        "                    completed += operation._state <= PARKED and operation.maybe_try_complete()\n"
+        "                    completed += bool(operation.maybe_try_complete())\n"
         "        except",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),

@@ -3,6 +3,7 @@
 import gc
 import inspect
 import random
+import subprocess
 import sys
 import threading
 import weakref
@@ -305,3 +306,29 @@ def test_nothing_leaks_of_what_is_ready_made(mock_timer):
             use()
             blocks.append(sys.getallocatedblocks())
     assert blocks[-1] - blocks[2] < 100, blocks
+
+
+def test_look_of_what_is_ready_made_is_taken_without_a_look_up():
+    """From its second check on, the try_complete of a ready-made operation is not looked up any more."""
+    program = """
+from concurrent.futures import Future
+from purgatory import DelayedFuture, DelayedOperationPurgatory
+asked = []
+class Seen(DelayedFuture):
+    __slots__ = ()
+    def __getattribute__(self, name):
+        asked.append(name)
+        return super().__getattribute__(name)
+with DelayedOperationPurgatory("seen", timer_enabled=False) as purgatory:
+    purgatory.try_complete_else_watch(Seen(5, [Future()], lambda _: None), ["k"])
+    asked.clear()
+    for _ in range(5):
+        purgatory.check_and_complete("k")
+    first = asked.count("try_complete")
+    DelayedFuture.try_complete = lambda self: asked.append("another's") or False
+    purgatory.check_and_complete("k")
+    del DelayedFuture.try_complete
+    print(first, asked.count("another's"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert "0 1" == done.stdout.strip().splitlines()[-1]

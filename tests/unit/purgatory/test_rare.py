@@ -1,8 +1,12 @@
 """The rare ways through: locks that raise, threads that are stopped, keys that turn hostile late."""
 
+import copy
 import gc
 import itertools
+import pickle
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -218,3 +222,72 @@ def test_interrupts_leave_no_lock_held():
         signal.setitimer(signal.ITIMER_REAL, *watch)
         gc.enable()
     assert strikes > 100, f"{unseen} never came, the others went nowhere"
+
+
+def test_chain_of_hooks_deeper_than_any_stack():
+    """Operations that each complete the next, with a recursion limit beyond what a stack has room for, are not lost."""
+    program = """
+import logging, sys
+logging.disable()
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+class Next(DelayedOperation):
+    def try_complete(self):
+        return False
+    def on_complete(self):
+        done.append(self)
+        if len(done) < len(operations):
+            operations[len(done)].force_complete()
+sys.setrecursionlimit(200_000)
+done = []
+purgatory = DelayedOperationPurgatory("deep", timer_enabled=False)
+operations = [Next(1) for _ in range(20_000)]
+for operation in operations:
+    purgatory.try_complete_else_watch(operation, ["k"])
+operations[0].force_complete()
+assert len(done) > 400, len(done)
+assert purgatory.parked == len(operations) - len(done)
+purgatory.shutdown("cancel")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)  # noqa: S603
+    assert 0 == done.returncode, done.stderr[-500:]
+
+
+def test_own_put_off_of_a_timer_is_asked():
+    """A timer that defines its own ``put_off``, and no ``add``, is asked when a deadline is put off."""
+    asked = []
+
+    class Own(MockTimer):
+        def put_off(self, task, delay_ms):
+            asked.append(delay_ms)
+            return super().put_off(task, delay_ms)
+
+    with (
+        Own() as timer,
+        DelayedOperationPurgatory("own", timer=timer, reaper_enabled=False) as purgatory,
+    ):
+        operation = Waiting(5)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        assert operation.extend(50)
+        assert [50] == asked
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+@pytest.mark.parametrize(("answer", "counted"), [(5, 1), (None, 0), ("yes", 1), ("", 0)])
+def test_check_of_ones_own_counts_by_its_truth(purgatory, answer, counted, limit):
+    """Whatever a ``maybe_try_complete`` of one's own returns, a check counts it once, if it is true."""
+
+    class Own(Waiting):
+        def maybe_try_complete(self):
+            return answer
+
+    operation = Own()
+    purgatory.try_complete_else_watch(operation, ["k"])
+    assert counted == purgatory.check_and_complete("k", limit)
+    operation.cancel()  # it would never expire
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_purgatory_is_not_copied(purgatory, make):
+    """A purgatory can't be copied: two that share what waits would count it twice."""
+    with pytest.raises(TypeError, match="cannot copy or pickle"):
+        make(purgatory)
