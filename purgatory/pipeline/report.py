@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
+from purgatory.pipeline.rows.coverage import told
 from purgatory.pipeline.summaries import advice, further, occupancy, tables
 from purgatory.pipeline.walks import exact
 from purgatory.pipeline.walks.grouped import dated
@@ -199,11 +200,11 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
         last_us=span.last_us,
         asked_us=(wishes.window_s or 0) * 1_000_000,
         quarantined=span.malformed,
-        expiry_normal=frozenset(wishes.expiry_normal),
+        expiry_normal=frozenset(tables.short(name) or "" for name in wishes.expiry_normal),
         rows=walk.rows,
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
-        gaps=(*walk.damaged, *map(str, walk.gaps)),
+        gaps=told(walk.damaged, walk.gaps),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
         made=wishes.made or datetime.now(UTC),
@@ -252,8 +253,8 @@ def _earlier(folder: Path) -> Tables:
     """Of an earlier report what a later one is compared with."""
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        rows = {
-            name: pq.read_table(folder / "tables" / name, columns=list(columns)).to_pylist()
+        rows: dict[str, Any] = {
+            name: tables.rows_of(pq.read_table(folder / "tables" / name, columns=list(columns)))
             for name, columns in _COMPARED.items()
         }
         numbers: dict[str, Any] = {name: int(about[name]) for name in ("window_us", "first_us", "last_us", "rows")}

@@ -278,6 +278,8 @@ def test_a_damaged_segment_is_named(engine, tmp_path, keep):
     text = path.read_text(encoding="utf-8")
     assert f"{segment.name} is damaged or cut short" in text
     assert "600 records were read" in text
+    assert "<b>1 gap</b>" in text
+    assert "(300 rows, 300 to 599)" in text
 
 
 def test_a_worker_that_does_not_see_the_folder_says_so(spark, tmp_path):
@@ -451,6 +453,29 @@ def test_windows_are_no_more_than_can_be_drawn(tmp_path):
         assert folder == "days" or 0 == about["window_us"] % day_us
     path = report(Local([str(tmp_path / "days")]), tmp_path / "out", Wishes(quiet=True, window_s=120))
     assert "would be too many" not in path.read_text(encoding="utf-8")
+
+
+def test_names_of_any_length_fit_the_page(tmp_path):
+    """The page shows their beginning; two that differ at the very end are two, on the page and in the tables."""
+    table = gen.journal(60, seconds=60).slice(0, 60)
+    for name in ("purgatory", "type", "instance", "operation", "error"):
+        words = pa.array(["x" * 100_000 + str(n % 2) for n in range(60)])
+        table = table.set_column(table.schema.get_field_index(name), name, words)
+    keys = pa.array([["y" * 100_000, "z"]] * 60)
+    table = table.set_column(table.schema.get_field_index("keys"), "keys", keys)
+    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    wishes = Wishes(quiet=True, expiry_normal=["x" * 100_000 + "0"])
+    path = report(Local([str(tmp_path / "journal")]), tmp_path / "out", wishes)
+    text = path.read_text(encoding="utf-8")
+    assert len(text) < 500_000
+    assert "x" * 140 in text
+    assert "x" * 161 not in text
+    assert 2 == len(set(re.findall(r"<b>(x+…\w+ · x+…\w+)</b></figcaption>", text)))
+    assert "changes nothing" not in text
+    found = pq.read_table(tmp_path / "out" / "tables" / "outcomes")
+    assert {"x" * 100_000 + end for end in "01"} == set(found["purgatory"].to_pylist())
+    again = report(Local([str(tmp_path / "journal")]), tmp_path / "two", attrs.evolve(wishes, against=tmp_path / "out"))
+    assert "x" * 161 not in again.read_text(encoding="utf-8")
 
 
 def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):

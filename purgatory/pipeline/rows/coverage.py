@@ -70,6 +70,17 @@ class IncompleteJournal(ValueError):
         self.damaged = tuple(damaged)
 
 
+def told(damaged: Sequence[str], gaps: Sequence[Gap]) -> tuple[str, ...]:
+    """What could not be read, each once: a damaged segment together with the rows that are missing for it."""
+    rest, lines = list(gaps), []
+    for text in damaged:
+        mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
+        rest = [gap for gap in rest if gap not in mine]
+        rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
+        lines.append(f"{text} ({rows})" if mine else text)
+    return (*lines, *map(str, rest))
+
+
 def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> Iterator[pa.RecordBatch]:
     """The same batches; which sequence numbers went by is added to the runs."""
     for batch in batches:

@@ -10,6 +10,7 @@ and nothing is put in order but a portion's top.
 from __future__ import annotations
 
 import shutil
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.walks.grouped import dated, groups
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from purgatory.pipeline.walks.grouped import Row
@@ -54,6 +55,8 @@ EXPIRIES: Final = pa.schema(
     ]
 )
 _ORDER: Final = ("purgatory", "type", "window_us", "slot_us", "wait_ms", "target", "rank", "instance")
+LONGEST: Final = 160
+"""Characters of a name on the page at most; a key's label has 120."""
 _GROUP: Final = ("window_us", "purgatory", "type")
 
 
@@ -199,5 +202,33 @@ def written(folder: Path, table: pa.Table, drawn: Collection[str] | None = None)
     pq.write_table(table, folder / "part-0.parquet", compression="zstd")
     if drawn is not None:
         table = table.filter(pc.is_in(table["purgatory"], value_set=pa.array(drawn, pa.string())))
+    return rows_of(table)
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """A table's rows for the page, with no text longer than `LONGEST`."""
+    shorter: Callable[[Any], Any]
+    for place, field in enumerate(table.schema):
+        column = table.column(place)
+        if pa.types.is_string(field.type):
+            shorter, words = short, column
+        elif pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
+            shorter, words = _all_short, pc.list_flatten(column)
+        else:
+            continue
+        if (pc.max(pc.utf8_length(words)).as_py() or 0) > LONGEST:
+            table = table.set_column(place, field, pa.array(map(shorter, column.to_pylist()), field.type))
     rows: list[Row] = table.to_pylist()
     return rows
+
+
+def short(text: str | None) -> str | None:
+    """A text that is too long for a page cut, with a hash of the whole: texts that differ stay so."""
+    if text is None or len(text) <= LONGEST:
+        return text
+    whole = blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{text[: LONGEST - 1 - len(whole)]}…{whole}"
+
+
+def _all_short(texts: list[str | None] | None) -> list[str | None] | None:
+    return texts and [short(text) for text in texts]
