@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
 _WINDOWS: Final = 90
-_MOST_WINDOWS: Final = 2_000  # a page of 3 MB; each window is drawn for every type that is
+_MOST_WINDOWS: Final = 900  # about one a pixel; with 2,000, busy ones of three types made a page of 7.7 MB
 _SLOTS: Final = 1_500
 _ABOUT: Final = "about.json"
 _COMPARED: Final = {
