@@ -81,8 +81,8 @@ def test_keys_that_are_equal_have_one_label(one, other):
 
 
 _words = st.text(st.sampled_from(string.ascii_letters[:3] + "1-'\\,() …\n\u202e"), max_size=4)
-_keys = st.recursive(
-    st.one_of(_words, st.integers(-3, 3), st.floats(), st.none(), st.binary(max_size=2)),
+_keys = st.recursive(  # without what isn't a number, of which two are never equal and one is in a tuple
+    st.one_of(_words, st.integers(-3, 3), st.floats(allow_nan=False), st.none(), st.binary(max_size=2)),
     lambda inner: st.one_of(st.lists(inner, max_size=3).map(tuple), st.frozensets(inner, max_size=2)),
     max_leaves=4,
 )
@@ -92,8 +92,7 @@ _keys = st.recursive(
 def test_labels_are_equal_just_where_keys_are(one, other):
     """Whatever keys are made of, one label means one key and the other way around, and it is one printable line."""
     assert label(one).isprintable()
-    if one == one and other == other:  # noqa: PLR0124  # but for what isn't a number, which equals nothing
-        assert (one == other) == (label(one) == label(other))
+    assert (one == other) == (label(one) == label(other))
 
 
 def test_long_key_is_cut_short():
