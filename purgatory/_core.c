@@ -230,7 +230,11 @@ static int done_call(PyObject *answer)
  * keep count, and 3.11 doesn't: with a recursion limit that its user has raised, a chain of hooks would use it up. */
 enum { DEEPEST = 4000, FRAMES = 8 }; /* some 700 bytes each; and what a hook needs to begin */
 #if PY_VERSION_HEX < 0x030C0000
+#ifdef __GLIBC__ /* whose loader has room for four bytes more: found without a call */
+static _Thread_local __attribute__((tls_model("initial-exec"))) int depth;
+#else
 static _Thread_local int depth;
+#endif
 
 static int is_too_deep(int most)
 {
