@@ -31,9 +31,16 @@ quickstart: $(READY) ## The same in small, in one process, about 20 seconds (KEE
 # What exists in two editions, and is tested in both: all of it on the native one, where there is a compiler, then this on Python.
 CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults tests/unit/journal/test_ledger.py tests/property tests/concurrency
 
+# Whether $(PY) is a free-threaded one, for which packages that the other tests need have no wheels: there it is these alone.
+FREE = $(shell $(PY) -c 'import sysconfig; print("1" if sysconfig.get_config_var("Py_GIL_DISABLED") else "")' 2>/dev/null)
+
+# Files of tests run two at a time, by their names, so that those of Spark are not the last; JOBS=0 runs all in one process, for a debugger, say.
+JOBS ?= 2
+TESTED := -m pytest -ra -n $(JOBS) --dist loadfile --no-loadscope-reorder
+
 test: $(READY) programs native ## Run every test, and the core's once more on its Python edition (ARGS="-k wheel" for some)
-	$(PY) -m pytest -ra $(ARGS)
-	PURGATORY_PURE=1 $(PY) -m pytest -ra $(CORE_TESTS) $(ARGS)
+	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(if $(FREE),$(CORE_TESTS)) $(ARGS)
+	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
 
 native: $(READY) ## Compile the native edition in place, if its sources are newer and there is a C compiler
 	@$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
@@ -125,7 +132,12 @@ $(READY): pyproject.toml
 	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
 	@echo "installing into $(VENV) ..."
 	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
-	@$(PY) -m pip install --quiet --group dev --editable ".[$(EXTRAS)]"
+	@if $(PY) -c 'import sys, sysconfig; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))'; then \
+	  echo "free-threaded: what the core's tests need, and no more (docs/free-threaded.md)"; \
+	  $(PY) -m pip install --quiet --prefer-binary --group anywhere --editable .; \
+	else \
+	  $(PY) -m pip install --quiet --group dev --editable ".[$(EXTRAS)]"; \
+	fi
 	@touch $@
 
 $(PLOTS): $(READY)
