@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import json
 
 import attrs
@@ -6,6 +7,12 @@ import pytest
 import structlog
 
 from purgatory.console import _hub
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """The console shows every purgatory of the process: those that other tests have left to the collector go first."""
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
