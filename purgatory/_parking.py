@@ -385,9 +385,12 @@ def refuse_timed(operation: Operation) -> None:
     """An operation that its user gave to a timer would be taken out of that, or be held there: neither was asked for.
 
     Raises:
+        AlreadyParked: it is a purgatory's: another thread has just parked it, which gave it a home first.
         InvalidOperation: a timer has it.
     """
     if operation.is_pending:
+        if operation._home is not LOBBY:
+            raise AlreadyParked(operation)
         raise InvalidOperation(operation, "it was added to a timer; the purgatory does that, and gives it its deadline")
 
 
