@@ -1,11 +1,13 @@
 """Broker processes to test against, and what every client test needs: a topic of its own, a deadline, a poll loop."""
 
+import contextlib
 import gc
 import itertools
 import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -80,8 +82,29 @@ class Node:
         return self.process is not None and self.process.poll() is None and not self.is_paused
 
     def pause(self):
+        """Stop the process, but not in the middle of a write to the store: that would keep the others from theirs."""
         self.is_paused = True
-        self.process.send_signal(signal.SIGSTOP)
+        for _ in range(20):
+            self.process.send_signal(signal.SIGSTOP)
+            while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+                time.sleep(0.001)
+            if self._lets_others_write():
+                return
+            self.process.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+        raise AssertionError("wherever it is stopped, nobody else can write")
+
+    def _lets_others_write(self):
+        path = Path(self.arguments[self.arguments.index("--data") + 1]) / "coordination.sqlite"
+        if not path.exists():
+            return True
+        with contextlib.closing(sqlite3.connect(path, timeout=2, isolation_level=None)) as db:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                db.execute("ROLLBACK")
+            except sqlite3.OperationalError:
+                return False
+        return True
 
     def resume(self):
         self.process.send_signal(signal.SIGCONT)
@@ -162,23 +185,24 @@ class Cluster:
 
     def isr_of(self, topic, partition=0):
         """The nodes in sync, as far as the node knows that answers."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        return admin.list_topics(timeout=10).topics[topic].partitions[partition].isrs
+        return sorted(self._ask().topics[topic].partitions[partition].isrs)
 
     def leader_of(self, topic, partition=0, timeout=30, other_than=None):
         """The node that leads a partition, as soon as there is one, and as soon as it is another."""
         deadline = time.monotonic() + timeout
         while True:
-            living = [
-                address for address, node in zip(self.addresses, self.nodes.values(), strict=True) if node.is_running
-            ]
-            admin = AdminClient({"bootstrap.servers": ",".join(living), "log_level": 0})
-            found = admin.list_topics(timeout=10).topics.get(topic)
+            found = self._ask().topics.get(topic)
             leader = found.partitions[partition].leader if found is not None and partition in found.partitions else -1
             if leader > 0 and self.nodes[leader] is not other_than:
                 return self.nodes[leader]
             assert time.monotonic() < deadline, f"nobody leads {topic}-{partition}"
             time.sleep(0.05)
+
+    def _ask(self):
+        """What a client is told that begins with a node which runs: an older one may hold on to one that is stopped."""
+        nodes = zip(self.addresses, self.nodes.values(), strict=True)
+        living = ",".join(address for address, node in nodes if node.is_running)
+        return AdminClient({"bootstrap.servers": living, "log_level": 0}).list_topics(timeout=10)
 
 
 @pytest.fixture

@@ -87,16 +87,6 @@ def consume_all(bootstrap, topic):
     return found
 
 
-def isr(admin, topic):
-    """Who is in sync, as some node says; nobody, if the one that was asked is stopped and doesn't answer."""
-    try:
-        return sorted(admin.list_topics(topic, timeout=5).topics[topic].partitions[0].isrs)
-    except confluent_kafka.KafkaException as error:
-        if error.args[0].code() != CODES._TIMED_OUT:
-            raise
-        return []
-
-
 def test_followers_have_what_was_acknowledged(start_cluster, topic, kcat, eventually):
     """What acks=all acknowledged is in every node's log, byte for byte; any node tells who leads."""
     cluster = start_cluster(3)
@@ -118,14 +108,13 @@ def test_a_stopped_follower_holds_up_until_it_is_out_of_the_isr(start_cluster, t
     cluster = start_cluster(3, "--lag-ms", str(LAG_MS), "--min-isr", "2")
     producer = Producer(cluster.bootstrap, topic)
     producer.send_until(None)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    eventually(lambda: isr(admin, topic) == [1, 2, 3])
+    eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     follower = next(node for number, node in cluster.nodes.items() if node is not cluster.leader_of(topic))
     follower.pause()
     assert ["REQUEST_TIMED_OUT"] == producer.send_until(None)
-    eventually(lambda: len(isr(admin, topic)) == 2)
+    eventually(lambda: len(cluster.isr_of(topic)) == 2)
     follower.resume()
-    eventually(lambda: isr(admin, topic) == [1, 2, 3])
+    eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     assert None is producer.send()
 
 
@@ -152,16 +141,15 @@ def test_a_killed_follower_catches_up(start_cluster, topic, eventually):
     cluster = start_cluster(2, "--lag-ms", "1000")
     producer = Producer(cluster.bootstrap, topic)
     producer.send_until(None)
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     leader = cluster.leader_of(topic)
     number, follower = next((number, node) for number, node in cluster.nodes.items() if node is not leader)
     follower.kill()
     producer.send_until(None)
-    eventually(lambda: isr(admin, topic) == [3 - number])
+    eventually(lambda: cluster.isr_of(topic) == [3 - number])
     for _ in range(50):
         assert None is producer.send()
     follower.start()
-    eventually(lambda: isr(admin, topic) == [1, 2])
+    eventually(lambda: cluster.isr_of(topic) == [1, 2])
     assert None is producer.send()
     folder = leader.log_path.parent
     one, two = (folder / f"node-{n}" / f"{topic}-0" / f"{0:020d}.log" for n in (1, 2))
