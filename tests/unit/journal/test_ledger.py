@@ -13,7 +13,7 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, JournalClosed, JournalLocked, read
-from purgatory.journal._ledger import CORE, Ledger, Recorder
+from purgatory.journal._ledger import Ledger, Recorder
 from timer import MockTimer
 
 
@@ -192,7 +192,7 @@ def test_a_key_that_raises_later_costs_no_row(tmp_path):
     assert 6 == len(list(read(tmp_path)))
 
 
-@pytest.mark.skipif(CORE is None, reason="one takes at a time; Python's own ledger leaves that to its writer")
+@pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
     """A collection that takes rows in the middle of a `take` neither gets its rows nor leaves it with what is gone."""
     ledger, found, refused = Ledger(5_000), [], []
@@ -220,7 +220,7 @@ def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
     assert 0 == len(ledger)
 
 
-@pytest.mark.skipif(CORE is None, reason="one takes at a time; Python's own ledger leaves that to its writer")
+@pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_two_takers_get_each_row_once():
     """Of two who take at once the second is refused, or gets what the first has left."""
     ledger, found, over = Ledger(3_000), ([], []), threading.Event()
