@@ -255,8 +255,7 @@ class Parking:
         operations = [*watchers.keys()]  # operations(), without the call: a copy, as they come and go while hooks run
         try:
             for operation in operations:
-                if operation._state <= PARKED and operation.maybe_try_complete():
-                    completed += 1
+                completed += 1 if operation._state <= PARKED and operation.maybe_try_complete() else 0
         except BaseException:
             _check_later(operations)
             raise
@@ -277,8 +276,7 @@ def check_some(watchers: Watchers | None, limit: int) -> int:
             for operation in stretch:
                 if completed == limit:
                     return completed
-                if operation._state <= PARKED and operation.maybe_try_complete():
-                    completed += 1
+                completed += 1 if operation._state <= PARKED and operation.maybe_try_complete() else 0
         except BaseException:
             _check_later(stretch)
             raise

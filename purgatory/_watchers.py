@@ -206,16 +206,18 @@ class Shard:
             try:
                 if not watchers.close_if_empty():
                     return False
-                while watchers.closed and watchers.alone:
+                while True:
+                    if not (watchers.closed and watchers.alone):
+                        return False
                     by_key = self.by_key
                     del by_key[watchers.key]
                     if self.by_key is by_key:  # nearly always: see keep()
                         watchers.alone = ()  # it would be a circle of references
                         return True
+                    by_key = self.by_key  # a loop ends with a statement: an interrupt as it goes round is seen below
             except BaseException:  # its __eq__ raised, or an interrupt struck: the key stays
                 watchers.closed = not watchers.alone
                 raise
-            return False
 
     def keep(self, watchers: Watchers) -> None:
         """Keep a key that somebody has come to, if it is this thread that removes it, further up; behind the lock.

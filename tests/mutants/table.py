@@ -230,8 +230,7 @@ MUTANTS = (
         "no callback runs with a shard's lock held",
         PARKING,
         "            for operation in operations:\n"
-        "                if operation._state <= PARKED and operation.maybe_try_complete():\n"
-        "                    completed += 1\n"
+        "                completed += 1 if operation._state <= PARKED and operation.maybe_try_complete() else 0\n"
         "        except",
         "            for operation in operations:\n"
         "                with operation._home.lock:\n"
@@ -263,8 +262,8 @@ MUTANTS = (
     Mutant(
         "a remover who was too late takes nothing out",
         WATCHERS,
-        "                while watchers.closed and watchers.alone:",
-        "                while watchers.closed:",
+        "                    if not (watchers.closed and watchers.alone):",
+        "                    if not watchers.closed:",
         T_WATCHERS + "test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it",
     ),
     Mutant(
