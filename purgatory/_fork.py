@@ -2,7 +2,7 @@
 
 A fork copies the process's locks as they are and none of its threads. A lock that another thread held at that moment
 stays held in the child for ever, so they are made anew there: those that the library has for the whole process, those
-of each purgatory (`_live`), those of each journal, whose copy is closed, and then those of whatever asked for it here.
+of each purgatory (`_live`), and then those of whatever asked for it here: a journal, say, whose copy is closed.
 Timers see to their own (`timer._fork`). Of each lock and thread `tests/unit/test_architecture_forks.py` knows how a
 child has it.
 
@@ -40,10 +40,16 @@ def in_child(renew: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=renew)
 
 
-def start_over() -> None:
-    """Let all start over that asked for it. In a forked child, behind the purgatories, which they may look into."""
+def start_over(refused: Callable[[StartsOver, Exception], None]) -> None:
+    """Let all start over that asked for it. In a forked child, behind the purgatories, which they may look into.
+
+    One that fails is told of, and keeps none of the others from it.
+    """
     for thing in list(_things):
-        thing.start_over()
+        try:
+            thing.start_over()
+        except Exception as error:  # contained: the next one's lock has to be made anew, too  # noqa: BLE001
+            refused(thing, error)
 
 
 def free(future: Future[Any]) -> None:

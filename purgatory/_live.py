@@ -11,6 +11,7 @@ from purgatory._fork import in_child, start_over
 from purgatory._log import log
 
 if TYPE_CHECKING:
+    from purgatory._fork import StartsOver
     from purgatory._purgatory import DelayedOperationPurgatory
 
     Greet = Callable[[DelayedOperationPurgatory[Any]], object]
@@ -28,7 +29,11 @@ def _renew() -> None:
     _lock = threading.Lock()
     for purgatory in list(_purgatories):
         purgatory._start_over()
-    start_over()
+    start_over(_not_renewed)
+
+
+def _not_renewed(thing: StartsOver, error: Exception) -> None:
+    log.error("not_renewed_in_child", what=type(thing).__qualname__, error=repr(error))
 
 
 def live() -> list[DelayedOperationPurgatory[Any]]:

@@ -29,9 +29,8 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from weakref import WeakSet
 
-from purgatory._fork import in_child
+from purgatory._fork import start_over_in_child
 from purgatory._log import Log
 from purgatory.journal._options import File, JournalStats, Options
 from purgatory.journal.records.errors import JournalClosed
@@ -61,22 +60,6 @@ class Buffer(Protocol):
     def take(self, most: int, /) -> Any: ...
     def drop(self, most: int, /) -> int: ...
     def start_over(self) -> None: ...
-
-
-#: Those of this process.
-_open: Final[WeakSet[FolderWriter]] = WeakSet()
-
-
-def _start_over() -> None:
-    """In a forked child, whose copies of operations tell the copies of their observers, and no thread writes."""
-    for writer in list(_open):
-        try:
-            writer.start_over()
-        except Exception as error:  # contained: the next one's lock has to be given up, too  # noqa: BLE001
-            _log.error("journal.not_closed_in_child", folder=str(writer.folder), error=repr(error))
-
-
-in_child(_start_over)
 
 
 class FolderWriter:
@@ -128,7 +111,7 @@ class FolderWriter:
         self._is_copy = False  # in a forked child
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix=f"{schema.name}-sealer")
         self._thread = threading.Thread(target=self._run, name=f"{schema.name}-writer", daemon=True)
-        _open.add(self)  # whole, and before its thread runs: a forked child finds all that it closes
+        start_over_in_child(self)  # whole, and before its thread runs: a forked child finds all that it closes
         self._thread.start()
 
     # ---- called from any thread

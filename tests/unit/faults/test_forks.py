@@ -141,6 +141,33 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
     assert ["True []"] == out
 
 
+def test_what_fails_to_start_over_keeps_nothing_else_from_it():
+    """Of several things in a child each is asked, whatever the others raise; and it is logged what did."""
+    out = run(
+        """
+        from structlog.testing import capture_logs
+        from purgatory import _fork
+        class Thing:
+            def __init__(self, fails):
+                self.fails, self.asked = fails, False
+                _fork.start_over_in_child(self)
+            def start_over(self):
+                self.asked = True
+                if self.fails:
+                    raise OSError("no more")
+        things = [Thing(number % 2) for number in range(10)]
+        with capture_logs() as logs:
+            pid = os.fork()
+            if pid == 0:
+                told = {(each["event"], each["what"], each["error"]) for each in logs}
+                print(all(thing.asked for thing in things), len(logs), *told, flush=True)
+                os._exit(0)
+            os.waitpid(pid, 0)
+        """
+    )
+    assert ["True 5 ('not_renewed_in_child', 'Thing', \"OSError('no more')\")"] == out
+
+
 @global_lock
 def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metrics_were():
     """Histograms, callback times and types are measured on, and collected, in a child."""
