@@ -11,7 +11,7 @@ import attrs
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, dropped, list_segments
+from purgatory.journal.records.folder import Segment, batches, dropped, end, list_segments
 from purgatory.journal.records.frames import frame_at, scan
 
 if TYPE_CHECKING:
@@ -32,12 +32,14 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
     Raises:
         JournalMissing: there is nothing in the folder.
         JournalDamaged: rows of a segment are missing, or can't be read; those before them have been given.
-        JournalFormat: a segment is missing between two others, or one is of a version that this reader doesn't know.
+        JournalFormat: a segment is missing between two others or behind them, or one is of a version that this reader
+            doesn't know.
     """
     folder = Path(folder)
+    written = end(folder).next
     if not list_segments(folder):
         raise JournalMissing(folder)
-    progress, gap = True, None
+    progress, gap, due = True, None, None
     while progress:  # again after a segment vanished under us: it was sealed, and its rows are in the new file
         progress, due = False, None
         for segment in list_segments(folder):
@@ -56,6 +58,9 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
                     progress = True
                     break
             due = max(due or 0, segment.first, after + 1, 0 if segment.last is None else segment.last + 1)
+    if due is not None and due < written and not allow_gaps:
+        message = f"{folder}: rows {due} to {written - 1} are missing, which were the last"
+        raise JournalFormat(message)
 
 
 def read_segment(segment: Segment, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:
@@ -130,6 +135,7 @@ def verify(folder: str | Path) -> Verdict:
         JournalFormat: a segment is of a version that this reader doesn't know.
     """
     folder = Path(folder)
+    written = end(folder).next
     segments = list_segments(folder)
     if not segments:
         raise JournalMissing(folder)
@@ -154,21 +160,22 @@ def verify(folder: str | Path) -> Verdict:
         if segment.is_open and first >= 0 and expected < segment.first:  # it is begun once all before it is in others
             missing += segment.first - expected
             expected = segment.first
-        for start, end in spans:
+        for start, stop in spans:
             if first < 0:
                 first = expected = start
-            if end < expected:  # the open double of a sealed segment: a reader skips it
-                doubled += 0 if segment.is_open else end - start + 1
+            if stop < expected:  # the open double of a sealed segment: a reader skips it
+                doubled += 0 if segment.is_open else stop - start + 1
                 continue
             missing += max(0, start - expected)
             doubled += max(0, expected - start)
-            rows += end - max(start, expected) + 1
-            expected = end + 1
+            rows += stop - max(start, expected) + 1
+            expected = stop + 1
+    missing += max(0, written - (expected if first >= 0 else segments[0].first))
     opened = sum(segment.is_open for segment in segments)
     return Verdict(
         rows=rows,
         first=first,
-        last=expected - 1,
+        last=max(expected, written) - 1,
         segments=len(segments),
         open_segments=opened,
         missing=missing,

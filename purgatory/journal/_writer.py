@@ -17,7 +17,8 @@ the row at fault is alone: that one is counted, logged and left out.
 *The disk never stops the service.* While writing fails, the rows at hand are kept and retried, the buffer
 fills, and then the policy decides: `"drop"` refuses new rows and counts them; `"wait"` slows the caller
 down by up to `patience_ms` a row, and then drops and counts. Memory is bounded by `capacity` rows either
-way, and what was lost is a number, not a guess: the next frame tells it, as such rows have no sequence numbers.
+way, and what was lost is a number, not a guess: the next frame tells it, as such rows have no sequence numbers, or
+what is left in the folder at the end.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from purgatory._fork import start_over_in_child
 from purgatory._log import Log
 from purgatory.journal._options import File, JournalStats, Options
 from purgatory.journal.records.errors import JournalClosed
-from purgatory.journal.records.folder import open_name
+from purgatory.journal.records.folder import end, open_name
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.retention import retain
-from purgatory.journal.segments import FolderLock, check_schema, is_sealed, recover, seal, sync_folder
+from purgatory.journal.segments import FolderLock, check_schema, is_sealed, leave_end, recover, seal, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,7 +100,8 @@ class FolderWriter:
         self._refused = False  # whether it has just refused one
         self._counting = threading.Lock()
         self._dropped = self._written = self._bytes = 0
-        self._told = 0  # of those dropped, how many a frame tells of
+        ended = end(folder)
+        self._told = -ended.dropped if ended.next == self._next else 0  # of those dropped, how many a frame tells of
         self._write_errors = self._seal_errors = self._sealed = 0
         self._deleted = self._deleted_bytes = 0
         self._retaining = options.retain_bytes is not None or options.retain_seconds is not None
@@ -346,6 +348,9 @@ class FolderWriter:
                 os.fsync(file.fileno())
         with contextlib.suppress(OSError):
             file.close()
+        if not self._size:
+            return  # nothing of it was acknowledged, and the next try begins the file anew, under the same name
+        self._leave_end()
         with contextlib.suppress(RuntimeError):  # shut down: the next start seals it
             self._sealer.submit(self._seal, self._path)
 
@@ -393,5 +398,11 @@ class FolderWriter:
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             self.count_dropped(rest)
+        self._leave_end()
         with contextlib.suppress(OSError):
             sync_folder(self.folder)
+
+    def _leave_end(self) -> None:
+        """Say how far the folder goes, and what was dropped since, which no frame tells of yet."""
+        with contextlib.suppress(OSError):  # a full disk: the folder goes at least as far as was said before
+            leave_end(self.folder, self._next, self._dropped - self._told)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 from typing import TYPE_CHECKING
 
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
-from purgatory.journal.records.folder import SEALED, list_segments, open_name, sealed_name
+from purgatory.journal.records.folder import END, SEALED, end, list_segments, open_name, sealed_name
 from purgatory.journal.records.frames import decode, scan
 
 if TYPE_CHECKING:
@@ -79,8 +80,17 @@ def is_sealed(path: Path) -> bool:
         return False
 
 
+def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
+    """Say in the folder that all rows below a number are written, and how many were dropped since the last of them."""
+    temporary = folder / f".tmp-{END}"
+    temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
+    temporary.replace(folder / END)
+
+
 def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
     """Clean up after a writer that was killed: seal what it left open. Gives the next sequence number.
+
+    It is never one that was given already, even if the segment that has it is gone.
 
     Args:
         folder: whose lock the caller has.
@@ -90,7 +100,7 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
         path.unlink()
     segments = list_segments(folder)
     sealed = {segment.first for segment in segments if not segment.is_open}
-    following = 0
+    following = end(folder).next
     for segment in segments:
         if segment.is_open and segment.first in sealed:
             segment.path.unlink()  # killed between the rename and the removal

@@ -5,7 +5,7 @@ import random
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.journal import Journal
+from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
@@ -128,6 +128,27 @@ def test_a_stream_does_not_start_over_a_gap(trace, capsys):
     places = ["--in", str(folder), "--out", str(folder / "out"), "--checkpoint", str(folder / "checkpoint")]
     assert 2 == main(["stream", *places, "--once"])
     assert "100 rows missing, 100 to 199" in capsys.readouterr().err
+
+
+def test_the_newest_segment_of_a_journal_that_is_closed_is_missed(tmp_path, capsys):
+    """Its writer has left how far it goes: report, replay and stream miss the end as they would any other part."""
+    for _ in range(3):
+        with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
+            for number in range(100):
+                journal.observer("fetch").finished(Operation(), "satisfied", None)
+                trace.event("fetch", "orders-0", number)
+    for name in ("journal", "trace"):
+        max((tmp_path / name).glob("*.parquet")).unlink()
+    out = ["--out", str(tmp_path / "out")]
+    checkpoint = ["--checkpoint", str(tmp_path / "checkpoint"), "--once"]
+    for command in (
+        ["report", "--quiet", "--engine", "local", "--journal", str(tmp_path / "journal"), *out],
+        ["report", "--quiet", "--engine", "spark", "--journal", str(tmp_path / "journal"), *out],
+        ["replay", "--trace", str(tmp_path / "trace"), *out],
+        ["stream", "--in", str(tmp_path / "trace"), *out, *checkpoint],
+    ):
+        assert 2 == main(command), command
+        assert "100 rows missing, 200 to 299" in capsys.readouterr().err, command
 
 
 def test_the_newest_segment_is_missed_where_a_later_one_was_begun(tmp_path, trace, capsys):

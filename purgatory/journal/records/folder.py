@@ -4,14 +4,18 @@
     .open-<first>.frames                  being written; the dot hides it from Spark and from globs
     _journal-<first>-<last>.frames        sealed where pyarrow is missing (the underscore hides it from Spark)
     journal-<first>-<last>.parquet        sealed
+    .end                                  which number comes next, as JSON: left when a segment is full, and at the end
 
 `<first>` and `<last>` are sequence numbers, so that a name says which rows a file holds, sealing the same
 segment twice gives the same file, and a reader that sees a segment both open and sealed (a crash between
 the two last steps) drops the doubles. A trace's files begin with `trace`.
+
+The newest segment has no successor whose name would show that it is gone: that is what `.end` is for.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import TYPE_CHECKING, Final
@@ -49,6 +53,30 @@ class Segment:
     def is_open(self) -> bool:
         """Whether it may still grow."""
         return self.last is None
+
+
+END: Final = ".end"
+"""What a writer leaves in the folder, to say how far it came (`end`)."""
+
+
+@attrs.frozen
+class End:
+    """The rows below `next` were written, all of them; where none follows, `dropped` were dropped since the last."""
+
+    next: int = 0
+    dropped: int = 0
+
+
+def end(folder: Path) -> End:
+    """How far the folder goes at least, by what its writer said of it. To be asked before the folder is listed.
+
+    A folder of before has nothing of the kind, and of what isn't whole nothing is believed.
+    """
+    try:
+        told = json.loads((folder / END).read_bytes())
+        return End(int(told["next"]), int(told["dropped"]))
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
+        return End()
 
 
 def open_name(first: int) -> str:
@@ -90,15 +118,17 @@ def batches(path: Path, after: int = -1) -> Iterator[Batch]:
 
 
 def dropped(folder: Path) -> int:
-    """How many rows the writer dropped or refused between those that are there, which have no numbers.
+    """How many rows the writer dropped or refused between those that are there, and after them: these have no numbers.
 
     Its frames say so, and sealed files among their metadata, which is looked for as bytes: nothing is interpreted.
     """
     while True:
+        ended = end(folder)
         segments = list_segments(folder)
         sealed = {segment.first for segment in segments if not segment.is_open}
         try:
-            return sum(_dropped_in(each.path) for each in segments if not (each.is_open and each.first in sealed))
+            between = sum(_dropped_in(each.path) for each in segments if not (each.is_open and each.first in sealed))
+            return between + (ended.dropped if tip(folder)["last"] < ended.next else 0)
         except FileNotFoundError:  # sealed since it was listed
             continue
 
@@ -134,16 +164,17 @@ def check_kind(folder: Path, schema: Schema) -> None:
 
 
 def tip(folder: Path) -> dict[str, int]:
-    """The first and the last sequence number of what has been written, as the segments' names and open frames say.
+    """The first and the last sequence number of what has been written, as names, open frames and the `.end` say.
 
     An open segment is begun once all rows before its number are in others: so these are to be found, too, even if it
     holds nothing yet.
     """
     while True:
+        written = end(folder).next - 1
         segments = list_segments(folder)
         if not segments:
             raise JournalMissing(folder)
-        last = -1
+        last = written
         try:
             for segment in segments:
                 if segment.last is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from purgatory.journal.records import TRACE, one_purgatory
 from purgatory.journal.records.errors import JournalFormat
-from purgatory.journal.records.folder import SEALED, list_segments, tip
+from purgatory.journal.records.folder import SEALED, end, list_segments, tip
 from purgatory.journal.records.parquet import opened
 from purgatory.pipeline.rows import coverage
 from purgatory.pipeline.rows.coverage import Gap, IncompleteJournal, Run
@@ -98,10 +98,12 @@ def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
 
 
 def _missing_between(folder: Path) -> list[Gap]:
+    written = end(folder).next - 1
     segments = list_segments(folder)
     runs = [Run(0, each.first, each.last) for each in segments if each.last is not None and each.last >= each.first]
     if not runs:
         return []
-    begun = min((each.first - 1 for each in segments if each.is_open), default=-1)  # once all before it was in others
+    # An open segment is begun once all before it was in others.
+    begun = min((each.first - 1 for each in segments if each.is_open), default=written)
     whole = Run(0, runs[0].first, max(begun, *(run.last for run in runs)))
     return [gap for gap in coverage.gaps([whole], runs, [str(folder)]) if not gap.doubled]

@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from purgatory.journal import Journal, JournalDamaged, read, segments, verify
-from purgatory.journal.records.folder import list_segments, open_name
+from purgatory.journal.records.folder import END, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
 
 ROOT = Path(__file__).parents[3]
@@ -72,6 +73,7 @@ def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write):
     (sealed,) = tmp_path.glob("_journal*")
     data = sealed.read_bytes()
     sealed.unlink()
+    (tmp_path / END).unlink()
     (tmp_path / open_name(0)).write_bytes(data[:-7])
     verdict = verify(tmp_path)
     assert verdict.sound
@@ -229,7 +231,49 @@ def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
     no_room.room = False
     with pytest.raises(OSError, match="No space"):
         seal(opened, parquet=True)
-    assert [opened] == [path for path in tmp_path.iterdir() if path.name != ".lock"]
+    assert {opened.name, ".lock", END} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, operation, outcome, monkeypatch):
+    """A disk without room for it costs no row, and no start: what was said before is still true."""
+    write(tmp_path, 50)
+
+    def refused(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("purgatory.journal._writer.leave_end", refused)
+    with Journal(tmp_path) as journal:
+        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert (51, 51, True) == (len(list(read(tmp_path))), verify(tmp_path).rows, verify(tmp_path).sound)
+    assert 50 == end(tmp_path).next
+
+
+def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):
+    """Half of a segment's first frame stays where the disk refuses to cut it off; the next try begins the file anew.
+
+    Nobody seals or removes a file in which nothing was acknowledged yet: the writer has it again before they look.
+    """
+
+    class Torn(FullDisk):
+        def truncate(self, _size):
+            raise OSError(errno.EIO, "Input/output error")
+
+    FullDisk.room = 40
+    journal = Journal(tmp_path, open_file=Torn, interval_ms=1, parquet=False)
+    late = threading.Event()
+    journal._writer._sealer.submit(late.wait, 30)
+    observer = journal.observer("fetch")
+    observer.finished(operation(), outcome.SATISFIED, None)
+    assert not journal.flush(0.2)
+    FullDisk.room = 10**9
+    assert journal.flush(30)
+    late.set()
+    journal._writer._sealer.submit(int).result(30)
+    observer.finished(operation(), outcome.SATISFIED, None)
+    assert journal.flush(30)
+    journal.close()
+    assert [0, 1] == [row.seq for row in read(tmp_path)]
+    assert verify(tmp_path).sound
 
 
 def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, logs):

@@ -14,7 +14,7 @@ import pytest
 from purgatory.journal import Journal, JournalDamaged, JournalFormat, read, serve, verify
 from purgatory.journal.cli import main
 from purgatory.journal.records import TRACE, VERSION
-from purgatory.journal.records.folder import open_name, sealed_name, tip
+from purgatory.journal.records.folder import END, End, dropped, end, open_name, sealed_name, tip
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed
 from purgatory.journal.records.parquet import to_arrow, write, write_table
 from purgatory.journal.segments import seal
@@ -191,8 +191,85 @@ def test_a_segment_that_is_gone_between_two_others_is_missed(tmp_path, sealed, c
     assert 8_000 == next(read(tmp_path)).seq
 
 
+def test_the_newest_segments_are_missed_by_what_the_writer_left(tmp_path, sealed, capsys, write):
+    """A closed journal says how far it goes: its last segments are missed like any, and no number is given again."""
+    assert End(12_000) == end(tmp_path)
+    max(tmp_path.glob("journal-*")).unlink()
+    assert {"first": 0, "last": 11_999} == tip(tmp_path)
+    assert (8_000, 4_000, 11_999) == (verify(tmp_path).rows, verify(tmp_path).missing, verify(tmp_path).last)
+    with pytest.raises(JournalFormat, match="rows 8000 to 11999 are missing"):
+        list(read(tmp_path))
+    assert 8_000 == len(list(read(tmp_path, allow_gaps=True)))
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "rows 8000 to 11999 are missing" in capsys.readouterr().err
+    write(tmp_path, 10)
+    assert [*range(8_000), *range(12_000, 12_010)] == [row.seq for row in read(tmp_path, allow_gaps=True)]
+
+
+def test_rows_are_missed_though_no_segment_is_left_that_has_any(tmp_path, write):
+    """Where all but an empty segment is gone, the last number tells how many rows were there."""
+    write(tmp_path, 100)
+    (path,) = tmp_path.glob("journal-*")
+    path.rename(tmp_path / open_name(0)).write_bytes(b"")
+    assert (0, 100, 99) == (verify(tmp_path).rows, verify(tmp_path).missing, verify(tmp_path).last)
+    with pytest.raises(JournalFormat, match="rows 0 to 99 are missing"):
+        list(read(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"next": 7}', '{"next": null, "dropped": 0}', "\xff"])
+def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, sealed, text):
+    """A machine that lost power while it was written has a journal all the same, as one of before has."""
+    (tmp_path / END).write_text(text, encoding="latin-1")
+    assert End() == end(tmp_path)
+    assert (12_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
+    (tmp_path / END).unlink()
+    assert 12_000 == len(list(read(tmp_path)))
+
+
+@pytest.fixture
+def run(tmp_path, operation, outcome):
+    """A writer's life: rows that are written, and then as many as said that can't be."""
+
+    def run(written, dropped):
+        with Journal(tmp_path) as journal:
+            observer = journal.observer("fetch")
+            for number in range(written):
+                observer.finished(operation(number), outcome.SATISFIED, None)
+            assert journal.flush()
+            for _ in range(dropped):
+                observer.finished(operation(checks="none"), outcome.SATISFIED, None)
+
+    return run
+
+
+def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, capsys):
+    """A journal that is closed says it all, and the next one's first frame takes it over: it counts once."""
+    run(4, 6)
+    assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
+    assert 0 == main(["verify", str(tmp_path)])
+    assert "6 more were dropped by the writer" in capsys.readouterr().out
+    run(0, 0)
+    assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
+    run(0, 2)
+    assert (8, End(4, 8)) == (dropped(tmp_path), end(tmp_path))
+    run(3, 0)
+    assert (8, End(7, 0)) == (dropped(tmp_path), end(tmp_path))
+    run(1, 5)
+    assert (13, 8, True) == (dropped(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
+
+
+def test_an_end_that_rows_follow_says_nothing_of_what_was_dropped(tmp_path, run):
+    """The next writer's first frame tells what it took over; killed then, it leaves the end of before."""
+    run(4, 6)
+    before = (tmp_path / END).read_bytes()
+    run(1, 0)
+    (tmp_path / END).write_bytes(before)
+    assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
+
+
 def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, sealed, capsys):
     """An open segment is begun once all rows before its number are in others: it tells of them, though it is empty."""
+    (tmp_path / END).unlink()
     max(tmp_path.glob("journal-*")).unlink()
     assert (8_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
     (tmp_path / open_name(12_000)).touch()
