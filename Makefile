@@ -16,7 +16,7 @@ DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize programs others clean broker bench-broker chaos
+.PHONY: help run quickstart test native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar programs others clean broker bench-broker chaos
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -116,6 +116,10 @@ mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test f
 
 sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
 	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
+
+kafka-jar: $(READY) ## Spark's own Kafka source and sink against the broker example: jars from Maven Central, or JARS=a.jar,b.jar
+	@.ci/setup.sh java
+	JARS="$(JARS)" $(PY) -m pytest -ra tests/pipeline/kafka_jar.py $(ARGS)
 
 others: ## Run the core's tests on every further Python at hand (3.12, 3.13, free-threaded), both editions (PURE=0: the native one)
 	@.ci/others.sh var/others $(PURE)
