@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import JOURNAL, OPERATION, TRACE
+from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline.pages.plan import plan
 from purgatory.pipeline.replay import needs, told
 from purgatory.pipeline.rows.load import LONGEST_MS, journal_problem
@@ -50,19 +50,15 @@ def waits_of_trace(good: DataFrame) -> DataFrame:
         good: rows that can be true (`replay.told`).
     """
     waited = (F.col("ready") - F.col("arrival")).alias("wait_us")
-    return needs(good).select("purgatory", "type", "operation", "arrival", "delay_ms", waited)
+    return needs(good, names=True).select("purgatory", "type", "arrival", "delay_ms", waited, "names")
 
 
-def uses_of_trace(good: DataFrame, waits: DataFrame) -> DataFrame:
+def uses_of_trace(waits: DataFrame) -> DataFrame:
     """Each operation's wait under each of its keys, under the timeouts in use."""
     limit = F.least(F.greatest("delay_ms", F.lit(0)), F.lit(LONGEST_MS)) * 1000
     left = F.col("arrival") + F.least(F.coalesce("wait_us", limit), limit)
-    names = ["purgatory", "operation", "arrival"]
-    keys = good.where(F.col("kind") == OPERATION).select(
-        *("purgatory", "operation", F.unix_micros("ts").alias("arrival")), F.explode("keys").alias("key")
-    )
-    joined = keys.distinct().join(waits.select(*names, left.alias("to_us")), names)
-    return joined.select("purgatory", "key", F.col("arrival").alias("from_us"), "to_us")
+    key = F.explode("names").alias("key")
+    return waits.select("purgatory", key, F.col("arrival").alias("from_us"), left.alias("to_us"))
 
 
 def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
@@ -146,7 +142,7 @@ def whatif(
         good = told(rows).rows
         waits = waits_of_trace(good).cache()
         by_timeout, exact = timeouts(waits, grid).toArrow(), True
-        uses = uses_of_trace(good, waits)
+        uses = uses_of_trace(waits)
     else:
         assert journal is not None
         loaded, missing = load_whole(spark, journal, JOURNAL, allow_gaps=allow_gaps)
@@ -163,7 +159,6 @@ def whatif(
             False,
         )
         uses = records.select("purgatory", F.explode("keys").alias("key"), arrival.alias("from_us"), _us("finished"))
-    uses = uses.cache()
     results = {
         "timeouts": by_timeout,
         "wheels": wheels(waits, grid.ticks_ms, grid.wheel_sizes).toArrow(),
@@ -172,7 +167,6 @@ def whatif(
     }
     found = {name: written(folder / "tables" / name, table) for name, table in results.items()}
     waits.unpersist()
-    uses.unpersist()
     chosen = choose(found, grid)
     told_as = [attrs.asdict(each) for each in chosen]
     (folder / "choice.json").write_text(json.dumps(told_as, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -148,7 +148,7 @@ def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     waits.count()
     for name, question in (
         ("timeouts", lambda: timeouts(waits, grid)),
-        ("purge intervals", lambda: purges(uses_of_trace(good, waits), grid.purge_intervals)),
+        ("purge intervals", lambda: purges(uses_of_trace(waits), grid.purge_intervals)),
     ):
         started = time.perf_counter()
         question().collect()

@@ -68,7 +68,7 @@ def test_forgetting_agrees_with_a_queue_of_idle_keys(limit):
         level += change
         most = max(most, level)
     idle, again = (np.array([spell[place] for spell in spells]) for place in (0, 1))
-    assert (anew, min(limit, most)) == forgetting(idle, again, limit)
+    assert [(anew, min(limit, most))] == forgetting(idle, again, [limit])
 
 
 def test_choice_prefers_the_shortest_timeout_that_will_do():

@@ -1,9 +1,11 @@
 """`format("purgatory")`, the monitor on it, and what-if."""
 
+import itertools
 import json
 
 import attrs
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from purgatory.journal import Journal, serve
@@ -127,6 +129,54 @@ def test_whatif_of_a_trace_is_exact(source, tmp_path, brute, trace_rows):
     settings = {"timeout_ms", "tick_ms", "wheel_size", "purge_interval", "shards"}
     assert settings == {each["setting"] for each in choice}
     assert "What it would choose" in page.read_text()
+
+
+def idle_spells(rows, answers):
+    """Since when until when nobody waits under a key, and how long the keys are waited under in all, key by key."""
+    uses = {}
+    for row in rows:
+        if row["kind"] == "operation":
+            for key in set(row["keys"]):
+                uses.setdefault(key, set()).add((row["ts"], -answers[row["operation"]][1], row["operation"]))
+    spells, busy = [], 0
+    for waits in uses.values():
+        begun = end = None
+        for since, until, _ in sorted(waits):
+            if end is not None and since >= end:
+                spells.append((end, since))
+                busy, begun = busy + end - begun, None
+            begun = since if begun is None else begun
+            end = -until if end is None else max(end, -until)
+        spells.append((end, None))
+        busy += end - begun
+    return spells, busy, sum(map(len, uses.values()))
+
+
+def test_purge_intervals_of_a_trace_are_tried_exactly(source, tmp_path, brute, trace_rows):
+    """Which keys would be forgotten and made anew, counted one by one; rows delivered twice count once."""
+    shape = {"operations": 600, "events": 900, "delays_ms": (1_000,)}
+    table = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape))
+    twice = pa.concat_tables([table, table.slice(100, 200)]).drop_columns("seq")
+    twice = twice.add_column(0, "seq", pa.array(range(len(twice)), pa.int64()))
+    gen.write(tmp_path / "trace", twice.cast(table.schema), TRACE, files=2)
+    grid = Grid(timeouts_ms=(1_000,), shards=(1,), ticks_ms=(1,), wheel_sizes=(20,), purge_intervals=(5, 30, 10**6))
+    whatif(source, str(tmp_path / "out"), grid, trace=str(tmp_path / "trace"))
+    found = source.read.parquet(str(tmp_path / "out/tables/purges")).collect()
+    rows = trace_rows("kafka", **shape)
+    spells, busy, parked = idle_spells(rows, brute(rows))
+    span = max(end for end, _ in spells) - min(row["ts"] for row in rows if row["kind"] == "operation")
+    keys = sum(again is None for _, again in spells)
+    changes = sorted([(end, 0, 1) for end, _ in spells] + [(again, 1, -1) for _, again in spells if again is not None])
+    most = max(itertools.accumulate(change for _, _, change in changes))
+    assert len(spells) > 2 * keys
+    for row, interval in zip(found, grid.purge_intervals, strict=True):
+        limit = max(interval, round(busy / span))
+        others = (sum(end < other < again for other, _ in spells) for end, again in spells if again is not None)
+        anew = sum(count >= limit for count in others)
+        assert (row["keys"], row["parked"], row["made"], row["anew"]) == (keys, parked, keys + anew, anew), interval
+        assert row["in_use"] == pytest.approx(busy / span)
+        assert row["idle_at_most"] == min(limit, most)
+    assert found[0]["anew"] > found[1]["anew"] >= found[2]["anew"] == 0
 
 
 def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(source, tmp_path):

@@ -36,49 +36,47 @@ _SUMS: Final = (
 
 
 def spells(uses: DataFrame) -> DataFrame:
-    """Each time that nobody waits under a key: since when, until when (null: to the end), and its first use.
+    """Each time that nobody waits under a key: since when, until when (null: to the end), its first use, and how many.
 
     Args:
         uses: an operation's wait under a key: `purgatory`, `key`, `from_us`, `to_us`.
     """
-    key = Window.partitionBy("purgatory", "key")
-    order = key.orderBy("from_us")
+    # Of several that come at once, the longest first: the others are over within it.
+    order = Window.partitionBy("purgatory", "key").orderBy("from_us", F.desc("to_us"))
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ends = uses.select(
         "purgatory",
         F.max("to_us").over(so_far).alias("idle_us"),
         F.lead("from_us").over(order).alias("again_us"),
-        F.min("from_us").over(key).alias("first_us"),
+        F.min("from_us").over(so_far).alias("first_us"),
+        F.row_number().over(order).alias("uses"),
     )
     return ends.where("again_us is null or again_us >= idle_us")
 
 
-def forgetting(idle: Numbers, again: Numbers, limit: int) -> tuple[int, int]:
-    """Of these spells, after how many the key had to be made anew, and how many keys were idle at most.
+def forgetting(idle: Numbers, again: Numbers, limits: Sequence[int]) -> list[tuple[int, int]]:
+    """Of these spells, for each limit, after how many the key had to be made anew, and how many keys were idle at most.
 
     Args:
         idle: since when nobody waits.
         again: until when; `NEVER` for good.
-        limit: so many keys may be idle.
+        limits: so many keys may be idle.
     """
-    noted = np.sort(idle)
-    others = np.searchsorted(noted, again, side="left") - np.searchsorted(noted, idle, side="right")
-    forgotten = others >= limit
+    order = np.argsort(idle, kind="stable")
+    idle, again = idle[order], again[order]
+    others = np.searchsorted(idle, again, side="left") - np.searchsorted(idle, idle, side="right")
+    wanted = others[again < NEVER]
     ends = np.concatenate([idle, again[again < NEVER]])
     order = np.argsort(ends, kind="stable")
-    level = np.cumsum(np.where(order < len(idle), 1, -1))
-    return int(np.count_nonzero(forgotten & (again < NEVER))), min(limit, int(level.max(initial=0)))
+    level = int(np.cumsum(np.where(order < len(idle), 1, -1)).max(initial=0))
+    return [(int(np.count_nonzero(wanted >= limit)), min(limit, level)) for limit in limits]
 
 
 def purges(uses: DataFrame, intervals: Sequence[int]) -> DataFrame:
     """For each purgatory and purge interval: how many keys are made, and made anew after they had been forgotten."""
-    counts = uses.groupBy("purgatory").agg(F.count("*").alias("parked"), F.countDistinct("key").alias("keys"))
-    joined = spells(uses).join(F.broadcast(counts), "purgatory")
-    return (
-        joined.groupBy("purgatory")
-        .applyInPandas(_trying(tuple(intervals)), _SUMS)
-        .orderBy("purgatory", "purge_interval")
-    )
+    tried = spells(uses).groupBy("purgatory").applyInPandas(_trying(tuple(intervals)), _SUMS)
+    # To put them in order by `orderBy`, Spark would take a sample first, and so do all of it twice.
+    return tried.repartition(1).sortWithinPartitions("purgatory", "purge_interval")
 
 
 def _trying(intervals: tuple[int, ...]) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -88,10 +86,10 @@ def _trying(intervals: tuple[int, ...]) -> Callable[[pd.DataFrame], pd.DataFrame
         first, last = found["first_us"].to_numpy(np.int64), again == NEVER
         busy = int((idle - first)[last].sum()) - int((again - idle)[~last].sum())
         in_use = busy / max(1, int(idle.max() - first.min()))
-        keys, parked = int(found["keys"].iloc[0]), int(found["parked"].iloc[0])
+        keys, parked = int(np.count_nonzero(last)), int(found["uses"].to_numpy(np.int64)[last].sum())
         rows: list[dict[str, Any]] = []
-        for interval in intervals:
-            anew, most = forgetting(idle, again, max(interval, round(in_use)) if interval else 0)
+        limits = [max(interval, round(in_use)) if interval else 0 for interval in intervals]
+        for interval, (anew, most) in zip(intervals, forgetting(idle, again, limits), strict=True):
             row = {"purgatory": found["purgatory"].iloc[0], "purge_interval": interval, "keys": keys, "in_use": in_use}
             row |= {"parked": parked, "made": keys + anew, "anew": anew, "anew_share": anew / parked}
             rows.append({**row, "idle_at_most": most})
