@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +12,11 @@ import attrs
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, dropped, end, list_segments
+from purgatory.journal.records.folder import Segment, batches, dropped, end, list_segments, tip
 from purgatory.journal.records.frames import frame_at, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:
@@ -59,7 +60,8 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
                     break
             due = max(due or 0, segment.first, after + 1, 0 if segment.last is None else segment.last + 1)
     if due is not None and due < written and not allow_gaps:
-        message = f"{folder}: rows {due} to {written - 1} are missing, which were the last"
+        first = tip(folder, there=True)["last"] + 1
+        message = f"{folder}: rows {first} to {written - 1} are missing, which were the last"
         raise JournalFormat(message)
 
 
@@ -142,27 +144,19 @@ def verify(folder: str | Path) -> Verdict:
     unreadable: list[str] = []
     rows = missing = doubled = damaged = torn = 0
     first = expected = -1
-    for segment in segments:
-        spans: list[tuple[int, int]] = []
-        with contextlib.suppress(FileNotFoundError):
-            if segment.path.suffix == ".parquet":
-                try:
-                    spans.append(_parquet_span(segment))
-                except JournalDamaged as error:
-                    unreadable.append(str(error))
-            else:
-                spans, bad, tail = _frame_spans(segment.path.read_bytes())
-                damaged += bad
-                if segment.is_open:
-                    torn += tail
-                else:
-                    damaged += tail
-        if segment.is_open and first >= 0 and expected < segment.first:  # it is begun once all before it is in others
-            missing += segment.first - expected
-            expected = segment.first
-        for start, stop in spans:
-            if first < 0:
-                first = expected = start
+    for segment, found in _looked_at(folder, segments):
+        unreadable += found.unreadable
+        damaged += found.damaged_bytes
+        torn += found.torn_bytes
+        # An open one is begun once all before it is in others. What was deleted as we looked isn't missed.
+        begins = segment.first if segment.is_open and not found.skipped else expected
+        if first >= 0 and expected < begins:
+            missing += begins - expected
+            expected = begins
+        for start, stop in found.spans:
+            if first < 0 or (found.skipped and expected < start):
+                expected = start
+            first = start if first < 0 else first
             if stop < expected:  # the open double of a sealed segment: a reader skips it
                 doubled += 0 if segment.is_open else stop - start + 1
                 continue
@@ -185,6 +179,45 @@ def verify(folder: str | Path) -> Verdict:
         damaged=tuple(unreadable),
         dropped=dropped(folder),
     )
+
+
+@attrs.frozen
+class _Look:
+    """What is in a segment; `skipped`: those before it that were to be looked at have been deleted meanwhile."""
+
+    spans: Sequence[tuple[int, int]] = ()
+    damaged_bytes: int = 0
+    torn_bytes: int = 0
+    unreadable: tuple[str, ...] = ()
+    skipped: bool = False
+
+
+def _looked_at(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[Segment, _Look]]:
+    """Each segment, and what is in it; where one was sealed or deleted since it was listed, what has come for it."""
+    waiting, skipped = deque(segments), False
+    seen: set[Path] = set()
+    while waiting:
+        segment = waiting.popleft()
+        seen.add(segment.path)
+        try:
+            found = _look(segment)
+        except FileNotFoundError:
+            rest = [each for each in list_segments(folder) if each.first >= segment.first]
+            skipped = skipped or all(each.first > segment.first for each in rest)
+            waiting = deque(each for each in rest if each.path not in seen)
+            continue
+        yield segment, attrs.evolve(found, skipped=skipped)
+        skipped = False
+
+
+def _look(segment: Segment) -> _Look:
+    if segment.path.suffix == ".parquet":
+        try:
+            return _Look([_parquet_span(segment)])
+        except JournalDamaged as error:
+            return _Look(unreadable=(str(error),))
+    spans, damaged, tail = _frame_spans(segment.path.read_bytes())
+    return _Look(spans, damaged, tail) if segment.is_open else _Look(spans, damaged + tail)
 
 
 def _parquet_span(segment: Segment) -> tuple[int, int]:

@@ -35,7 +35,7 @@ from purgatory._fork import start_over_in_child
 from purgatory._log import Log
 from purgatory.journal._options import File, JournalStats, Options
 from purgatory.journal.records.errors import JournalClosed
-from purgatory.journal.records.folder import end, open_name
+from purgatory.journal.records.folder import end, open_name, segment_of
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, check_schema, is_sealed, leave_end, recover, seal, sync_folder
@@ -95,7 +95,7 @@ class FolderWriter:
         self._path = folder
         self._size = 0
         self._opened_at = 0.0
-        self._held: deque[tuple[bytes, int]] = deque()  # frames that the disk has not taken yet, and their rows
+        self._held: deque[tuple[bytes, int, int]] = deque()  # frames not written yet, their rows, and what they tell
         self._held_rows = 0
         self._refused = False  # whether it has just refused one
         self._counting = threading.Lock()
@@ -239,14 +239,14 @@ class FolderWriter:
     def _hold(self, rows: Any, count: int) -> None:
         """Make frames of rows; those that can never be written are left out, counted and logged."""
         refused: list[Exception] = []
-        for frame, held in self._frames(rows, count, refused):
-            self._held.append((frame, held))
+        for frame, held, dropped in self._frames(rows, count, refused):
+            self._held.append((frame, held, dropped))
             self._held_rows += held
         if refused:
             self.lose(len(refused), refused[0])
 
-    def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int]]:
-        """One frame, and how many rows it holds; or, where a row spoils it, those of its two halves."""
+    def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int, int]]:
+        """One frame, how many rows it holds and tells of as dropped; or, where a row spoils it, its two halves'."""
         try:
             dropped = self._dropped - self._told
             frame = encode(self._to_batch(rows, self._next + self._held_rows), dropped=dropped)
@@ -256,7 +256,7 @@ class FolderWriter:
                 return
         else:
             self._told += dropped
-            yield frame, count
+            yield frame, count, dropped
             return
         for start, stop in ((0, count // 2), (count // 2, count)):
             yield from self._frames(self._part(rows, start, stop), stop - start, refused)
@@ -264,7 +264,7 @@ class FolderWriter:
     def _write_held(self) -> bool:
         """Write the frames that were made; False if the disk refused one, which is then kept with those after it."""
         while self._held:
-            frame, count = self._held[0]
+            frame, count, _ = self._held[0]
             try:
                 self._append(frame)
             except OSError as error:
@@ -350,16 +350,16 @@ class FolderWriter:
             file.close()
         if not self._size:
             return  # nothing of it was acknowledged, and the next try begins the file anew, under the same name
-        self._leave_end()
         with contextlib.suppress(RuntimeError):  # shut down: the next start seals it
             self._sealer.submit(self._seal, self._path)
 
     def _seal(self, *paths: Path) -> None:
         """Seal these, and what could not be sealed before; on the sealer's thread."""
         before, self._unsealed = self._unsealed, []
+        sealed = None
         for path in (*before, *paths):
             try:
-                seal(path, parquet=self.options.parquet)
+                sealed = seal(path, parquet=self.options.parquet)
             except Exception as error:  # the open segment stays readable, and is tried again  # noqa: BLE001
                 if is_sealed(path):  # somebody else was quicker: `purgatory journal seal`
                     continue
@@ -371,6 +371,8 @@ class FolderWriter:
                 continue
             with self._counting:
                 self._sealed += 1
+        if sealed is not None and not self._unsealed and (segment := segment_of(sealed)) and segment.last is not None:
+            self._leave_end(segment.last + 1)
         if self._retaining:
             self._retain()
 
@@ -393,16 +395,23 @@ class FolderWriter:
         self._drain()
         self._roll()
         rest = self._buffer.drop(len(self._buffer)) + self._held_rows
+        self._told -= sum(dropped for _, _, dropped in self._held)
         self._held.clear()
         self._held_rows = 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             self.count_dropped(rest)
-        self._leave_end()
+        with contextlib.suppress(RuntimeError):  # shut down: who closes us has waited for long enough
+            self._sealer.submit(self._end)
         with contextlib.suppress(OSError):
             sync_folder(self.folder)
 
-    def _leave_end(self) -> None:
-        """Say how far the folder goes, and what was dropped since, which no frame tells of yet."""
+    def _end(self) -> None:
+        """The sealer's last: what no frame tells of stands in the folder."""
+        with contextlib.suppress(OSError):
+            (self.folder / open_name(self._next)).unlink()  # no row of it was ever taken
+        self._leave_end(self._next, self._dropped - self._told)
+
+    def _leave_end(self, following: int, dropped: int = 0) -> None:
         with contextlib.suppress(OSError):  # a full disk: the folder goes at least as far as was said before
-            leave_end(self.folder, self._next, self._dropped - self._told)
+            leave_end(self.folder, following, dropped)

@@ -136,7 +136,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _tail(options: argparse.Namespace) -> int:
-    after = tip(options.folder)["last"] - options.n if options.n >= 0 else -1
+    after = tip(options.folder, there=options.allow_gaps)["last"] - options.n if options.n >= 0 else -1
     rows = _follow if options.follow else read
     for row in rows(options.folder, after, allow_gaps=options.allow_gaps):
         _print(json.dumps(attrs.asdict(row), ensure_ascii=False))

@@ -81,10 +81,15 @@ def is_sealed(path: Path) -> bool:
 
 
 def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
-    """Say in the folder that all rows below a number are written, and how many were dropped since the last of them."""
+    """Say in the folder that all rows below a number are there, and how many were dropped since the last of them."""
     temporary = folder / f".tmp-{END}"
-    temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
-    temporary.replace(folder / END)
+    try:
+        temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
+        temporary.replace(folder / END)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
@@ -100,7 +105,7 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
         path.unlink()
     segments = list_segments(folder)
     sealed = {segment.first for segment in segments if not segment.is_open}
-    following = end(folder).next
+    following = ended = end(folder).next
     for segment in segments:
         if segment.is_open and segment.first in sealed:
             segment.path.unlink()  # killed between the rename and the removal
@@ -112,7 +117,11 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
                     raise
                 unsealed.append(segment.path)
                 following = max([following, *(frame.last + 1 for frame in scan(segment.path.read_bytes()))])
-    return max([following, *(s.last + 1 for s in list_segments(folder) if s.last is not None)])
+    following = max([following, *(s.last + 1 for s in list_segments(folder) if s.last is not None)])
+    if following > ended and not unsealed:
+        with contextlib.suppress(OSError):
+            leave_end(folder, following)
+    return following
 
 
 class FolderLock:

@@ -4,7 +4,7 @@
     .open-<first>.frames                  being written; the dot hides it from Spark and from globs
     _journal-<first>-<last>.frames        sealed where pyarrow is missing (the underscore hides it from Spark)
     journal-<first>-<last>.parquet        sealed
-    .end                                  which number comes next, as JSON: left when a segment is full, and at the end
+    .end                                  which number comes next, as JSON: left when one is sealed, and at the end
 
 `<first>` and `<last>` are sequence numbers, so that a name says which rows a file holds, sealing the same
 segment twice gives the same file, and a reader that sees a segment both open and sealed (a crash between
@@ -61,21 +61,26 @@ END: Final = ".end"
 
 @attrs.frozen
 class End:
-    """The rows below `next` were written, all of them; where none follows, `dropped` were dropped since the last."""
+    """The rows below `next` are there, all of them; where none follows, `dropped` were dropped since the last."""
 
     next: int = 0
     dropped: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if type(self.next) is not int or type(self.dropped) is not int or min(self.next, self.dropped) < 0:
+            message = f"no numbers of rows: {self}"
+            raise ValueError(message)
 
 
 def end(folder: Path) -> End:
     """How far the folder goes at least, by what its writer said of it. To be asked before the folder is listed.
 
-    A folder of before has nothing of the kind, and of what isn't whole nothing is believed.
+    A folder of before has nothing of the kind, and of what isn't whole, or can't be read, nothing is believed.
     """
     try:
         told = json.loads((folder / END).read_bytes())
-        return End(int(told["next"]), int(told["dropped"]))
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
+        return End(told["next"], told["dropped"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return End()
 
 
@@ -127,19 +132,25 @@ def dropped(folder: Path) -> int:
         segments = list_segments(folder)
         sealed = {segment.first for segment in segments if not segment.is_open}
         try:
-            between = sum(_dropped_in(each.path) for each in segments if not (each.is_open and each.first in sealed))
-            return between + (ended.dropped if tip(folder)["last"] < ended.next else 0)
+            found = [_dropped_in(each) for each in segments if not (each.is_open and each.first in sealed)]
         except FileNotFoundError:  # sealed since it was listed
             continue
+        last = max((upto for _, upto in found), default=-1)
+        return sum(count for count, _ in found) + (ended.dropped if last < ended.next else 0)
 
 
-def _dropped_in(path: Path) -> int:
-    if path.suffix != ".parquet":
-        return sum(batch.dropped for batch in batches(path))
-    with path.open("rb") as file:
+def _dropped_in(segment: Segment) -> tuple[int, int]:
+    """How many rows were dropped before or between those of a segment, and the number of its last one."""
+    if segment.path.suffix != ".parquet":
+        count, last = 0, segment.first - 1
+        for batch in batches(segment.path):
+            count, last = count + batch.dropped, batch.last
+        return count, last
+    assert segment.last is not None
+    with segment.path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - AT_END))
         found = _DROPPED.search(file.read())
-    return int(found[1]) if found else 0
+    return int(found[1]) if found else 0, segment.last
 
 
 def check_kind(folder: Path, schema: Schema) -> None:
@@ -163,14 +174,18 @@ def check_kind(folder: Path, schema: Schema) -> None:
             raise JournalFormat(message)
 
 
-def tip(folder: Path) -> dict[str, int]:
+def tip(folder: Path, *, there: bool = False) -> dict[str, int]:
     """The first and the last sequence number of what has been written, as names, open frames and the `.end` say.
 
     An open segment is begun once all rows before its number are in others: so these are to be found, too, even if it
     holds nothing yet.
+
+    Args:
+        folder: a journal's, or a trace's.
+        there: the last is that of the segments which are there, whatever the `.end` says.
     """
     while True:
-        written = end(folder).next - 1
+        written = -1 if there else end(folder).next - 1
         segments = list_segments(folder)
         if not segments:
             raise JournalMissing(folder)

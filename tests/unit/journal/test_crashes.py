@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from purgatory.journal import Journal, JournalDamaged, read, segments, verify
-from purgatory.journal.records.folder import END, end, list_segments, open_name
+from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
 
 ROOT = Path(__file__).parents[3]
@@ -246,6 +246,64 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
         journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
     assert (51, 51, True) == (len(list(read(tmp_path))), verify(tmp_path).rows, verify(tmp_path).sound)
     assert 50 == end(tmp_path).next
+
+
+def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, operation, outcome):
+    """A frame that the disk refuses until the end is lost with what it says was dropped: so that is said elsewhere."""
+    FullDisk.room = 10**9
+    with Journal(tmp_path, open_file=FullDisk) as journal:
+        observer = journal.observer("fetch")
+        observer.finished(operation(), outcome.SATISFIED, None)
+        assert journal.flush()
+        for _ in range(6):
+            observer.finished(operation(checks="none"), outcome.SATISFIED, None)
+    assert End(1, 6) == end(tmp_path)
+    FullDisk.room = 0
+    with Journal(tmp_path, open_file=FullDisk, interval_ms=1) as journal:
+        observer = journal.observer("fetch")
+        observer.finished(operation(checks="none"), outcome.SATISFIED, None)
+        observer.finished(operation(), outcome.SATISFIED, None)
+        assert not journal.flush(0.1)
+    assert 2 == journal.stats().dropped
+    assert (8, End(1, 8)) == (dropped(tmp_path), end(tmp_path))
+    assert {".lock", END} == {path.name for path in tmp_path.iterdir() if not path.name.startswith("journal-")}
+    assert verify(tmp_path).sound
+
+
+def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
+    """A full disk that has room for a part of it has that room again."""
+    write(tmp_path, 1)
+
+    def refused(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", refused)
+    with pytest.raises(OSError, match="No space"):
+        segments.leave_end(tmp_path, 7)
+    assert [".end", ".lock"] == sorted(path.name for path in tmp_path.glob(".*"))
+
+
+def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, write):
+    """Who closes a journal whose disk hangs goes on; what that one finds out later is no word about the next one's."""
+    hang, hangs = threading.Event(), threading.Event()
+
+    class Hanging(FullDisk):
+        def write(self, data):
+            hangs.set()
+            assert hang.wait(30)
+            return super().write(data)
+
+    FullDisk.room = 10**9
+    journal = Journal(tmp_path, open_file=Hanging, interval_ms=1)
+    for _ in range(50):
+        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert hangs.wait(30)
+    journal._writer.close(0.05)
+    write(tmp_path, 10)
+    assert End(10) == end(tmp_path)
+    hang.set()
+    journal._writer._thread.join(30)
+    assert (End(10), 10, True) == (end(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
 
 
 def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):

@@ -1,5 +1,6 @@
 """What is damaged is found and named, and what an older or a newer program wrote is read for what it is."""
 
+import json
 import random
 import shutil
 import urllib.error
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.journal import Journal, JournalDamaged, JournalFormat, read, serve, verify
+from purgatory.journal import Journal, JournalDamaged, JournalFormat, _reader, read, serve, verify
 from purgatory.journal.cli import main
 from purgatory.journal.records import TRACE, VERSION
 from purgatory.journal.records.folder import END, End, dropped, end, open_name, sealed_name, tip
@@ -216,7 +217,14 @@ def test_rows_are_missed_though_no_segment_is_left_that_has_any(tmp_path, write)
         list(read(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"next": 7}', '{"next": null, "dropped": 0}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", "null", "\xff", "[" * 100_000, '{"next": 7}', '{"next": null, "dropped": 0}'),
+        *('{"next": 1e999, "dropped": 0}', '{"next": "7", "dropped": 0}', '{"next": -7, "dropped": 0}'),
+        *('{"next": 7, "dropped": -1}', '{"next": 7.5, "dropped": 0}', '{"next": true, "dropped": 0}'),
+    ],
+)
 def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, sealed, text):
     """A machine that lost power while it was written has a journal all the same, as one of before has."""
     (tmp_path / END).write_text(text, encoding="latin-1")
@@ -224,6 +232,89 @@ def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, sealed, text)
     assert (12_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
     (tmp_path / END).unlink()
     assert 12_000 == len(list(read(tmp_path)))
+    (tmp_path / END).mkdir()  # or it can't be read at all
+    assert (End(), 12_000) == (end(tmp_path), len(list(read(tmp_path))))
+
+
+def test_how_many_were_dropped_of_nothing_is_none(tmp_path):
+    """A folder that is empty, or gone, is no reason to look again and again."""
+    assert (0, 0) == (dropped(tmp_path), dropped(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("parquet", [True, False])
+def test_a_segment_that_is_sealed_as_it_is_verified_is_looked_at_under_its_new_name(
+    tmp_path, write, monkeypatch, parquet
+):
+    """Nothing is missing of a sound journal, and nothing is in it twice, whatever its writer does meanwhile."""
+    for _ in range(3):
+        write(tmp_path, 10, parquet=False)
+    files = sorted(tmp_path.glob("_journal-*"))
+    for place, first in ((1, 10), (2, 20)):
+        files[place] = files[place].rename(tmp_path / open_name(first))
+    look = _reader._look
+
+    def sealed_first(segment):
+        if segment.path in files[1:]:
+            seal(segment.path, parquet=parquet)
+        return look(segment)
+
+    monkeypatch.setattr(_reader, "_look", sealed_first)
+    verdict = verify(tmp_path)
+    assert (30, 0, 29, True) == (verdict.rows, verdict.first, verdict.last, verdict.sound)
+    assert not list(tmp_path.glob(".open-*"))
+    both = tmp_path / open_name(20)
+    both.write_bytes(b"PURJ")
+
+    def removed_first(segment):
+        both.unlink(missing_ok=segment.path != both)
+        return look(segment)
+
+    monkeypatch.setattr(_reader, "_look", removed_first)
+    assert (30, 0) == (verify(tmp_path).rows, verify(tmp_path).doubled)
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, 30), (3, 10)])
+def test_what_is_deleted_as_it_is_verified_is_not_missed(tmp_path, write, monkeypatch, count, rows):
+    """The oldest segments may go at any time, also when some of them were looked at."""
+    for _ in range(4):
+        write(tmp_path, 10)
+    files = sorted(tmp_path.glob("journal-*"))
+    look, seen = _reader._look, []
+
+    def deleted_first(segment):
+        seen.append(segment.path)
+        if segment.path == files[count - 1]:
+            for path in files[:count]:
+                path.unlink()
+        return look(segment)
+
+    monkeypatch.setattr(_reader, "_look", deleted_first)
+    verdict = verify(tmp_path)
+    assert (rows + 10 * (count - 1), 0, 39, True) == (verdict.rows, verdict.missing, verdict.last, verdict.sound)
+    assert files == seen
+
+
+def test_the_last_that_are_left_are_told_where_the_end_is_missing(tmp_path, sealed, capsys):
+    """`tail` counts back from what is there, where gaps are allowed; where not, it names all that is missing."""
+    max(tmp_path.glob("journal-*")).unlink()
+    assert 0 == main(["tail", "-n", "3", "--allow-gaps", str(tmp_path)])
+    assert [7_997, 7_998, 7_999] == [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
+    assert 2 == main(["tail", "-n", "3", str(tmp_path)])
+    assert "rows 8000 to 11999 are missing" in capsys.readouterr().err
+
+
+def test_no_number_is_given_twice_after_a_kill_either(tmp_path, write):
+    """Whoever seals what a killed writer left says in the folder how far it goes."""
+    write(tmp_path, 10, parquet=False)
+    (path,) = tmp_path.glob("_journal-*")
+    path.rename(tmp_path / open_name(0))
+    (tmp_path / END).unlink()
+    assert 0 == main(["seal", str(tmp_path)])
+    assert End(10) == end(tmp_path)
+    (path,) = tmp_path.glob("journal-*")
+    path.unlink()
+    write(tmp_path, 1)
+    assert [10] == [row.seq for row in read(tmp_path)]
 
 
 @pytest.fixture
