@@ -395,8 +395,8 @@ class FolderWriter:
         self._drain()
         self._roll()
         rest = self._buffer.drop(len(self._buffer)) + self._held_rows
-        self._told -= sum(dropped for _, _, dropped in self._held)
-        self._held.clear()
+        while self._held:
+            self._told -= self._held.popleft()[2]
         self._held_rows = 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
