@@ -183,8 +183,13 @@ def _with_earlier(path: Path, table: Table) -> list[Table]:
         fresh = {row[0] for row in table.rows}
         same = [old for old in earlier if old.slug == table.slug and old.columns == table.columns]
         kept = [row for old in same for row in old.rows if row[0] not in fresh]
-        table = attrs.evolve(table, rows=(*kept, *table.rows))
+        table = attrs.evolve(table, rows=tuple(sorted((*kept, *table.rows), key=_place)))
     return [*(old for old in earlier if old.slug != table.slug), table]
+
+
+def _place(row: tuple[str, ...]) -> tuple[int, int]:
+    name, _, size = row[0].partition(", ")
+    return RATES.index(name), int(size.split(" ")[0].strip(",").replace(",", ""))
 
 
 def main(argv: list[str] | None = None) -> int:
