@@ -66,11 +66,6 @@ class End:
     next: int = 0
     dropped: int = 0
 
-    def __attrs_post_init__(self) -> None:
-        if type(self.next) is not int or type(self.dropped) is not int or min(self.next, self.dropped) < 0:
-            message = f"no numbers of rows: {self}"
-            raise ValueError(message)
-
 
 def end(folder: Path) -> End:
     """How far the folder goes at least, by what its writer said of it. To be asked before the folder is listed.
@@ -79,9 +74,10 @@ def end(folder: Path) -> End:
     """
     try:
         told = json.loads((folder / END).read_bytes())
-        return End(told["next"], told["dropped"])
+        numbers = told["next"], told["dropped"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return End()
+    return End(*numbers) if all(type(number) is int and number >= 0 for number in numbers) else End()
 
 
 def open_name(first: int) -> str:
