@@ -44,13 +44,14 @@ def told(trace: DataFrame, keep_us: int | None = None) -> Told:
     return attrs.evolve(told_apart(trace, partial(answered, spells=spells)), spells=spells)
 
 
-def needs(good: DataFrame, spells: DataFrame | None = None, *, names: bool = False) -> DataFrame:
+def needs(good: DataFrame, spells: DataFrame | None = None) -> DataFrame:
     """Each operation, and the instant at which all its needs were there (null: never).
+
+    Spark leaves out what of it nobody selects: `type`, and the keys by name (`names`), cost only who wants them.
 
     Args:
         good: rows that can be true (`told`).
         spells: of the keys that were forgotten (`told`).
-        names: give its keys, too, each once (`names`), and not just how many.
     """
     parked = F.col("kind") == OPERATION
     # Both kinds from one scan, as one narrow row for each key: an event is what counts no keys.
@@ -87,10 +88,10 @@ def needs(good: DataFrame, spells: DataFrame | None = None, *, names: bool = Fal
             F.max("count").alias("keys"),
             F.max("first").alias("latest"),
             missing.alias("missing"),
-            *([F.collect_set("key").alias("names")] if names else []),
+            F.collect_set("key").alias("names"),
         )
         .select(
-            *("purgatory", "operation", "type", "arrival", "delay_ms", "keys", *(["names"] if names else [])),
+            *("purgatory", "operation", "type", "arrival", "delay_ms", "keys", "names"),
             F.when(F.col("missing") == 0, F.greatest("latest", "arrival")).alias("ready"),
         )
     )

@@ -50,7 +50,7 @@ def waits_of_trace(good: DataFrame) -> DataFrame:
         good: rows that can be true (`replay.told`).
     """
     waited = (F.col("ready") - F.col("arrival")).alias("wait_us")
-    return needs(good, names=True).select("purgatory", "type", "arrival", "delay_ms", waited, "names")
+    return needs(good).select("purgatory", "type", "arrival", "delay_ms", waited, "names")
 
 
 def uses_of_trace(waits: DataFrame) -> DataFrame:

@@ -189,7 +189,7 @@ def _with_earlier(path: Path, table: Table) -> list[Table]:
 
 def _place(row: tuple[str, ...]) -> tuple[int, int]:
     name, _, size = row[0].partition(", ")
-    return RATES.index(name), int(size.split(" ")[0].strip(",").replace(",", ""))
+    return RATES.index(name), int(size.split(" ")[0].replace(",", ""))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,31 +1,30 @@
 """Spark's own Kafka source and sink against the broker example, where their jars can be had.
 
-They are on Maven Central and nowhere else, so this is no part of `make test`. ``make kafka-jar`` has Spark fetch them;
-``make kafka-jar JARS=a.jar,b.jar`` takes those that are named: spark-sql-kafka-0-10, spark-token-provider-kafka-0-10,
-kafka-clients and commons-pool2. Inside is the Java client, which nothing else here drives.
+The connector is on Maven Central and nowhere else, so this is no part of `make test`. ``make kafka-jar`` has Spark
+fetch them; ``make kafka-jar JARS=a.jar,b.jar`` takes those that are named: spark-sql-kafka-0-10,
+spark-token-provider-kafka-0-10, kafka-clients and commons-pool2. Inside is the Java client, which only this drives.
 """
 
 import json
 import os
-import threading
-from datetime import datetime, timedelta
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import confluent_kafka
 import pyspark
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import TRACE
-from purgatory.pipeline import gen, stream
+from purgatory.pipeline import stream
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.spark.session import session
 from tests.integration.broker.conftest import Cluster
+from tests.support.topics import END, as_json, done, make
 
 pytestmark = pytest.mark.timeout(300)
-
-END = {"kind": "flush", "purgatory": "", "keys": [], "levels": [], "delay_ms": 0, "ts": gen.START_MS * 1000 + 10**15}
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +43,9 @@ def broker(tmp_path):
     """Three nodes, and topics that a node's end does no harm to."""
     cluster = Cluster(tmp_path, 3, ["--min-isr", "2"])
     cluster.start()
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for future in admin.create_topics([NewTopic("trace", 2, 3), NewTopic("answers", 1, 3)]).values():
-        future.result(10)
+    make(cluster.bootstrap, 3)
     yield cluster
     cluster.stop()
-
-
-def as_json(row):
-    ts = (datetime(1970, 1, 1) + timedelta(microseconds=row["ts"])).isoformat()  # noqa: DTZ001  # of UTC, written with a Z
-    return json.dumps({**row, "ts": f"{ts}Z"})
 
 
 def produce(broker, values):
@@ -101,14 +93,6 @@ def answers(spark, broker):
     return [json.loads(row["value"]) for row in taken]
 
 
-def done(rows):
-    return {row["operation"]: (row["outcome"], micros(row["finished"])) for row in rows if row["part"] == "done"}
-
-
-def micros(text):
-    return round((datetime.fromisoformat(text).replace(tzinfo=None) - datetime(1970, 1, 1)) / timedelta(microseconds=1))  # noqa: DTZ001
-
-
 def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_path, brute, trace_rows):
     """What two runs make of the topic's two halves, a few records a batch, is what one makes of the whole."""
     rows = sorted(trace_rows("kafka", operations=100, events=200), key=lambda row: row["ts"])
@@ -135,14 +119,15 @@ def test_a_leader_that_is_killed_costs_no_answer(spark, broker, tmp_path, brute,
     query = answer(spark, broker, str(tmp_path / "checkpoint"), {"processingTime": "500 milliseconds"})
     half = len(rows) // 2
     produce(broker, map(as_json, rows[:half]))
-    sender = threading.Thread(target=produce, args=(broker, [as_json(row) for row in rows[half:]]))
-    broker.leader_of("trace").kill()
-    sender.start()
-    sender.join()
+    leader = broker.leader_of("trace")
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(produce, broker, map(as_json, rows[half:]))
+        leader.kill()
+        sent.result()
     produce(broker, [as_json(END)] * 2)
     wanted = brute(rows)
-    deadline = datetime.now() + timedelta(seconds=120)  # noqa: DTZ005
-    while set(wanted) - set(done(answers(spark, broker))) and datetime.now() < deadline:  # noqa: DTZ005
+    deadline = time.monotonic() + 120
+    while set(wanted) - set(done(answers(spark, broker))) and time.monotonic() < deadline:
         assert query.isActive, query.exception()
         query.awaitTermination(1)
     query.stop()
@@ -168,7 +153,7 @@ def test_a_batch_by_time(spark, broker):
     produce(broker, ["before"] * 4)
     newest = read(spark, broker).agg(F.max("timestamp").cast("double").alias("at")).first()["at"]
     middle = str(round(newest * 1000) + 1)
-    threading.Event().wait(0.05)
+    time.sleep(0.05)
     produce(broker, ["after"] * 6)
     since, until = read(spark, broker, startingTimestamp=middle), read(spark, broker, endingTimestamp=middle)
     assert ["after"] * 6 == [row["value"].decode() for row in since.select("value").collect()]

@@ -1,16 +1,15 @@
 """examples/fromkafka: trace rows out of a topic of the broker example, answers into another."""
 
 import json
-from datetime import datetime, timedelta
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from examples.fromkafka.__main__ import answer
 from examples.fromkafka.source import RecordsGone, TopicSource, _Range
-from purgatory.pipeline import gen
 from tests.integration.broker.conftest import Cluster
+from tests.support.topics import END, as_json, done, make
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -20,16 +19,9 @@ def broker(tmp_path):
     """One node that has the topics."""
     cluster = Cluster(tmp_path)
     cluster.start()
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for future in admin.create_topics([NewTopic("trace", 2, 1), NewTopic("answers", 1, 1)]).values():
-        future.result(10)
+    make(cluster.bootstrap, 1)
     yield cluster
     cluster.stop()
-
-
-def as_json(row):
-    ts = (datetime(1970, 1, 1) + timedelta(microseconds=row["ts"])).isoformat()  # noqa: DTZ001  # of UTC, written with a Z
-    return json.dumps({**row, "ts": f"{ts}Z"})
 
 
 def produce(broker, topic, values):
@@ -56,16 +48,10 @@ def reader(broker, topic="trace"):
     return TopicSource({"bootstrap.servers": broker.bootstrap, "topic": topic}).streamReader(None)
 
 
-def micros(text):
-    return round((datetime.fromisoformat(text).replace(tzinfo=None) - datetime(1970, 1, 1)) / timedelta(microseconds=1))  # noqa: DTZ001
-
-
 @pytest.mark.spark
 def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_path, brute, trace_rows):
     """What two runs make of the topic's two halves is what one makes of the whole, each operation answered once."""
     rows = sorted(trace_rows("kafka", operations=100, events=200), key=lambda row: row["ts"])
-    end = {"kind": "flush", "purgatory": "", "keys": [], "levels": [], "delay_ms": 0}
-    end["ts"] = gen.START_MS * 1000 + 10**15
 
     def run():
         query = answer(
@@ -81,13 +67,12 @@ def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_pat
     produce(broker, "trace", [*map(as_json, rows[: len(rows) // 2]), "no JSON"])
     run()
     before = len(consume(broker, "answers"))
-    produce(broker, "trace", map(as_json, [*rows[len(rows) // 2 :], end]))
+    produce(broker, "trace", map(as_json, [*rows[len(rows) // 2 :], END]))
     run()
     found = consume(broker, "answers")
     assert 0 < before < len(found)
-    done = [row for row in found if row["part"] == "done"]
-    assert brute(rows) == {row["operation"]: (row["outcome"], micros(row["finished"])) for row in done}
-    assert len(brute(rows)) == len(done)
+    assert brute(rows) == done(found)
+    assert len(brute(rows)) == sum(row["part"] == "done" for row in found)
     assert ["malformed"] == [row["part"] for row in found if row["part"] != "done"]
 
 

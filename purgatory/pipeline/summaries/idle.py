@@ -36,7 +36,9 @@ _SUMS: Final = (
 
 
 def spells(uses: DataFrame) -> DataFrame:
-    """Each time that nobody waits under a key: since when, until when (null: to the end), its first use, and how many.
+    """Each time that nobody waits under a key: since when, and until when (null: to the end).
+
+    With it come the key's first use, and how many uses there were until then.
 
     Args:
         uses: an operation's wait under a key: `purgatory`, `key`, `from_us`, `to_us`.

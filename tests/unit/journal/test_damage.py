@@ -225,15 +225,29 @@ def test_rows_are_missed_though_no_segment_is_left_that_has_any(tmp_path, write)
         *('{"next": 7, "dropped": -1}', '{"next": 7.5, "dropped": 0}', '{"next": true, "dropped": 0}'),
     ],
 )
-def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, sealed, text):
+def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, small, text):
     """A machine that lost power while it was written has a journal all the same, as one of before has."""
     (tmp_path / END).write_text(text, encoding="latin-1")
     assert End() == end(tmp_path)
-    assert (12_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
+    assert (12, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
     (tmp_path / END).unlink()
-    assert 12_000 == len(list(read(tmp_path)))
+    assert 12 == len(list(read(tmp_path)))
     (tmp_path / END).mkdir()  # or it can't be read at all
-    assert (End(), 12_000) == (end(tmp_path), len(list(read(tmp_path))))
+    assert (End(), 12) == (end(tmp_path), len(list(read(tmp_path))))
+
+
+def test_a_copy_of_a_folder_that_grows_begins_with_its_end(tmp_path, write):
+    """What was sealed since is in the copy or isn't; either way it has all that its end speaks of."""
+    write(tmp_path / "live", 10)
+    (tmp_path / "copy").mkdir()
+    shutil.copy(tmp_path / "live" / END, tmp_path / "copy")
+    listed = sorted((tmp_path / "live").glob("journal-*"))
+    write(tmp_path / "live", 10)
+    for path in listed:
+        shutil.copy(path, tmp_path / "copy")
+    assert (10, True) == (len(list(read(tmp_path / "copy"))), verify(tmp_path / "copy").sound)
+    shutil.copy(tmp_path / "live" / END, tmp_path / "copy")
+    assert (10, False) == (verify(tmp_path / "copy").missing, verify(tmp_path / "copy").sound)
 
 
 def test_how_many_were_dropped_of_nothing_is_none(tmp_path):
