@@ -14,9 +14,11 @@ PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
 DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
+CORE  := $(VENV)/.ready-core
+REHEARSE := $(VENV)/.ready-rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar programs others clean broker bench-broker chaos
+.PHONY: help run quickstart test test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar programs others clean broker bench-broker chaos
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -42,8 +44,16 @@ test: $(READY) programs native ## Run every test, and the core's once more on it
 	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(if $(FREE),$(CORE_TESTS)) $(ARGS)
 	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
 
+test-core: $(CORE) ## Run the tests of timer, core and asyncio on PYTHON=..., both implementations; installs no more than they need
+	$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
+	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
+	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
+
 native: $(READY) ## Compile the native edition in place, if its sources are newer and there is a C compiler
 	@$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
+
+rehearse: $(REHEARSE) ## Do what a release does, except the upload: build, check the metadata, install and run on each Python at hand
+	@.ci/rehearse.sh "$(PY)" var/rehearse
 
 wheel: $(READY) ## Build a wheel with the native edition into dist/ (needs a C compiler)
 	PURGATORY_NATIVE=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
@@ -142,6 +152,18 @@ $(READY): pyproject.toml
 	else \
 	  $(PY) -m pip install --quiet --group dev --editable ".[$(EXTRAS)]"; \
 	fi
+	@touch $@
+
+$(CORE): pyproject.toml
+	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
+	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
+	@$(PY) -m pip install --quiet --prefer-binary --group anywhere --editable .
+	@touch $@
+
+$(REHEARSE): pyproject.toml
+	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
+	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
+	@$(PY) -m pip install --quiet --group rehearse
 	@touch $@
 
 $(PLOTS): $(READY)
