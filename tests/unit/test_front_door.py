@@ -203,7 +203,7 @@ def test_no_file_speaks_of_one_machine():
 
 def test_placeholder_of_the_address_stands_in_one_file():
     """The repository's address is not known yet: its placeholder is in pyproject.toml alone, and CONTRIBUTING says so."""
-    placeholder = "github.com/OW" + "NER/"
+    placeholder = "/".join(("github.com", "OWNER", ""))
     with_placeholder = []
     for path in tracked():
         with contextlib.suppress(UnicodeDecodeError, FileNotFoundError):
@@ -211,7 +211,7 @@ def test_placeholder_of_the_address_stands_in_one_file():
                 with_placeholder.append(str(path.relative_to(ROOT)))
 
     assert ["pyproject.toml"] == with_placeholder
-    assert "OW" + "NER" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert "OWNER" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_machine_paths_are_recognised():
