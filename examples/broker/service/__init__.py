@@ -2,7 +2,8 @@
 
     config       the settings of one process
     event_loop   what a node runs on
-    server       connections: frames in, responses out, in order and within limits
+    connection   frames in, responses out, in order and within limits
+    server       the listener, and what all connections share
     *_handlers   one method per API: wire messages into values, and back
     group_moves  groups that come and go with their partitions
     look_in      metrics, console, journal

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from examples.broker.controller.requests import Message
     from examples.broker.replication.partition import Key
     from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.service.connection import Handler, Reply
     from examples.broker.service.membership import Membership
-    from examples.broker.service.server import Handler, Reply
 
 __all__ = ["ClusterHandlers"]
 

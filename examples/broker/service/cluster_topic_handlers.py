@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.partition import Key
     from examples.broker.replication.topic_manager import TopicManager
+    from examples.broker.service.connection import Handler, Reply
     from examples.broker.service.membership import Membership
-    from examples.broker.service.server import Handler, Reply
 
 __all__ = ["ClusterTopicHandlers"]
 

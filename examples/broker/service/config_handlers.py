@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
-    from examples.broker.service.server import Handler, Reply
+    from examples.broker.service.connection import Handler, Reply
     from examples.broker.storage.topics import Topic
 
     Change = Callable[[Topic], Topic]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.replication.metadata import Metadata
     from examples.broker.service.config import Config
-    from examples.broker.service.server import Handler, Reply
+    from examples.broker.service.connection import Handler, Reply
 
 __all__ = ["GroupHandlers"]
 

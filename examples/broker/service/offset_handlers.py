@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from examples.broker.groups.commits import Commits
     from examples.broker.replication.partition import Key
-    from examples.broker.service.server import Handler, Reply
+    from examples.broker.service.connection import Handler, Reply
 
 __all__ = ["OffsetHandlers"]
 

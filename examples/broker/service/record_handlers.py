@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
-    from examples.broker.service.server import Handler, Reply
+    from examples.broker.service.connection import Handler, Reply
 
 __all__ = ["RecordHandlers"]
 

@@ -21,8 +21,9 @@ from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
+from examples.broker.service.connection import Connection
 from examples.broker.service.record_handlers import RecordHandlers
-from examples.broker.service.server import Connection, Server
+from examples.broker.service.server import Server
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer

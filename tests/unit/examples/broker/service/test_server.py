@@ -18,7 +18,8 @@ from examples.broker.protocol.messages.groups import (
 from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.wire import encode
 from examples.broker.service.config import Config
-from examples.broker.service.server import Connection, Server
+from examples.broker.service.connection import Connection
+from examples.broker.service.server import Server
 from purgatory import ActionQueue
 
 JOIN, HEARTBEAT, API_VERSIONS = 11, 12, 18
