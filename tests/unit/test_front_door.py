@@ -202,8 +202,8 @@ def test_no_file_speaks_of_one_machine():
 
 
 def test_placeholder_of_the_address_stands_in_one_file():
-    """The repository's address is not known yet: its placeholder is in pyproject.toml alone, and CONTRIBUTING says so."""
-    placeholder = "/".join(("github.com", "OWNER", ""))
+    """The placeholder for the repository's address is in pyproject.toml alone, and CONTRIBUTING names it."""
+    placeholder = f"github.com/{'OWNER'}/"
     with_placeholder = []
     for path in tracked():
         with contextlib.suppress(UnicodeDecodeError, FileNotFoundError):
