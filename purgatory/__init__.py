@@ -1,8 +1,16 @@
 """Park what cannot be answered yet; complete it on events, expire the rest, each operation exactly once."""
 
-from purgatory import _distribution, _edition, _rare  # noqa: F401  # _rare: hands itself to the native types
-from purgatory._actions import ActionQueue
-from purgatory._errors import (
+from purgatory import _distribution, _rare  # noqa: F401  # _rare: hands its functions to the native types
+from purgatory._events.observers import Observer
+from purgatory._events.outcome import Outcome
+from purgatory._future import DelayedFuture, DelayedFuturePurgatory
+from purgatory._operations.actions import ActionQueue
+from purgatory._operations.operation import DelayedOperation, LockLike
+from purgatory._purgatory.live import live, on_start
+from purgatory._purgatory.purgatory import DelayedOperationPurgatory
+from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._support.edition import CORE
+from purgatory._support.errors import (
     AlreadyParked,
     InvalidAction,
     InvalidOperation,
@@ -19,21 +27,14 @@ from purgatory._errors import (
     WatchKeysType,
     WrongLoop,
 )
-from purgatory._future import DelayedFuture, DelayedFuturePurgatory
-from purgatory._live import live, on_start
-from purgatory._observers import Observer
-from purgatory._operation import DelayedOperation, LockLike
-from purgatory._outcome import Outcome
-from purgatory._purgatory import DelayedOperationPurgatory
-from purgatory._slow import slow_callback_ms, slow_callbacks
-from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._threads.watchdog import slow_callback_ms, slow_callbacks
 from purgatory._threshold import KeyedThresholdPurgatory, ThresholdPurgatory
 
 #: The version of the distribution.
 __version__: str = _distribution.VERSION
 
 #: Whether the core runs native (see docs/native.md), or as Python.
-COMPILED: bool = _edition.CORE is not None
+COMPILED: bool = CORE is not None
 
 __all__ = [
     "COMPILED",

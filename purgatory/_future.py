@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
-from purgatory._edition import CORE
-from purgatory._errors import InvalidSetting, WaitDrained
-from purgatory._fork import free, start_over_in_child
-from purgatory._operation import DelayedOperation, Operation
-from purgatory._purgatory import DelayedOperationPurgatory
+from purgatory._operations.operation import DelayedOperation, Operation
+from purgatory._purgatory.purgatory import DelayedOperationPurgatory
+from purgatory._support.edition import CORE
+from purgatory._support.errors import InvalidSetting, WaitDrained
+from purgatory._support.fork import free, start_over_in_child
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
-    from purgatory._snapshot import PurgatorySnapshot, ShutdownReport
+    from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Submits, Timer
 
     ResultT = TypeVar("ResultT", default=Any)  # a default, as in purgatory._operation_type

@@ -11,19 +11,19 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
-from purgatory import _parking
-from purgatory._edition import CORE
-from purgatory._errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
+from purgatory._events.outcome import OUTCOMES
 from purgatory._future import fail_pending
-from purgatory._hold import checked_lock
-from purgatory._operation import LOBBY, warn_still_open
-from purgatory._outcome import OUTCOMES
+from purgatory._operations.hold import checked_lock
+from purgatory._operations.operation import LOBBY, warn_still_open
+from purgatory._purgatory import parking as _parking
+from purgatory._support.edition import CORE
+from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
 from timer import NS_PER_MS, TimerClosed
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
-    from purgatory._operation import DelayedOperation, Operation
-    from purgatory._retrier import Retrier
+    from purgatory._operations.operation import DelayedOperation, Operation
+    from purgatory._threads.retrier import Retrier
     from timer import Timer
 
 __all__: list[str] = []

@@ -22,19 +22,19 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
-from purgatory._edition import CORE
-from purgatory._errors import InvalidSetting, WaitDrained, unhashable
-from purgatory._fork import free, start_over_in_child
-from purgatory._operation import DelayedOperation, Operation
-from purgatory._outcome import Outcome
-from purgatory._purgatory import DelayedOperationPurgatory
+from purgatory._events.outcome import Outcome
+from purgatory._operations.operation import DelayedOperation, Operation
+from purgatory._purgatory.purgatory import DelayedOperationPurgatory
+from purgatory._support.edition import CORE
+from purgatory._support.errors import InvalidSetting, WaitDrained, unhashable
+from purgatory._support.fork import free, start_over_in_child
 from timer import checked_delay_ms
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from purgatory._snapshot import PurgatorySnapshot, ShutdownReport
+    from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Timer
 
 __all__ = ["KeyedThresholdPurgatory", "ThresholdPurgatory"]

@@ -43,10 +43,10 @@ from purgatory import (
     WaitCancelled,
     WrongLoop,
 )
-from purgatory._errors import whole
-from purgatory._operation_type import OperationT
-from purgatory._outcome import PARKED
-from purgatory._slow import watch
+from purgatory._events.outcome import PARKED
+from purgatory._operations.operation_type import OperationT
+from purgatory._support.errors import whole
+from purgatory._threads.watchdog import watch
 from purgatory.aio._operation import Hooked, Taking, Until, has_async_hooks
 from purgatory.aio._shutdown import Drain, Shutdown
 from purgatory.aio._signals import forget

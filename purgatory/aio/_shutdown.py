@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._shutdown import Drain, Settling
+from purgatory._purgatory.shutdown import Drain, Settling
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperation, DelayedOperationPurgatory, ShutdownReport

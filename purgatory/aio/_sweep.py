@@ -23,11 +23,11 @@ from collections.abc import Hashable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from purgatory._parking import stretches
+from purgatory._purgatory.parking import stretches
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
-    from purgatory._operation import Operation
+    from purgatory._operations.operation import Operation
     from purgatory.aio._mailbox import Mailbox
 
 __all__ = ["Sweeps"]

@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._fork import start_over_in_child
+from purgatory._support.fork import start_over_in_child
 from purgatory.console._state import OUTCOMES, Sampler
 
 if TYPE_CHECKING:

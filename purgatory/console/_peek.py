@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from purgatory._label import label
+from purgatory._support.label import label
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperation, DelayedOperationPurgatory
-    from purgatory._shards import Shards
-    from purgatory._watchers import Watchers
+    from purgatory._keys.watchers import Watchers
+    from purgatory._purgatory.shards import Shards
 
 __all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open"]
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 import attrs
 
 from purgatory import Observer
-from purgatory._label import label
+from purgatory._support.label import label
 from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows, part_of
 from purgatory.journal._options import JournalStats, Options
 from purgatory.journal._writer import FolderWriter

@@ -29,7 +29,7 @@ from itertools import repeat
 from operator import itemgetter, mul, sub
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from purgatory._edition import CORE as PURGATORY
+from purgatory._support.edition import CORE as PURGATORY
 from purgatory.journal.records.frames import packed
 from timer import NS_PER_MS
 from timer._edition import native

@@ -31,8 +31,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from purgatory._fork import start_over_in_child
-from purgatory._log import Log
+from purgatory._events.log import Log
+from purgatory._support.fork import start_over_in_child
 from purgatory.journal._options import File, JournalStats, Options
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import end, open_name, segment_of

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import purgatory
-from purgatory._fork import start_over_in_child
+from purgatory._support.fork import start_over_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 import purgatory
-from purgatory._label import label
+from purgatory._support.label import label
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily
 
 from purgatory import Observer, Outcome
-from purgatory._fork import start_over_in_child
+from purgatory._support.fork import start_over_in_child
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._histograms import FOLD_AT
 

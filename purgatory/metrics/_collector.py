@@ -25,8 +25,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import purgatory
-from purgatory._fork import in_child, start_over_in_child
-from purgatory._slow import slow_callbacks
+from purgatory._support.fork import in_child, start_over_in_child
+from purgatory._threads.watchdog import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._by_tenant import ByTenant
 from purgatory.metrics._by_type import ByType

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from purgatory import Observer, Outcome
-from purgatory._fork import start_over_in_child
+from purgatory._support.fork import start_over_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import purgatory
-from purgatory._fork import start_over_in_child
+from purgatory._support.fork import start_over_in_child
 from purgatory.otel._spans import Spans
 
 if TYPE_CHECKING:

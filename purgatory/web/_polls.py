@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from starlette.exceptions import HTTPException
 
 from purgatory import InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
-from purgatory._operation_type import OperationT
+from purgatory._operations.operation_type import OperationT
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.web._hang_up import unless_hung_up
 

@@ -107,11 +107,11 @@ class Edition:
         """Let the modules see the scheduler's threads and time."""
         threads, time = scheduler.threading_module(), scheduler.time_module()
         for module in self.modules:
-            if hasattr(module, "threading") and not module.__name__.endswith("_slow"):
+            if hasattr(module, "threading") and not module.__name__.endswith(".watchdog"):
                 module.threading = threads
-            if hasattr(module, "time") and not module.__name__.endswith("_slow"):
+            if hasattr(module, "time") and not module.__name__.endswith(".watchdog"):
                 module.time = time
-            if module.__name__.endswith("_hold"):
+            if module.__name__.endswith(".hold"):
                 module._THREADINGS = (scheduler_module.CoopLock,)  # it stands for both
             lobby = getattr(module, "LOBBY", None)
             if lobby is not None:

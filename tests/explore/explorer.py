@@ -36,10 +36,10 @@ from tests.explore.points import READ, WRITE, commute
 from tests.explore.scheduler import Scheduler
 
 #: Modules that hold locks made at import, or nothing that threads share and change.
-UNTRACED = ("_log.py", "_live.py", "_errors.py", "_check.py", "_snapshot.py", "_cli.py", "_slow.py")
+UNTRACED = ("log.py", "live.py", "errors.py", "_check.py", "snapshot.py", "_cli.py", "watchdog.py")
 
 #: Those of them that look at nothing that threads share, either.
-HARMLESS = ("_log.py", "_errors.py", "_check.py")
+HARMLESS = ("log.py", "errors.py", "_check.py")
 
 
 #: Threads that are not struck: those that only let time pass, or end something. In a service these are the library's
@@ -352,7 +352,7 @@ class World:
             wanted = sum(len(operation.wants) for operation in still)
             assert purgatory.watched == wanted, f"{purgatory.watched} entries watched, {wanted} wanted"
             assert purgatory.snapshot().keys == len({key for o in still for key in o.wants}), "an idle key was kept"
-        lobby = self.core.purgatory._operation.LOBBY
+        lobby = self.core.purgatory._operations.operation.LOBBY
         assert not lobby.under_way, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:

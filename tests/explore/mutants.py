@@ -51,8 +51,8 @@ class Mutant:
         return "\n".join([*text[:at], textwrap.indent(new, indent), *text[at + height :]])
 
 
-OPERATION, PARKING = "purgatory._operation", "purgatory._parking"
-SHARDS, ENTRANCE, INTAKE, BATCH = "purgatory._shards", "timer._entrance", "timer._intake", "timer._batch"
+OPERATION, PARKING = "purgatory._operations.operation", "purgatory._purgatory.parking"
+SHARDS, ENTRANCE, INTAKE, BATCH = "purgatory._purgatory.shards", "timer._entrance", "timer._intake", "timer._batch"
 BUCKET, TASK, WHEEL = "timer._bucket", "timer._task", "timer._wheel"
 
 KAFKAS = (

@@ -22,17 +22,17 @@ class Mutant:
     test: str
 
 
-OPERATION = "purgatory/_operation.py"
-PURGATORY = "purgatory/_purgatory.py"
-PARKING = "purgatory/_parking.py"
-IDLE = "purgatory/_idle_keys.py"
-RETRIER = "purgatory/_retrier.py"
-HOLD = "purgatory/_hold.py"
-SHARDS = "purgatory/_shards.py"
-WATCHERS = "purgatory/_watchers.py"
-SHUTDOWN = "purgatory/_shutdown.py"
-OBSERVERS = "purgatory/_observers.py"
-CAPACITY = "purgatory/_capacity.py"
+OPERATION = "purgatory/_operations/operation.py"
+PURGATORY = "purgatory/_purgatory/purgatory.py"
+PARKING = "purgatory/_purgatory/parking.py"
+IDLE = "purgatory/_keys/idle_keys.py"
+RETRIER = "purgatory/_threads/retrier.py"
+HOLD = "purgatory/_operations/hold.py"
+SHARDS = "purgatory/_purgatory/shards.py"
+WATCHERS = "purgatory/_keys/watchers.py"
+SHUTDOWN = "purgatory/_purgatory/shutdown.py"
+OBSERVERS = "purgatory/_events/observers.py"
+CAPACITY = "purgatory/_limits/capacity.py"
 THRESHOLD = "purgatory/_threshold.py"
 TIMER = "timer/_timer.py"
 INTAKE = "timer/_intake.py"
@@ -513,7 +513,7 @@ MUTANTS = (
     ),
     Mutant(
         "errors are logged with the operation's type and keys",
-        "purgatory/_log.py",
+        "purgatory/_events/log.py",
         "            keys=tuple(keys) or operation.keys,",
         "            keys=(),",
         T_OPERATION + "test_error_is_logged_with_type_and_keys",

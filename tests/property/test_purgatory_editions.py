@@ -397,7 +397,7 @@ def test_editions_agree():
 if __name__ == "__main__":
     import structlog
 
-    from purgatory._retrier import Retrier
+    from purgatory._threads.retrier import Retrier
 
     # It has a thread, whose steps no seed decides: written down is what it is handed.
     Retrier.retry = lambda self, operation: operation.plan.say("handed over", operation.number)

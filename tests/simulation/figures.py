@@ -21,11 +21,11 @@ from tests.explore.edition import Edition
 NAMES = {
     "timer/_intake.py": "timer's intake",
     "timer/_dispatch.py": "dispatcher (figures)",
-    "purgatory/_watchers.py": "shard",
-    "purgatory/_capacity.py": "capacity",
-    "purgatory/_purgatory.py": "shutdown",
-    "purgatory/_idle_keys.py": "idle keys",
-    "purgatory/_retrier.py": "retrier",
+    "purgatory/_keys/watchers.py": "shard",
+    "purgatory/_limits/capacity.py": "capacity",
+    "purgatory/_purgatory/purgatory.py": "shutdown",
+    "purgatory/_keys/idle_keys.py": "idle keys",
+    "purgatory/_threads/retrier.py": "retrier",
 }
 
 

@@ -1,8 +1,8 @@
 """Of each lock, event and thread in ``timer`` and ``purgatory`` it is known how a forked child has it.
 
 A fork copies locks as they are, and no thread. So a class that keeps one makes it anew, or forgets it, in a method
-``start_over`` or ``_start_over``, which ``purgatory._fork`` and ``timer._fork`` see called; a module does so in a
-function ``_renew``. The sources are walked: what is not made anew must be named in ``LEFT``, with the reason.
+``start_over`` or ``_start_over``, which ``purgatory._support.fork`` and ``timer._fork`` see called; a module does so in
+a function ``_renew``. The sources are walked: what is not made anew must be named in ``LEFT``, with the reason.
 """
 
 import ast
@@ -25,9 +25,9 @@ LEFT = {
     "timer._intake.Intake._lock": "with _changed: SystemTimer frees them where they are, as the buckets share them",
     "timer._intake.Intake._changed": "likewise",
     "timer._reaper.Driver._thread": "nothing expires in a child, and a thread that isn't there is joined at once",
-    "purgatory._hold._THREADINGS": "made for their types",
-    "purgatory._slow.Watchdog._start.thread": "kept as _thread, which start_over forgets",
-    "purgatory._watchers.WatcherList.__init__": "kept as lock, which start_over makes anew",
+    "purgatory._operations.hold._THREADINGS": "made for their types",
+    "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which start_over forgets",
+    "purgatory._keys.watchers.WatcherList.__init__": "kept as lock, which start_over makes anew",
     "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",
     "purgatory.journal._serve.JournalServer._thread": "the parent's server",
     "purgatory.journal._writer.FolderWriter._sealer": "the copy of a journal is closed, and submits nothing",

@@ -14,7 +14,7 @@ STEPS = frozenset({"append", "appendleft", "extend", "pop", "popleft", "clear"})
 
 #: Uses of another kind, and why they are well.
 OTHERWISE = {
-    "purgatory._idle_keys: map(deque.popleft, (self._noted,))": "one popleft, kept in one step",
+    "purgatory._keys.idle_keys: map(deque.popleft, (self._noted,))": "one popleft, kept in one step",
 }
 
 

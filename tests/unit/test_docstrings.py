@@ -35,4 +35,4 @@ def test_examples_hold(name):
 
 def test_there_are_examples():
     """The modules are found where this test looks for them."""
-    assert {"timer", "purgatory._purgatory"} <= set(modules())
+    assert {"timer", "purgatory._purgatory.purgatory"} <= set(modules())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory._label import LONGEST, label
+from purgatory._support.label import LONGEST, label
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import slow_callback_ms
-from purgatory._slow import frames_may_be_read
+from purgatory._threads.watchdog import frames_may_be_read
 from purgatory.aio import AsyncOperation, AsyncPurgatory
 from tests.support import Waiting, eventually
 

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from purgatory import ThresholdPurgatory
-from purgatory._slow import frames_may_be_read
+from purgatory._threads.watchdog import frames_may_be_read
 from tests.unit.faults import test_process
 
 BESIDE = """
@@ -74,7 +74,9 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
         """
         import importlib
         from concurrent.futures import Future
-        from purgatory import DelayedFuturePurgatory, KeyedThresholdPurgatory, ThresholdPurgatory, _fork, _slow
+        from purgatory import DelayedFuturePurgatory, KeyedThresholdPurgatory, ThresholdPurgatory
+        from purgatory._support import fork as _fork
+        from purgatory._threads import watchdog as _slow
         from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
         futures = DelayedFuturePurgatory("futures", reaper_enabled=False)
         threshold = ThresholdPurgatory("threshold", reaper_enabled=False)
@@ -146,7 +148,7 @@ def test_what_fails_to_start_over_keeps_nothing_else_from_it():
     out = run(
         """
         from structlog.testing import capture_logs
-        from purgatory import _fork
+        from purgatory._support import fork as _fork
         class Thing:
             def __init__(self, fails):
                 self.fails, self.asked = fails, False

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from purgatory import COMPILED
-from purgatory._slow import frames_may_be_read
+from purgatory._threads.watchdog import frames_may_be_read
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -118,7 +118,10 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
     out, _ = run(
         """
         import warnings
-        from purgatory import _live, _log, _operation, _slow
+        from purgatory._events import log as _log
+        from purgatory._operations import operation as _operation
+        from purgatory._purgatory import live as _live
+        from purgatory._threads import watchdog as _slow
         warnings.simplefilter("ignore")
         parent = DelayedOperationPurgatory("parent")
         held, done = threading.Event(), threading.Event()
@@ -221,7 +224,7 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
     """
     out, _ = run(
         """
-        from purgatory._slow import frames_may_be_read
+        from purgatory._threads.watchdog import frames_may_be_read
         settings = {"max_parked": 100_000, "purge_interval": 10} if frames_may_be_read() else {}
         import logging, random, warnings
         logging.disable(logging.CRITICAL)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from prometheus_client import generate_latest
 
 from purgatory import DelayedOperationPurgatory, PurgatoryFull
-from purgatory._tenants import REMEMBERED
+from purgatory._limits.tenants import REMEMBERED
 from purgatory.metrics import register, serve
 from purgatory.metrics._by_tenant import MOST_TENANTS
 from tests.support import Waiting

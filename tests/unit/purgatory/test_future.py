@@ -15,7 +15,7 @@ from purgatory import (
     Outcome,
     PurgatoryClosed,
 )
-from purgatory._slow import hooks_on_this_stack
+from purgatory._threads.watchdog import hooks_on_this_stack
 from tests.support import eventually, in_thread
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")

@@ -13,8 +13,8 @@ import structlog
 
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
 from purgatory import __file__ as LIBRARY
-from purgatory._log import Log, Throttle
-from purgatory._slow import frames_may_be_read
+from purgatory._events.log import Log, Throttle
+from purgatory._threads.watchdog import frames_may_be_read
 from tests.support import Waiting
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +31,7 @@ def documented():
 def written():
     """Event -> (level, fields), from every call of the logger in the core."""
     found = {}
-    for path in sorted(PACKAGE.glob("*.py")):
+    for path in sorted({*PACKAGE.glob("_*.py"), *PACKAGE.glob("_*/*.py")}):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)

@@ -21,7 +21,7 @@ from purgatory import (
     PurgatoryFull,
     ThresholdPurgatory,
 )
-from purgatory._edition import CORE
+from purgatory._support.edition import CORE
 from tests.support import Waiting
 from timer import MockTimer
 

@@ -18,7 +18,7 @@ from purgatory import (
     Outcome,
     ReservedName,
 )
-from purgatory._operation import INTERNAL, RESERVED, Operation
+from purgatory._operations.operation import INTERNAL, RESERVED, Operation
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, MockTimer, TaskHeld, TimerTask
 from timer._task import TimerTaskEntry

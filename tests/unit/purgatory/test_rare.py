@@ -12,7 +12,7 @@ import time
 import pytest
 
 from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
-from purgatory._operation import LOBBY
+from purgatory._operations.operation import LOBBY
 from tests.support import Waiting, eventually, in_thread
 from timer import MockTimer
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
-from purgatory._slow import Watchdog, frames_may_be_read, slow_callback_ms
+from purgatory._threads.watchdog import Watchdog, frames_may_be_read, slow_callback_ms
 from tests.support import Ping, Waiting, eventually
 
 #: What needs a watchdog that works.

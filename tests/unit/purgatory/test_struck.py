@@ -134,7 +134,7 @@ def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
     with DelayedOperationPurgatory("stopped", timer=mock_timer, observers=[telling]) as purgatory:
         operation = Failing(5)
         purgatory.try_complete_else_watch(operation, ["k"])
-        monkeypatch.setattr("purgatory._observers.log_callback_error", stop)
+        monkeypatch.setattr("purgatory._events.observers.log_callback_error", stop)
         with pytest.raises(Interrupted):
             operation.run()
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, InvalidTenant, Outcome, PurgatoryFull
-from purgatory._tenants import REMEMBERED, TenantCapacity
+from purgatory._limits.tenants import REMEMBERED, TenantCapacity
 from tests.support import Waiting, run_threads
 
 

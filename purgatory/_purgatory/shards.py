@@ -1,7 +1,7 @@
 """The shards of a purgatory, as one: which of them a key belongs to, who waits, what came and went.
 
 An operation is put under its keys here, all of them in one loop, as each may be of another shard (the header of
-``purgatory._watchers`` says why that is safe).
+``purgatory._keys.watchers`` says why that is safe).
 
 Nothing here waits for anybody for long, and looking changes nothing. A shard's gate is passed to read its counters, one
 shard after the other; whoever waits under a key is copied in one step. So every figure is exact for its own moment, and
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from purgatory._errors import unhashable
-from purgatory._outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, PARKED, SATISFIED
-from purgatory._snapshot import Totals
+from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, PARKED, SATISFIED
+from purgatory._purgatory.snapshot import Totals
+from purgatory._support.errors import unhashable
 
 if TYPE_CHECKING:
-    from purgatory._operation import Operation
-    from purgatory._watchers import WatcherList, Watchers
+    from purgatory._keys.watchers import WatcherList, Watchers
+    from purgatory._operations.operation import Operation
 
 __all__ = ["Shards"]
 

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from purgatory._fork import in_child
+from purgatory._support.fork import in_child
 
 if TYPE_CHECKING:
-    from purgatory._operation import Operation
+    from purgatory._operations.operation import Operation
 
 __all__ = ["Log", "Throttle", "log", "log_callback_error", "throttle"]
 

@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from purgatory._fork import in_child, start_over
-from purgatory._log import log
+from purgatory._events.log import log
+from purgatory._support.fork import in_child, start_over
 
 if TYPE_CHECKING:
-    from purgatory._fork import StartsOver
-    from purgatory._purgatory import DelayedOperationPurgatory
+    from purgatory._purgatory.purgatory import DelayedOperationPurgatory
+    from purgatory._support.fork import StartsOver
 
     Greet = Callable[[DelayedOperationPurgatory[Any]], object]
 

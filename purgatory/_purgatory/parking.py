@@ -35,8 +35,12 @@ from contextvars import copy_context
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final
 
-from purgatory._edition import CORE
-from purgatory._errors import (
+from purgatory._events.log import log
+from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
+from purgatory._operations.hold import wait_for
+from purgatory._operations.operation import LOBBY, DelayedOperation, refuse_own_state, warn_still_open
+from purgatory._support.edition import CORE
+from purgatory._support.errors import (
     AlreadyParked,
     InvalidOperation,
     InvalidTenant,
@@ -47,19 +51,15 @@ from purgatory._errors import (
     unhashable,
     whole,
 )
-from purgatory._hold import wait_for
-from purgatory._log import log
-from purgatory._operation import LOBBY, DelayedOperation, refuse_own_state, warn_still_open
-from purgatory._outcome import ARRIVING, IMMEDIATE, PARKED
-from purgatory._slow import hooks_on_this_stack
+from purgatory._threads.watchdog import hooks_on_this_stack
 from timer import NS_PER_MS, TimerClosed
 
 if TYPE_CHECKING:
-    from purgatory._capacity import Capacity
-    from purgatory._observers import Observers
-    from purgatory._operation import Operation
-    from purgatory._shards import Shards
-    from purgatory._watchers import WatcherList, Watchers
+    from purgatory._events.observers import Observers
+    from purgatory._keys.watchers import WatcherList, Watchers
+    from purgatory._limits.capacity import Capacity
+    from purgatory._operations.operation import Operation
+    from purgatory._purgatory.shards import Shards
     from timer import Timer
 
 __all__ = ["Parking"]

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from purgatory._errors import PurgatoryFull
-from purgatory._log import log, throttle
+from purgatory._events.log import log, throttle
+from purgatory._support.errors import PurgatoryFull
 
 if TYPE_CHECKING:
-    from purgatory._operation import Operation
+    from purgatory._operations.operation import Operation
 
 __all__ = ["Capacity"]
 

@@ -23,8 +23,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from purgatory._errors import InvalidAction
-from purgatory._log import log
+from purgatory._events.log import log
+from purgatory._support.errors import InvalidAction
 
 __all__ = ["ActionQueue"]
 

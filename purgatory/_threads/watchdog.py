@@ -36,13 +36,13 @@ from collections import Counter
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._errors import InvalidSetting
-from purgatory._fork import in_child
-from purgatory._log import log
+from purgatory._events.log import log
+from purgatory._support.errors import InvalidSetting
+from purgatory._support.fork import in_child
 from timer import TimerTask
 
 if TYPE_CHECKING:
-    from purgatory._purgatory import DelayedOperationPurgatory
+    from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 
 __all__ = ["Watchdog", "hooks_on_this_stack", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
 

@@ -1,7 +1,7 @@
 """A delayed operation: what it waits for, what happens when it has it, and what when its time is up.
 
 **The states of an operation**, and who may take which step. Each step is taken once, inside the gate of the
-operation's *home*, the shard of its first key (``purgatory._watchers`` says what a gate is); an operation that was
+operation's *home*, the shard of its first key (``purgatory._keys.watchers`` says what a gate is); an operation that was
 given to no purgatory yet has the :data:`LOBBY` for a home.
 
 ===========  ========================  =====================================================================
@@ -35,8 +35,8 @@ its *hold*:
 If A looked before giving back, B's flag could come between look and giving back, and both would leave. If B didn't try
 again after setting the flag, A could give back and look between B's failed try and the flag. As it is: B's second try
 failed, so A had not given back when the flag was already set, so A's look, which comes later, sees it. (The hold is the
-one cell of a list, see ``purgatory._hold``: a ``del`` that fails and the ``append`` that gives the cell back go through
-the list's own lock in the free-threaded build, one after the other.)
+one cell of a list, see ``purgatory._operations.hold``: a ``del`` that fails and the ``append`` that gives the cell back
+go through the list's own lock in the free-threaded build, one after the other.)
 
 **A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A
 try missed on such a lock is handed to the purgatory's retrier, a background thread that tries again until it succeeds.
@@ -73,14 +73,9 @@ from collections.abc import Hashable, Sequence
 from contextvars import Context
 from typing import Any, Final
 
-from purgatory._edition import CORE
-from purgatory._errors import AlreadyParked, ReservedName
-from purgatory._fork import in_child
-from purgatory._hold import A_CELL, Hold, LockLike, SharedHold, wait_for
-from purgatory._idle_keys import IdleKeys
-from purgatory._log import log
-from purgatory._observers import Observers
-from purgatory._outcome import (
+from purgatory._events.log import log
+from purgatory._events.observers import Observers
+from purgatory._events.outcome import (
     ARRIVING,
     CANCELLED,
     EXPIRED,
@@ -92,7 +87,12 @@ from purgatory._outcome import (
     SATISFIED,
     Outcome,
 )
-from purgatory._watchers import WatcherList, Watchers
+from purgatory._keys.idle_keys import IdleKeys
+from purgatory._keys.watchers import WatcherList, Watchers
+from purgatory._operations.hold import A_CELL, Hold, LockLike, SharedHold, wait_for
+from purgatory._support.edition import CORE
+from purgatory._support.errors import AlreadyParked, ReservedName
+from purgatory._support.fork import in_child
 from timer import TimerTask
 from timer._task import TimerTaskEntry, checked_delay_ms
 

@@ -1,18 +1,18 @@
 """Who waits under which key: one shard of a purgatory's watch lists.
 
-A purgatory has a row of :class:`WatcherList` (its shards, see ``purgatory._shards``); a key's hash says which one it
-belongs to. A shard maps each key to its :class:`Watchers`, and that is a dict from operation to None: in order of
-arrival, each operation once however often the key was named, every step a single atomic dict operation. Whoever ends an
-operation's stay takes it out of all its keys at once, so what is found under a key waits there, or is just coming or
+A purgatory has a row of :class:`WatcherList` (its shards, see ``purgatory._purgatory.shards``); a key's hash says which
+one it belongs to. A shard maps each key to its :class:`Watchers`, and that is a dict from operation to None: in order
+of arrival, each operation once however often the key was named, every step a single atomic dict operation. Whoever ends
+an operation's stay takes it out of all its keys at once, so what is found under a key waits there, or is just coming or
 going.
 
-**The shard's gate** guards each step in the life of an operation at home here (``purgatory._operation`` has the table),
-and the counters. It is a list with one cell, passed as an operation's hold is taken (``purgatory._hold``):
-``del gate[0]`` closes it, ``gate += A_CELL`` opens it again, and neither is a call. Inside there is nothing but loads,
-stores and sums: no call, no loop, nothing made but numbers. So no signal strikes there, no finalizer runs there, and
-with a global lock no other thread ever finds the gate closed; without one it rests for a moment and tries again. What
-this saves against a lock, three times an operation, is a tenth of the cycle: 25 ns in place of 60, and no care for an
-interrupt that strikes as the lock is taken or let go.
+**The shard's gate** guards each step in the life of an operation at home here (``purgatory._operations.operation`` has
+the table), and the counters. It is a list with one cell, passed as an operation's hold is taken
+(``purgatory._operations.hold``): ``del gate[0]`` closes it, ``gate += A_CELL`` opens it again, and neither is a call.
+Inside there is nothing but loads, stores and sums: no call, no loop, nothing made but numbers. So no signal strikes
+there, no finalizer runs there, and with a global lock no other thread ever finds the gate closed; without one it rests
+for a moment and tries again. What this saves against a lock, three times an operation, is a tenth of the cycle: 25 ns
+in place of 60, and no care for an interrupt that strikes as the lock is taken or let go.
 
 **The shard's lock** guards making and removing a key's ``Watchers``. It is never held while a hook runs. Watching under
 a key that exists (``Shards.watch``) doesn't take it: insert, then look at ``closed``; whoever removes a key sets
@@ -43,15 +43,15 @@ from collections.abc import Callable, Hashable
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from purgatory._edition import CORE
-from purgatory._hold import A_CELL, wait_for
+from purgatory._operations.hold import A_CELL, wait_for
+from purgatory._support.edition import CORE
 
 if TYPE_CHECKING:
-    from purgatory._capacity import Capacity
-    from purgatory._idle_keys import IdleKeys
-    from purgatory._observers import Observers
-    from purgatory._operation import Operation
-    from purgatory._retrier import Retrier
+    from purgatory._events.observers import Observers
+    from purgatory._keys.idle_keys import IdleKeys
+    from purgatory._limits.capacity import Capacity
+    from purgatory._operations.operation import Operation
+    from purgatory._threads.retrier import Retrier
     from timer import Timer
 
 __all__ = ["WatcherList", "Watchers"]
@@ -69,7 +69,7 @@ class Watchers(dict["Operation", None]):
             those, which saves each 56 bytes. Empty once the key is removed.
         closed: set while, and after, the key is removed from its shard. Afterwards ``alone`` is empty: a handler of a
             signal, between the remover's steps, may have come, gone, and removed the key itself.
-        idle: whether nobody waited under the key at some time, and that is noted (``purgatory._idle_keys``).
+        idle: whether nobody waited under the key at some time, and that is noted (``purgatory._keys.idle_keys``).
     """
 
     __slots__ = ("alone", "closed", "home", "idle", "key")

@@ -7,7 +7,7 @@ from typing import Generic
 
 import attrs
 
-from purgatory._operation_type import OperationT
+from purgatory._operations.operation_type import OperationT
 
 __all__ = ["PurgatorySnapshot", "ShutdownReport", "Totals"]
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from types import MethodDescriptorType
 from typing import Final, Protocol
 
-from purgatory._errors import InvalidSetting
+from purgatory._support.errors import InvalidSetting
 
 __all__ = ["Hold", "LockLike", "SharedHold", "checked_lock", "wait_for"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from purgatory._outcome import PARKED
-from purgatory._snapshot import PurgatorySnapshot
+from purgatory._events.outcome import PARKED
+from purgatory._purgatory.snapshot import PurgatorySnapshot
 from timer import NS_PER_MS
 
 if TYPE_CHECKING:
-    from purgatory._capacity import Capacity
-    from purgatory._idle_keys import IdleKeys
-    from purgatory._observers import Observers
-    from purgatory._shards import Shards
+    from purgatory._events.observers import Observers
+    from purgatory._keys.idle_keys import IdleKeys
+    from purgatory._limits.capacity import Capacity
+    from purgatory._purgatory.shards import Shards
     from timer import Timer
 
 __all__ = ["take_snapshot"]

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from purgatory._edition import CORE
-from purgatory._errors import InvalidSetting
-from purgatory._log import log, log_callback_error, throttle
+from purgatory._events.log import log, log_callback_error, throttle
+from purgatory._support.edition import CORE
+from purgatory._support.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from purgatory._operation import Operation
-    from purgatory._outcome import Outcome
+    from purgatory._events.outcome import Outcome
+    from purgatory._operations.operation import Operation
 
 __all__ = ["Observer", "Observers", "Told"]
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from purgatory._log import log, throttle
+from purgatory._events.log import log, throttle
 from timer import TimerTask
 
 if TYPE_CHECKING:
-    from purgatory._operation import Operation
+    from purgatory._operations.operation import Operation
     from timer import Timer
 
 __all__ = ["Retrier"]

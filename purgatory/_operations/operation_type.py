@@ -14,7 +14,7 @@ __all__ = ["OperationT"]
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from purgatory._operation import DelayedOperation
+    from purgatory._operations.operation import DelayedOperation
 
     OperationT = TypeVar("OperationT", bound=DelayedOperation, default=DelayedOperation)
 else:

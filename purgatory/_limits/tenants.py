@@ -35,13 +35,13 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._capacity import Capacity
-from purgatory._errors import InvalidSetting, InvalidTenant, PurgatoryFull
-from purgatory._label import label
-from purgatory._log import log, throttle
+from purgatory._events.log import log, throttle
+from purgatory._limits.capacity import Capacity
+from purgatory._support.errors import InvalidSetting, InvalidTenant, PurgatoryFull
+from purgatory._support.label import label
 
 if TYPE_CHECKING:
-    from purgatory._operation import Operation
+    from purgatory._operations.operation import Operation
 
 __all__ = ["TenantCapacity", "capacity_of"]
 

@@ -26,11 +26,11 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
-from purgatory._edition import CORE
-from purgatory._log import log, throttle
+from purgatory._events.log import log, throttle
+from purgatory._support.edition import CORE
 
 if TYPE_CHECKING:
-    from purgatory._watchers import Watchers
+    from purgatory._keys.watchers import Watchers
 
 __all__ = ["IdleKeys"]
 

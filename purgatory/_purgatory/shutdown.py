@@ -1,8 +1,9 @@
 """The end of a purgatory: settle what is parked, and wait until every answer is out.
 
-The purgatory refuses operations already when this begins. **Nothing slips through**: see ``purgatory._parking``, "Shut
-down meanwhile". **Every client gets its answer**: an operation whose hold is taken is left to the holder, or to the
-retrier, and waited for. Only one whose lock somebody holds until the patience runs out stays open; the report names it.
+The purgatory refuses operations already when this begins. **Nothing slips through**: see
+``purgatory._purgatory.parking``, "Shut down meanwhile". **Every client gets its answer**: an operation whose hold is
+taken is left to the holder, or to the retrier, and waited for. Only one whose lock somebody holds until the patience
+runs out stays open; the report names it.
 
 **When it is over**: no operation is under any key, so that none is arriving or just leaving, and no thread is between
 an outcome and the end of its hooks. A shutdown that is called by a hook can't wait for that hook: as many answers as
@@ -17,15 +18,15 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
-from purgatory._errors import InvalidSetting, whole
-from purgatory._log import log
-from purgatory._outcome import PARKED
-from purgatory._slow import hooks_on_this_stack
-from purgatory._snapshot import ShutdownReport
+from purgatory._events.log import log
+from purgatory._events.outcome import PARKED
+from purgatory._purgatory.snapshot import ShutdownReport
+from purgatory._support.errors import InvalidSetting, whole
+from purgatory._threads.watchdog import hooks_on_this_stack
 
 if TYPE_CHECKING:
-    from purgatory._operation import DelayedOperation
-    from purgatory._shards import Shards
+    from purgatory._operations.operation import DelayedOperation
+    from purgatory._purgatory.shards import Shards
 
 __all__ = ["Drain", "Settling", "rest_and_go_on"]
 

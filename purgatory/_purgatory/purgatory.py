@@ -2,12 +2,12 @@
 
 Three flows run through it:
 
-- **park**, ``try_complete_else_watch`` in ``purgatory._parking``: the operation's hold -> ``try_complete`` -> watch
-  under every key -> ``try_complete`` again -> timer;
-- **satisfy**, ``check_and_complete`` in ``purgatory._parking``: key -> shard -> watchers of the key ->
+- **park**, ``try_complete_else_watch`` in ``purgatory._purgatory.parking``: the operation's hold -> ``try_complete`` ->
+  watch under every key -> ``try_complete`` again -> timer;
+- **satisfy**, ``check_and_complete`` in ``purgatory._purgatory.parking``: key -> shard -> watchers of the key ->
   ``maybe_try_complete`` of each -> ``force_complete`` -> out of its keys and the timer -> ``on_complete``;
-- **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operation`` -> out of its keys ->
-  ``on_complete`` -> ``on_expiration``.
+- **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operations.operation`` -> out of its
+  keys -> ``on_complete`` -> ``on_expiration``.
 
 Here is what a purgatory is made of, how it is looked into, and how it ends.
 """
@@ -19,21 +19,21 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Generic, NoReturn
 
-from purgatory._errors import InvalidSetting, whole
-from purgatory._idle_keys import IdleKeys
-from purgatory._live import enroll
-from purgatory._log import log
-from purgatory._look import take_snapshot
-from purgatory._observers import Observer, Observers
-from purgatory._operation_type import OperationT
-from purgatory._outcome import PARKED
-from purgatory._parking import Parking
-from purgatory._retrier import Retrier
-from purgatory._shards import Shards
-from purgatory._shutdown import Drain, Settling, rest_and_go_on
-from purgatory._slow import hooks_on_this_stack, unwatch, watch
-from purgatory._tenants import capacity_of
-from purgatory._watchers import WatcherList
+from purgatory._events.log import log
+from purgatory._events.observers import Observer, Observers
+from purgatory._events.outcome import PARKED
+from purgatory._keys.idle_keys import IdleKeys
+from purgatory._keys.watchers import WatcherList
+from purgatory._limits.tenants import capacity_of
+from purgatory._operations.operation_type import OperationT
+from purgatory._purgatory.live import enroll
+from purgatory._purgatory.look import take_snapshot
+from purgatory._purgatory.parking import Parking
+from purgatory._purgatory.shards import Shards
+from purgatory._purgatory.shutdown import Drain, Settling, rest_and_go_on
+from purgatory._support.errors import InvalidSetting, whole
+from purgatory._threads.retrier import Retrier
+from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch
 from timer import Driver, SystemTimer, Timer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from purgatory._snapshot import PurgatorySnapshot, ShutdownReport, Totals
+    from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
 
 __all__ = ["DelayedOperationPurgatory", "OperationT"]
 

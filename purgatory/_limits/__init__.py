@@ -1,0 +1,1 @@
+"""How many operations a purgatory may hold, in total and per tenant."""

@@ -1,0 +1,1 @@
+"""The purgatory: parking and checking, snapshots, and shutdown."""

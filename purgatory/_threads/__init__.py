@@ -1,0 +1,1 @@
+"""The background threads: the retrier repeats checks, and the watchdog reports slow callbacks."""
