@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Submits, Timer
 
-    ResultT = TypeVar("ResultT", default=Any)  # a default, as in purgatory._operation_type
+    ResultT = TypeVar("ResultT", default=Any)  # a default, as in purgatory._operations.operation_type
 else:
     from typing import TypeVar
 
