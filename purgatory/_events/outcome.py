@@ -7,7 +7,7 @@ from typing import Final
 
 __all__ = ["Outcome"]
 
-# Small integers, because every step compares them. The table of who takes which step heads purgatory._operations.operation.
+# Small integers, because every step compares them. The table of steps heads purgatory._operations.operation.
 NEW: Final = 0
 ARRIVING: Final = 1
 PARKED: Final = 2

@@ -396,7 +396,7 @@ class Operation(TimerTaskEntry):
 
     # -- the steps
 
-    # Each passes the gate of the operation's home: see the header of purgatory._keys.watchers for what may be done inside.
+    # Each passes the gate of the home: see the header of purgatory._keys.watchers for what may be done inside.
 
     def _arrive(self, home: WatcherList) -> bool:
         """The step from new to arriving, for the parker, who has the hold; False if it has an outcome already.
