@@ -30,11 +30,11 @@ except ModuleNotFoundError:  # to compile in place nothing but a compiler is nee
 
 HERE = Path(__file__).resolve().parent
 
-#: The extensions, by what each is made from; the headers that it includes stand behind its C file.
+#: Each extension and its main C file, which includes its other parts.
 SOURCES = {
-    "timer/_core": ("timer/_core.c", "timer/_core.h"),
-    "purgatory/_core": ("purgatory/_core.c", "purgatory/_core.h", "timer/_core.h"),
-    "purgatory/journal/_core": ("purgatory/journal/_core.c", "purgatory/_core.h", "timer/_core.h"),
+    "timer/_core": "timer/_core.c",
+    "purgatory/_core": "purgatory/native/core.c",
+    "purgatory/journal/_core": "purgatory/journal/_core.c",
 }
 
 #: Functions of every calling convention go through PyCFunction, and tables end with an entry of nothing but NULL.
@@ -71,12 +71,17 @@ def compile_one(name: str, target: Path, flags: tuple[str, ...]) -> None:
     command = [*linker, *position_independent, "-std=c11", *flags, *WARNINGS, f"-I{include}", f"-I{HERE}", *given]
     scratch = target.with_suffix(".part")
     done = subprocess.run(  # noqa: S603  # the compiler that this interpreter was built with
-        [*command, str(HERE / SOURCES[name][0]), "-o", str(scratch)], capture_output=True, text=True, check=False
+        [*command, str(HERE / SOURCES[name]), "-o", str(scratch)], capture_output=True, text=True, check=False
     )
     if done.returncode:
         scratch.unlink(missing_ok=True)
         raise CannotCompileError(f"the C compiler failed:\n{done.stderr.strip()}")
     scratch.replace(target)  # at once: somebody may be importing it
+
+
+def c_files() -> list[Path]:
+    """Every C file and header. An extension is compiled again if any of them changed: they include each other."""
+    return [path for package in ("timer", "purgatory") for path in (HERE / package).rglob("*.[ch]")]
 
 
 def compile_core(root: Path, flags: tuple[str, ...] = PLAIN, *, anew: bool = False) -> list[Path]:
@@ -86,11 +91,11 @@ def compile_core(root: Path, flags: tuple[str, ...] = PLAIN, *, anew: bool = Fal
         CannotCompileError: one could not be compiled.
     """
     built = []
-    for name, sources in SOURCES.items():
-        if not (HERE / sources[0]).exists():
+    newest = max(path.stat().st_mtime for path in (*c_files(), HERE / "hatch_build.py"))
+    for name, source in SOURCES.items():
+        if not (HERE / source).exists():
             continue
         target = Path(root, name + suffix())
-        newest = max((HERE / source).stat().st_mtime for source in (*sources, "hatch_build.py"))
         if anew or not target.exists() or target.stat().st_mtime < newest:
             target.parent.mkdir(parents=True, exist_ok=True)
             compile_one(name, target, flags)

@@ -23,8 +23,9 @@ echo "sanitize: gcc -fanalyzer"
 CC=gcc CFLAGS=-fanalyzer "$python" hatch_build.py
 if command -v cppcheck >/dev/null; then
     echo "sanitize: cppcheck"
+    # shellcheck disable=SC2046  # a list of files
     cppcheck --quiet --error-exitcode=1 --library=python --std=c11 --enable=warning,portability --inline-suppr -I. \
-        timer/_core.c purgatory/_core.c purgatory/journal/_core.c
+        $("$python" -c "import hatch_build; print(*hatch_build.SOURCES.values())")
 fi
 CC=gcc "$python" hatch_build.py --sanitize
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \

@@ -20,10 +20,9 @@
  * has a list for each. An entry stays in its lane as long as it waits. What a bucket gives as its tasks is one lane after
  * the other, so among tasks of different threads the order of arrival is that of the clock, by which a batch is sorted. A
  * clock that is set by hand can give many tasks one deadline: all tasks of such a timer are in one lane, and in order. */
-#include "timer/_core.h"
+#include "timer/native/common.h"
 
 #include <stdlib.h>
-#include <structmember.h>
 #include <time.h>
 
 #define NS_PER_MS 1000000
@@ -164,19 +163,6 @@ static inline void poke_size(Py_ssize_t *number, Py_ssize_t value) { __atomic_st
 static inline int is_set(const char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load_n(&entry->bucket, __ATOMIC_ACQUIRE); }
 
-/* An item of a list, as a reference of the caller's own; NULL without an error if there is none. */
-static PyObject *item_of(PyObject *list, Py_ssize_t index)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *item = PyList_GetItemRef(list, index);
-    if (item == NULL)
-        PyErr_Clear();
-    return item;
-#else
-    return index < PyList_GET_SIZE(list) ? Py_NewRef(PyList_GET_ITEM(list, index)) : NULL;
-#endif
-}
-
 /* ---------------------------------------------------------------- numbers */
 
 /* An int as 64 bits, or the nearest that there is. -1 with an error if it is no int. */
@@ -213,15 +199,6 @@ static PyObject *python(const char *module, const char *name, PyObject *argument
     PyObject *answer = PyObject_CallOneArg(function, argument);
     Py_DECREF(function);
     return answer;
-}
-
-/* Raises an exception that was made, and is given up with that; NULL if making it raised another. */
-static void raise_made(PyObject *error)
-{
-    if (error == NULL)
-        return;
-    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    Py_DECREF(error);
 }
 
 /* The clock's answer, as 64 bits or as what comes nearest. -1 with an error if it raised. */
@@ -485,12 +462,12 @@ static void entry_dealloc(TimerEntry *self)
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
     if (self->delay_ms == TIMER_HUGE) {
-        PyObject *error_type, *error, *traceback, *address = address_of(self);
-        PyErr_Fetch(&error_type, &error, &traceback);
+        Kept kept = keep_error();
+        PyObject *address = address_of(self);
         if (address == NULL || PyDict_DelItem(core.huge_times, address))
             PyErr_Clear();
         Py_XDECREF(address);
-        PyErr_Restore(error_type, error, traceback);
+        set_again(kept);
     }
     type->tp_free(self);
     Py_DECREF(type);
@@ -980,9 +957,9 @@ static PyMethodDef bucket_methods[] = {
     {NULL}};
 
 static PyMemberDef bucket_members[] = {
-    {"first", T_OBJECT_EX, offsetof(TimerBucket, first), READONLY, NULL},
-    {"end", T_OBJECT_EX, offsetof(TimerBucket, end), READONLY, NULL},
-    {"lock", T_OBJECT_EX, offsetof(TimerBucket, lock), READONLY, NULL},
+    {"first", Py_T_OBJECT_EX, offsetof(TimerBucket, first), READONLY, NULL},
+    {"end", Py_T_OBJECT_EX, offsetof(TimerBucket, end), READONLY, NULL},
+    {"lock", Py_T_OBJECT_EX, offsetof(TimerBucket, lock), READONLY, NULL},
     {"level", T_PYSSIZET, offsetof(TimerBucket, level), READONLY, NULL},
     {NULL}};
 
@@ -1259,32 +1236,13 @@ static int add_task(Entrance *self, TimerEntry *task)
     return add_slowly(self, task);
 }
 
-/* The arguments of a call, by place or by name; `wanted` ends with NULL. 0, or -1 with an error. */
-static int each_argument(PyObject *const *args, Py_ssize_t number, PyObject *names, const char *call,
-                         const char *const *wanted, PyObject **found)
-{
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names), place = 0;
-    for (; wanted[place] != NULL; place++) {
-        found[place] = place < number ? args[place] : NULL;
-        for (Py_ssize_t i = 0; i < named && found[place] == NULL; i++)
-            if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), wanted[place]) == 0)
-                found[place] = args[number + i];
-        if (found[place] == NULL)
-            break;
-    }
-    if (wanted[place] == NULL && number + named == place)
-        return 0;
-    PyErr_Format(PyExc_TypeError, "it is called as %s", call);
-    return -1;
-}
-
 static PyObject *entrance_add(Entrance *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     static const char *const wanted[] = {"task", NULL};
     PyObject *object;
     if (count == 1 && names == NULL)
         object = args[0];
-    else if (each_argument(args, count, names, "add(task)", wanted, &object))
+    else if (each_argument(args, count, names, "add(task)", wanted, 1, &object))
         return NULL;
     TimerEntry *task = as_entry(object);
     if (task == NULL || add_task(self, task))
@@ -1330,7 +1288,7 @@ static PyObject *entrance_put_off(Entrance *self, PyObject *const *args, Py_ssiz
 {
     static const char *const wanted[] = {"task", "delay_ms", NULL};
     PyObject *found[2];
-    if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, found))
+    if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, 2, found))
         return NULL;
     TimerEntry *task = as_entry(found[0]);
     int answer = task == NULL ? -1 : put_off_task(self, task, found[1]);
@@ -1486,11 +1444,11 @@ static PyMethodDef entrance_methods[] = {
     {NULL}};
 
 static PyMemberDef entrance_members[] = {
-    {"_clock", T_OBJECT_EX, offsetof(Entrance, clock), READONLY, NULL},
-    {"_max_pending", T_OBJECT_EX, offsetof(Entrance, max_pending), READONLY, NULL},
-    {"_origin_ns", T_OBJECT_EX, offsetof(Entrance, origin), READONLY, NULL},
-    {"_tick_ns", T_OBJECT_EX, offsetof(Entrance, tick), READONLY, NULL},
-    {"_wheel", T_OBJECT_EX, offsetof(Entrance, wheel), READONLY, NULL},
+    {"_clock", Py_T_OBJECT_EX, offsetof(Entrance, clock), READONLY, NULL},
+    {"_max_pending", Py_T_OBJECT_EX, offsetof(Entrance, max_pending), READONLY, NULL},
+    {"_origin_ns", Py_T_OBJECT_EX, offsetof(Entrance, origin), READONLY, NULL},
+    {"_tick_ns", Py_T_OBJECT_EX, offsetof(Entrance, tick), READONLY, NULL},
+    {"_wheel", Py_T_OBJECT_EX, offsetof(Entrance, wheel), READONLY, NULL},
     {"_closed", T_BOOL, offsetof(Entrance, closed), 0, NULL},
     {NULL}};
 
@@ -1722,36 +1680,26 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t deadlin
         return 0;
     }
     tally->failed++;
-    PyObject *error_type, *error, *traceback;
-    PyErr_Fetch(&error_type, &error, &traceback);
-    PyErr_NormalizeException(&error_type, &error, &traceback);
-    if (traceback != NULL)
-        PyException_SetTraceback(error, traceback);
-    answer = PyObject_CallMethod(self->dispatcher, "contain", "OOO", task, error, self->buckets);
-    Py_XDECREF(error_type);
-    Py_XDECREF(error);
-    Py_XDECREF(traceback);
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 0;
+    PyObject *error = take_error();
+    failed = done_call(PyObject_CallMethod(self->dispatcher, "contain", "OOO", task, error, self->buckets));
+    Py_DECREF(error);
+    return failed;
 }
 
 /* At the end of a turn, with an error or without. */
 static int end_turn(Batch *self, Tally *tally, int more, PyObject *outermost)
 {
-    PyObject *error_type, *error, *traceback;
-    PyErr_Fetch(&error_type, &error, &traceback);
+    int had_failed = PyErr_Occurred() != NULL;
+    Kept kept = keep_error();
     Py_ssize_t done = more ? (Py_ssize_t)tally->looked_at : self->left;
     self->left -= done;
     if (!more)
         while (self->next < self->count)
             Py_DECREF(self->tasks[self->next++].task);
-    PyObject *answer = PyObject_CallMethod(self->dispatcher, "end", "OnO", tally, done, outermost);
-    Py_XDECREF(answer);
-    if (error_type != NULL) {
-        PyErr_Restore(error_type, error, traceback);
-        return -1;
-    }
-    return answer == NULL ? -1 : 0;
+    int failed = done_call(PyObject_CallMethod(self->dispatcher, "end", "OnO", tally, done, outermost));
+    if (had_failed)
+        set_again(kept);
+    return had_failed ? -1 : failed;
 }
 
 static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -1908,15 +1856,11 @@ static int make_core(void)
     return 0;
 }
 
-/* What `core` holds is one interpreter's, and is in use as long as the process lives: whoever imports the package once
- * more, or in a subinterpreter, is refused, and has Python's own. */
 static int fill(PyObject *module)
 {
     static char is_loaded;
-    if (is_loaded || PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError, "timer._core serves the main interpreter, once");
+    if (!may_load(&is_loaded, "timer._core"))
         return -1;
-    }
     if (make_core() || PyModule_AddType(module, core.entry) || PyModule_AddType(module, core.bucket)
         || PyModule_AddType(module, core.entrance) || PyModule_AddType(module, core.tally)
         || PyModule_AddType(module, core.batch))
@@ -1937,15 +1881,7 @@ static PyMethodDef functions[] = {
      "Move ``tasks[start:]`` out of ``source`` into the buckets of one ring, or into ``due``; where it stopped."},
     {NULL}};
 
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, fill},
-#if PY_VERSION_HEX >= 0x030C0000
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
-#endif
-#if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL}};
+static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
 
 static PyModuleDef module = {
     PyModuleDef_HEAD_INIT, .m_name = "timer._core", .m_doc = "The native edition of the timer's hot types.",

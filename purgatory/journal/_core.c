@@ -9,6 +9,7 @@
  * nothing is allocated, freed or called. One thread takes at a time: it looks at a copy of the lines, whose references
  * are still the ledger's, and gives them up once they are out of it. */
 #include "purgatory/_core.h"
+#include "timer/native/common.h"
 
 #include <time.h>
 
@@ -16,12 +17,6 @@ static struct {
     const PurgatoryCore *purgatory;
     PyTypeObject *ledger_type;
 } core;
-
-static int done_call(PyObject *answer)
-{
-    Py_XDECREF(answer);
-    return answer == NULL ? -1 : 0;
-}
 
 /* ---------------------------------------------------------------- the ledger */
 
@@ -559,14 +554,11 @@ static PyTypeObject *make_type(PyObject *module, PyType_Spec *spec)
     return made == NULL || PyModule_AddType(module, made) ? NULL : made;
 }
 
-/* Once, and for the main interpreter: see timer/_core.c. */
 static int fill(PyObject *module)
 {
     static char is_loaded;
-    if (is_loaded || PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError, "purgatory.journal._core serves the main interpreter, once");
+    if (!may_load(&is_loaded, "purgatory.journal._core"))
         return -1;
-    }
     core.purgatory = PyCapsule_Import(PURGATORY_CORE_CAPSULE, 0);
     if (core.purgatory == NULL)
         return -1;
@@ -581,15 +573,7 @@ static int fill(PyObject *module)
     return 0;
 }
 
-static PyModuleDef_Slot module_slots[] = {
-    {Py_mod_exec, fill},
-#if PY_VERSION_HEX >= 0x030C0000
-    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
-#endif
-#if PY_VERSION_HEX >= 0x030D0000
-    {Py_mod_gil, Py_MOD_GIL_NOT_USED},
-#endif
-    {0, NULL}};
+static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
 
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "purgatory.journal._core",
                              .m_doc = "The native edition of the journal's hot types.", .m_slots = module_slots};

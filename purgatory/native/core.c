@@ -1,0 +1,202 @@
+/* The native implementation of the purgatory's hot types: purgatory._core.
+ *
+ * The Python module of the same name defines what each type does. The files here, in the order in which this one includes
+ * them:
+ *
+ *     core.h         the structs, the objects that all parts share, their locks
+ *     hooks.c        calls of the user's hooks
+ *     observers.c    Told: the callables that are notified of an operation's events
+ *     watchers.c     Watchers: the operations under one key, a linked list of links
+ *     idle_keys.c    IdleKeys: the queue of keys without operations, linked through their watchers
+ *     shard.c        Shard: keys and counters
+ *     steps.c        the lock of an operation, its outcome, its check
+ *     operation.c    Operation: its methods and attributes
+ *     ready_made.c   FuturesWait, ThresholdWait: operations with a try_complete in C
+ *     park.c         try_complete_else_watch
+ *     check.c        check_and_complete, and Parking, the type of both flows
+ *
+ * References:
+ *
+ *  - A list of watchers owns one reference to the operation of each link in it. So a freed operation is under no key.
+ *    A link is part of its operation: the first link is in the operation itself, the links of further keys are in one
+ *    array that the operation owns.
+ *  - A link owns one reference to its watchers until its operation is freed. So an operation that has left still knows
+ *    its keys, and freed watchers are in no link.
+ *  - `before` and `after` of a link are borrowed: those links are in the same list.
+ *  - The queue of idle keys owns a reference to its first watchers, and each of those owns one to the next.
+ *  - Watchers own their shard, and a shard owns its keys. The garbage collector breaks this cycle once the purgatory is
+ *    not referenced any more.
+ *
+ * A key is forgotten without a call of its __hash__ and __eq__, which are the user's code. The dict entry is deleted by
+ * its watchers: they have the key's hash, and closed watchers equal only themselves and that key object. A key with code
+ * of its own is represented in the dict by its watchers, which compare it for lookups. So a lookup that meets closed
+ * watchers calls no user code, and no Python runs between "no operation is parked here" and the deletion.
+ *
+ * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one, an operation has a
+ * mutex for its state and its lock, and a shard has a mutex for its counters and for the lists and marks of its keys. They
+ * are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
+ * allocated, freed or called. References are given up after it is released.
+ *
+ * Rare paths are Python: rejections, contained errors, retries. purgatory._rare passes these functions to `bind`. */
+#include "purgatory/native/core.h"
+
+#include "purgatory/native/hooks.c"
+#include "purgatory/native/observers.c"
+#include "purgatory/native/watchers.c"
+#include "purgatory/native/idle_keys.c"
+#include "purgatory/native/shard.c"
+#include "purgatory/native/steps.c"
+#include "purgatory/native/operation.c"
+#include "purgatory/native/ready_made.c"
+#include "purgatory/native/park.c"
+#include "purgatory/native/check.c"
+
+/* ---------------------------------------------------------------- for other C */
+
+static PyObject *capsule_under(PyObject *operation)
+{
+    Operation *op = (Operation *)operation;
+    if (__atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) > 0)
+        return links_of(op, 0);
+    lock_operation(op); /* its parker may be at it */
+    PyObject *under = Py_XNewRef((PyObject *)op->first.under);
+    unlock_operation(op);
+    return under == NULL ? PyTuple_New(0) : under;
+}
+
+static int capsule_checks(PyObject *operation) { return checks_of((Operation *)operation); }
+
+static PurgatoryCore for_others = {
+    .version = PURGATORY_CORE_VERSION, .under = capsule_under, .checks = capsule_checks};
+
+/* ---------------------------------------------------------------- the module */
+
+static PyMethodDef turn_back = {"_turn_back", (PyCFunction)operation_turn_back, METH_NOARGS, NULL};
+
+/* bind(lobby, outcomes, **functions): what is left to Python. Once, by the Python module that uses these types. */
+static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+{
+    PyObject *lobby, *outcomes;
+    if (!PyArg_ParseTuple(args, "O!O!", core.shard, &lobby, &PyTuple_Type, &outcomes))
+        return NULL;
+    struct {
+        const char *name;
+        PyObject **place;
+    } wanted[] = {{"admit", &core.admit},
+                  {"future", &core.future},
+                  {"fail_pending", &core.fail_pending},
+                  {"forgotten_init", &core.forgotten_init},
+                  {"already_parked", &core.already_parked},
+                  {"closed_error", &core.closed_error},
+                  {"each_once", &core.each_once},
+                  {"unhashable", &core.unhashable},
+                  {"contain", &core.contain},
+                  {"retry", &core.retry},
+                  {"warn", &core.warn},
+                  {"observer_failed", &core.observer_failed},
+                  {"tell_leaving", &core.tell_leaving},
+                  {"tell_parked", &core.tell_parked},
+                  {"wait_for", &core.wait_for},
+                  {"find_place", &core.find_place},
+                  {"put_off", &core.put_off},
+                  {"refuse_own_hook", &core.refuse_own_hook},
+                  {"refuse_timed", &core.refuse_timed},
+                  {"timer_closed", &core.timer_closed},
+                  {"check_some", &core.check_some},
+                  {"checked_delay_ms", &core.checked_delay_ms},
+                  {"checked_lock", &core.checked_lock}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].name);
+        if (function == NULL) {
+            PyErr_Format(PyExc_TypeError, "bind() needs %s", wanted[i].name);
+            return NULL;
+        }
+        Py_XSETREF(*wanted[i].place, Py_NewRef(function));
+    }
+    Py_XSETREF(core.lobby, (Shard *)Py_NewRef(lobby));
+    Py_XSETREF(core.outcomes, Py_NewRef(outcomes));
+    Py_RETURN_NONE;
+}
+
+static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyTypeObject **into)
+{
+    PyObject *bases = base == NULL ? NULL : PyTuple_Pack(1, base);
+    if (base != NULL && bases == NULL)
+        return -1;
+    *into = (PyTypeObject *)PyType_FromSpecWithBases(spec, bases);
+    Py_XDECREF(bases);
+    return *into == NULL ? -1 : PyModule_AddType(module, *into);
+}
+
+static int fill(PyObject *module)
+{
+    static char is_loaded;
+    if (!may_load(&is_loaded, "purgatory._core"))
+        return -1;
+    core.timer = PyCapsule_Import(TIMER_CORE_CAPSULE, 0);
+    if (core.timer == NULL)
+        return -1;
+    if (core.timer->version != TIMER_CORE_VERSION || core.timer->entry_size != sizeof(TimerEntry)) {
+        PyErr_SetString(PyExc_ImportError, "timer._core and purgatory._core were not built together");
+        return -1;
+    }
+    struct {
+        PyObject **place;
+        const char *text;
+    } words[] = {{&core.str_try_complete, "try_complete"},
+                 {&core.str_on_complete, "on_complete"},
+                 {&core.str_force_complete, "force_complete"},
+                 {&core.str_done, "done"},
+                 {&core.str_state, "_state"},
+                 {&core.str_pending, "PENDING"},
+                 {&core.str_running, "RUNNING"},
+                 {&core.str_finished, "FINISHED"},
+                 {&core.str_cancelled, "CANCELLED"},
+                 {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"},
+                 {&core.str_value, "value"},
+                 {&core.str_error, "error"},
+                 {&core.str_on_expiration, "on_expiration"},
+                 {&core.str_acquire, "acquire"},
+                 {&core.str_release, "release"},
+                 {&core.str_maybe_try_complete, "maybe_try_complete"},
+                 {&core.str_taken, "taken"},
+                 {&core.str_pop, "pop"},
+                 {&core.str_add, "add"},
+                 {&core.str_cancel, "cancel"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if ((*words[i].place = PyUnicode_InternFromString(words[i].text)) == NULL)
+            return -1;
+    if (make_type(module, &told_spec, NULL, &core.told) || make_type(module, &watchers_spec, NULL, &core.watchers)
+        || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
+        || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
+        || make_type(module, &futures_spec, core.operation, &core.futures_wait)
+        || make_type(module, &threshold_spec, core.operation, &core.threshold_wait)
+        || make_type(module, &parking_spec, NULL, &core.parking))
+        return -1;
+    PyObject *method = PyDescr_NewMethod(core.operation, &turn_back);
+    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_turn_back", method);
+    Py_XDECREF(method);
+    core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
+    if (failed || core.own_check == NULL)
+        return -1;
+    for_others.operation_type = core.operation;
+    PyObject *capsule = PyCapsule_New(&for_others, PURGATORY_CORE_CAPSULE, NULL);
+    failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);
+    Py_XDECREF(capsule);
+    if (failed)
+        return -1;
+    is_loaded = 1;
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Take what is left to Python."}, {NULL}};
+
+static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "purgatory._core", .m_doc = "The native edition of the purgatory's hot types.",
+    .m_methods = functions, .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__core(void);
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module); }

@@ -1,0 +1,121 @@
+/* The structs of the native core, the objects that all its parts use, and their locks. */
+#ifndef PURGATORY_NATIVE_CORE_H
+#define PURGATORY_NATIVE_CORE_H
+
+#include "purgatory/_core.h"
+#include "timer/native/common.h"
+
+enum { NEW, ARRIVING, PARKED, IMMEDIATE, SATISFIED, EXPIRED, CANCELLED, FORCED, STATES };
+enum { TIME_IS_UP = 1, DRAINED = 2 };
+enum { TYPES = 4 }; /* so many types of operations are known without a look into a set, which threads wait at for each other */
+
+typedef struct Watchers Watchers;
+typedef struct Shard Shard;
+typedef struct Operation Operation;
+
+typedef struct Link {
+    Operation *operation; /* NULL: this link is in no list */
+    Watchers *under;      /* owned; NULL: was never in one */
+    struct Link *before, *after;
+} Link;
+
+struct Operation {
+    TimerEntry entry;
+    Shard *home;        /* owned; NULL: the lobby, nobody parked it yet */
+    PyObject *lock;     /* owned; NULL: a hold of its own */
+    PyObject *context;  /* owned; NULL: its hooks run in whatever context is there. Set once, by its parker */
+    Link first;
+    Link *further;      /* owned: the links of the keys after the first */
+    int further_count;
+    int checks;
+    unsigned char state, busy, held, pending, overdue;
+    unsigned char is_special; /* its type has a maybe_try_complete of its own */
+    Mutex mutex;
+};
+
+struct Watchers {
+    PyObject_HEAD
+    PyObject *key;  /* owned */
+    Shard *home;    /* owned */
+    Py_hash_t hash; /* the key's, as it was when the watchers were made */
+    Link *head, *tail;
+    Py_ssize_t count;
+    Watchers *noted_after; /* owned: behind it in the queue of idle keys */
+    char closed, idle;
+};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *known;            /* counts the keys that the purgatory knows */
+    Watchers *oldest, *newest;  /* the queue; it owns a reference to the first, and each to the next */
+    Py_ssize_t interval, limit, noted, forgotten, due;
+    Mutex mutex;
+} IdleKeys;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *parked, *leaving, *finished; /* tuples of callables, replaced as a whole */
+    char any_parked, any_leaving, any_finished;
+} Told;
+
+struct Shard {
+    PyObject_HEAD
+    PyObject *by_key; /* a dict: key to Watchers */
+    PyObject *lock;
+    PyObject *observers; /* a Told */
+    IdleKeys *idle_keys;
+    PyObject *retrier, *capacity, *timer;
+    PyObject *weakrefs;
+    Py_ssize_t parked, extended, checks, answering;
+    Py_ssize_t left[STATES];
+    char native_timer;
+    Mutex mutex;
+};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *name, *shards, *row, *timer, *observers, *capacity, *admitted;
+    PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: those that came first */
+    Py_ssize_t count;
+    char closed, native_timer, keep_context;
+} Parking;
+
+/* The types live as long as the process, once they are made; so do the functions of purgatory._rare. */
+static struct {
+    const TimerCore *timer;
+    PyTypeObject *operation, *watchers, *shard, *told, *parking, *idle_keys, *futures_wait, *threshold_wait;
+    Shard *lobby;
+    PyObject *outcomes;
+    /* from purgatory._rare */
+    PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
+        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook, *refuse_timed,
+        *timer_closed, *check_some, *checked_delay_ms, *checked_lock, *fail_pending;
+    PyObject *own_check; /* Operation.maybe_try_complete */
+    PyObject *future; /* concurrent.futures.Future */
+    PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
+        *str_cancelled_and_notified, *str_value, *str_error;
+    PyObject *str_try_complete, *str_on_complete, *str_on_expiration, *str_acquire, *str_release, *str_pop, *str_taken,
+        *str_add, *str_cancel, *str_maybe_try_complete;
+} core;
+
+/* ---------------------------------------------------------------- locks, empty where there is a global lock */
+
+static inline void lock_operation(Operation *op) { lock_mutex(&op->mutex); }
+static inline void unlock_operation(Operation *op) { unlock_mutex(&op->mutex); }
+static inline void lock_shard(Shard *shard) { lock_mutex(&shard->mutex); }
+static inline void unlock_shard(Shard *shard) { unlock_mutex(&shard->mutex); }
+static inline void lock_idle(IdleKeys *idle) { lock_mutex(&idle->mutex); }
+static inline void unlock_idle(IdleKeys *idle) { unlock_mutex(&idle->mutex); }
+
+/* The state as it was a moment ago. */
+static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE); }
+
+/* The other small fields, which one thread writes and any may read. */
+static inline int flag_of(unsigned char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
+static inline void set_flag(unsigned char *flag, int value) { __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED); }
+static inline void count_check(Operation *op) { __atomic_store_n(&op->checks, op->checks + 1, __ATOMIC_RELAXED); }
+static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
+
+#define IS_OPERATION(object) PyObject_TypeCheck((object), core.operation)
+
+#endif

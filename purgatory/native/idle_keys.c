@@ -1,0 +1,247 @@
+/* IdleKeys (_idle_keys.py): the queue of keys without operations, and how a key is forgotten. */
+
+enum { RECOUNT = 512 }; /* as in _idle_keys.py */
+
+/* Whether hashing and comparing the key runs C alone, and can't raise. */
+static int is_plain(PyObject *key)
+{
+    if (PyTuple_CheckExact(key)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
+            if (PyTuple_CheckExact(PyTuple_GET_ITEM(key, i)) || !is_plain(PyTuple_GET_ITEM(key, i)))
+                return 0;
+        return 1;
+    }
+    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBytes_CheckExact(key) || PyBool_Check(key)
+           || key == Py_None;
+}
+
+/* Forget the key, if nobody waits under it: 1, 0, or -1 with an error. Whoever closes the watchers is the one to take
+ * them out of the dict, and open ones are in it; who finds them closed comes back until they have gone. */
+static int forget(Watchers *self)
+{
+    if (!close_if_empty(self))
+        return 0;
+    if (PyDict_DelItem(self->home->by_key, (PyObject *)self) == 0)
+        return 1;
+    if (PyErr_ExceptionMatches(PyExc_KeyError)) {
+        PyErr_Clear(); /* the collector has emptied the shard */
+        return 0;
+    }
+    open_again(self); /* the stack is used up */
+    return -1;
+}
+
+/* Put watchers at the end of the queue, which gets a reference; whoever calls this has set the mark. Whether more are
+ * noted now than may be. */
+static int put_behind(IdleKeys *self, Watchers *watchers)
+{
+    Py_INCREF(watchers);
+    lock_idle(self);
+    if (self->newest != NULL)
+        self->newest->noted_after = watchers;
+    else
+        self->oldest = watchers;
+    self->newest = watchers;
+    self->noted++;
+    int over = self->noted > self->limit;
+    unlock_idle(self);
+    return over;
+}
+
+/* Set the mark that a key is noted. Whether it was not set before. */
+static int mark_idle(Watchers *watchers)
+{
+    lock_shard(watchers->home);
+    int is_new = !watchers->idle;
+    watchers->idle = 1;
+    unlock_shard(watchers->home);
+    return is_new;
+}
+
+/* Look at the key that has been noted longest: 1 if it was forgotten, 0, or -1 with an error. */
+static int look(IdleKeys *self)
+{
+    lock_idle(self);
+    Watchers *oldest = self->oldest;
+    if (oldest != NULL) {
+        self->oldest = oldest->noted_after;
+        if (self->oldest == NULL)
+            self->newest = NULL;
+        oldest->noted_after = NULL;
+        self->noted--;
+    }
+    int recounts = oldest != NULL && --self->due < 0;
+    if (recounts)
+        self->due = RECOUNT;
+    Py_ssize_t noted = self->noted;
+    unlock_idle(self);
+    if (oldest == NULL)
+        return 0;
+    /* First the mark, then the look: a key that falls idle in between is noted again. */
+    lock_shard(oldest->home);
+    oldest->idle = 0;
+    int is_empty = oldest->count == 0;
+    unlock_shard(oldest->home);
+    int forgotten = is_empty ? forget(oldest) : 0;
+    if (forgotten > 0) {
+        lock_idle(self);
+        self->forgotten++;
+        unlock_idle(self);
+    }
+    else if (forgotten < 0 && mark_idle(oldest))
+        put_behind(self, oldest); /* it stays, and is looked at another time */
+    Py_DECREF(oldest);
+    if (forgotten < 0)
+        return -1;
+    if (recounts) {
+        PyObject *known = PyObject_CallNoArgs(self->known);
+        Py_ssize_t in_use = known == NULL ? -1 : PyLong_AsSsize_t(known);
+        Py_XDECREF(known);
+        if (in_use == -1 && PyErr_Occurred())
+            return -1;
+        in_use -= noted + (forgotten != 1);
+        lock_idle(self);
+        self->limit = self->interval == 0 ? 0 : in_use > self->interval ? in_use : self->interval;
+        unlock_idle(self);
+    }
+    return forgotten;
+}
+
+static int is_over(IdleKeys *self)
+{
+    lock_idle(self);
+    int over = self->noted > self->limit;
+    unlock_idle(self);
+    return over;
+}
+
+/* Nobody waits under the key any more, or so it seemed; whoever calls this has set the mark. 0, or -1 with an error. */
+static int note(IdleKeys *self, Watchers *watchers)
+{
+    return put_behind(self, watchers) && (look(self) < 0 || (is_over(self) && look(self) < 0)) ? -1 : 0;
+}
+
+static PyObject *idle_note(IdleKeys *self, PyObject *given)
+{
+    if (!Py_IS_TYPE(given, core.watchers)) {
+        PyErr_SetString(PyExc_TypeError, "only watchers are noted");
+        return NULL;
+    }
+    Watchers *watchers = (Watchers *)given;
+    if (mark_idle(watchers) && note(self, watchers))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *idle_purge(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+    Py_ssize_t forgotten = 0;
+    lock_idle(self);
+    Py_ssize_t noted = self->noted;
+    unlock_idle(self);
+    for (; noted > 0; noted--) {
+        int was = look(self);
+        if (was < 0)
+            return NULL;
+        forgotten += was;
+    }
+    return PyLong_FromSsize_t(forgotten);
+}
+
+static PyObject *idle_get(IdleKeys *self, void *which)
+{
+    lock_idle(self);
+    Py_ssize_t number = which == NULL ? self->noted : self->forgotten;
+    unlock_idle(self);
+    return PyLong_FromSsize_t(number);
+}
+
+static int idle_init(IdleKeys *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"interval", "known", NULL};
+    PyObject *most, *known;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:__init__", names, &most, &known))
+        return -1;
+    Py_ssize_t interval = PyNumber_AsSsize_t(most, NULL); /* one that doesn't fit is as good as the largest */
+    if (interval == -1 && PyErr_Occurred())
+        return -1;
+    self->interval = self->limit = interval;
+    Py_XSETREF(self->known, Py_NewRef(known));
+    return 0;
+}
+
+static int idle_traverse(IdleKeys *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->known);
+    for (Watchers *watchers = self->oldest; watchers != NULL; watchers = watchers->noted_after)
+        Py_VISIT((PyObject *)watchers);
+    return 0;
+}
+
+static int idle_clear(IdleKeys *self)
+{
+    for (;;) {
+        lock_idle(self);
+        Watchers *oldest = self->oldest;
+        if (oldest != NULL) {
+            self->oldest = oldest->noted_after;
+            if (self->oldest == NULL)
+                self->newest = NULL;
+            oldest->noted_after = NULL;
+            self->noted--;
+        }
+        unlock_idle(self);
+        if (oldest == NULL)
+            return 0; /* what counts the keys stays until the end */
+        Py_DECREF(oldest);
+    }
+}
+
+static void idle_dealloc(IdleKeys *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    idle_clear(self);
+    Py_CLEAR(self->known);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *operation_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
+
+static PyObject *idle_start_over(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef idle_methods[] = {
+    {"note", (PyCFunction)idle_note, METH_O,
+     "note($self, watchers, /)\n--\n\nNobody waits under the key any more, or so it seemed."},
+    {"start_over", (PyCFunction)idle_start_over, METH_NOARGS, "In a forked child: nobody has the lock."},
+    {"purge", (PyCFunction)idle_purge, METH_NOARGS,
+     "purge($self, /)\n--\n\nForget every key that nobody waits under; how many those were."},
+    {NULL}};
+
+static PyGetSetDef idle_attributes[] = {
+    {"count", (getter)idle_get, NULL, "How many keys are noted; some may be in use again.", NULL},
+    {"forgotten", (getter)idle_get, NULL, "How many keys were forgotten since the start.", (void *)1},
+    {NULL}};
+
+static PyType_Slot idle_slots[] = {{Py_tp_doc, "The idle keys of one purgatory. Any thread may note one."},
+                                   {Py_tp_new, PyType_GenericNew},
+                                   {Py_tp_init, idle_init},
+                                   {Py_tp_dealloc, idle_dealloc},
+                                   {Py_tp_traverse, idle_traverse},
+                                   {Py_tp_clear, idle_clear},
+                                   {Py_tp_methods, idle_methods},
+                                   {Py_tp_getset, idle_attributes},
+                                   {0, NULL}};
+
+static PyType_Spec idle_spec = {"purgatory._core.IdleKeys", sizeof(IdleKeys), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                idle_slots};

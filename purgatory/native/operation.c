@@ -1,0 +1,318 @@
+/* Operation (_operation.py): the methods and attributes that Python sees. */
+
+static PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object's own says which methods are missing */
+        PyObject *none = PyTuple_New(0);
+        PyObject *made = none == NULL ? NULL : PyBaseObject_Type.tp_new(type, none, NULL);
+        Py_XDECREF(none);
+        return made;
+    }
+    return core.timer->entry_type->tp_new(type, args, kwargs);
+}
+
+/* 0, or -1 with an error if a subclass forgot super().__init__(). */
+static int was_made(Operation *op)
+{
+    if (__atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) != TIMER_UNSET)
+        return 0;
+    PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(delay_ms) in its __init__",
+                 Py_TYPE(op)->tp_name);
+    return -1;
+}
+
+static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"delay_ms", "lock", NULL};
+    PyObject *delay_ms, *lock = Py_None;
+    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1) /* nearly always, and three times quicker than a format */
+        delay_ms = PyTuple_GET_ITEM(args, 0);
+    else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:__init__", names, &delay_ms, &lock))
+        return -1;
+    int is_first = self->entry.delay_ms == TIMER_UNSET;
+    if (core.timer->init(&self->entry, delay_ms))
+        return -1;
+    if (is_first && lock != Py_None) { /* later somebody may have it */
+        if (!(PyObject_HasAttr(lock, core.str_acquire) && PyObject_HasAttr(lock, core.str_release))
+            && done_call(PyObject_CallOneArg(core.checked_lock, lock)))
+            return -1;
+        self->lock = Py_NewRef(lock);
+    }
+    return 0;
+}
+
+static PyObject *operation_force(Operation *self, PyObject *Py_UNUSED(none))
+{
+    int forced = was_made(self) ? -1 : force(self);
+    return forced < 0 ? NULL : PyBool_FromLong(forced);
+}
+
+static PyObject *operation_maybe(Operation *self, PyObject *Py_UNUSED(none))
+{
+    int completed = was_made(self) ? -1 : check(self);
+    return completed < 0 ? NULL : PyBool_FromLong(completed);
+}
+
+static PyObject *operation_run(Operation *self, PyObject *Py_UNUSED(none))
+{
+    if (was_made(self))
+        return NULL;
+    if (!flag_of(&self->overdue))
+        set_flag(&self->overdue, TIME_IS_UP);
+    if (check_as_defined(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *operation_drain(Operation *self, PyObject *Py_UNUSED(none))
+{
+    if (was_made(self))
+        return NULL;
+    if (!flag_of(&self->overdue))
+        set_flag(&self->overdue, DRAINED);
+    core.timer->withdraw(&self->entry);
+    if (check_as_defined(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
+{
+    PyObject *struck = NULL;
+    if (was_made(self))
+        return NULL;
+    if (self->home == NULL || !finish(self, CANCELLED, &struck))
+        Py_RETURN_FALSE;
+    int failed = tell_finished(self, NULL);
+    stop_answering(self);
+    if (set_struck(struck) || failed)
+        return NULL;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"delay_ms", NULL};
+    PyObject *delay_ms;
+    if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
+        return NULL;
+    Shard *home = self->home != NULL ? self->home : core.lobby;
+    int moved = 0;
+    if (was_made(self))
+        return NULL;
+    if (state_of(self) != PARKED)
+        moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms)); /* one that is arriving is left alone: taken out of the timer below, it would be parked without a deadline */
+    else if (home->native_timer)
+        moved = core.timer->put_off(home->timer, &self->entry, delay_ms);
+    else
+        moved = truth_of_call(PyObject_CallFunctionObjArgs(
+            core.put_off, home->timer == NULL ? Py_None : home->timer, self, delay_ms, NULL));
+    if (moved < 0)
+        return NULL;
+    if (!moved)
+        Py_RETURN_FALSE;
+    /* It may have left since: a finisher who comes later finds it where it is now. */
+    lock_operation(self);
+    int counts = self->state == PARKED && !flag_of(&self->overdue);
+    lock_shard(home);
+    home->extended += counts;
+    unlock_shard(home);
+    unlock_operation(self);
+    if (!counts)
+        core.timer->withdraw(&self->entry);
+    return PyBool_FromLong(counts);
+}
+
+static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
+{
+    retry(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *operation_start_over(Operation *self, PyObject *Py_UNUSED(none))
+{
+    PyObject *struck = NULL;
+#ifdef Py_GIL_DISABLED
+    self->mutex = self->entry.mutex = (PyMutex){0}; /* whoever had them isn't here */
+#endif
+    lock_operation(self);
+    self->held = self->busy = 0;
+    if (self->state == ARRIVING)
+        self->state = CANCELLED;
+    unlock_operation(self);
+    if (self->state > PARKED && self->home != NULL) {
+        core.timer->withdraw(&self->entry);
+        leave(self, &struck);
+    }
+    if (set_struck(struck))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+
+static PyObject *operation_undefined(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
+{
+    PyErr_SetNone(PyExc_NotImplementedError);
+    return NULL;
+}
+
+static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
+{
+    return was_made(self) ? NULL : PyLong_FromLong(state_of(self));
+}
+static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
+{
+    return was_made(self) ? NULL : PyLong_FromLong(checks_of(self));
+}
+static PyObject *get_pending(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->pending)); }
+static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none)) { return PyLong_FromLong(flag_of(&self->overdue)); }
+static PyObject *get_held(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->held)); }
+static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
+{
+    if (was_made(self))
+        return NULL;
+    int state = state_of(self);
+    return PyBool_FromLong(state > PARKED && state != CANCELLED);
+}
+static PyObject *get_outcome(Operation *self, void *Py_UNUSED(none))
+{
+    return was_made(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
+}
+static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
+{
+    if (was_made(self))
+        return NULL;
+    return PyBool_FromLong(state_of(self) == EXPIRED && flag_of(&self->overdue) == DRAINED);
+}
+static PyObject *get_home(Operation *self, void *Py_UNUSED(none))
+{
+    return Py_NewRef(self->home != NULL ? self->home : core.lobby);
+}
+
+/* The watchers that it is or was under, or their keys. */
+static PyObject *links_of(Operation *self, int keys)
+{
+    if (was_made(self))
+        return NULL;
+    int room = 1 + __atomic_load_n(&self->further_count, __ATOMIC_ACQUIRE);
+    PyObject *found = PyList_New(room);
+    if (found == NULL)
+        return NULL;
+    Py_ssize_t number = 0;
+    lock_operation(self); /* its parker may be at it */
+    for (int i = 0; i < room; i++) {
+        Watchers *under = link_at(self, i)->under;
+        if (under != NULL)
+            PyList_SET_ITEM(found, number++, Py_NewRef(keys ? under->key : (PyObject *)under));
+    }
+    unlock_operation(self);
+    PyObject *tuple = PyTuple_New(number);
+    for (Py_ssize_t i = 0; tuple != NULL && i < number; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(PyList_GET_ITEM(found, i)));
+    Py_DECREF(found);
+    return tuple;
+}
+static PyObject *get_watches(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 0); }
+static PyObject *get_keys(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 1); }
+static PyObject *get_created(PyObject *self, void *Py_UNUSED(none)) { return PyObject_GetAttrString(self, "added_ns"); }
+
+static int operation_traverse(Operation *self, visitproc visit, void *arg)
+{
+    Py_VISIT((PyObject *)self->home);
+    Py_VISIT(self->lock);
+    Py_VISIT(self->context);
+    for (int i = 0; i <= self->further_count; i++)
+        Py_VISIT((PyObject *)link_at(self, i)->under);
+    return core.timer->entry_type->tp_traverse((PyObject *)self, visit, arg);
+}
+
+static int operation_clear(Operation *self)
+{
+    Py_CLEAR(self->lock);
+    Py_CLEAR(self->context);
+    return core.timer->entry_type->tp_clear((PyObject *)self);
+}
+
+static void operation_dealloc(Operation *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->lock);
+    Py_CLEAR(self->context);
+    for (int i = 0; i <= self->further_count; i++)
+        Py_CLEAR(link_at(self, i)->under);
+    Py_CLEAR(self->home);
+    PyMem_Free(self->further);
+    self->further = NULL;
+    self->further_count = 0;
+    core.timer->entry_type->tp_dealloc((PyObject *)self);
+}
+
+static PyMethodDef operation_methods[] = {
+    {"try_complete", operation_undefined, METH_NOARGS, "See DelayedOperation.try_complete."},
+    {"on_complete", operation_nothing, METH_NOARGS,
+     "on_complete($self, /)\n--\n\n"
+     "Answer. Called exactly once if the operation completes, for whatever reason, expiry included."},
+    {"on_expiration", operation_nothing, METH_NOARGS,
+     "on_expiration($self, /)\n--\n\n"
+     "Called after :meth:`on_complete`, only if the operation completed because its time was up."},
+    {"force_complete", (PyCFunction)operation_force, METH_NOARGS,
+     "force_complete($self, /)\n--\n\nComplete the operation, if it is still open, and run :meth:`on_complete`.\n\n"
+     "Returns:\n    True to exactly one caller; False if it completed before, or was taken out of its purgatory."},
+    {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS,
+     "maybe_try_complete($self, /)\n--\n\n"
+     "Check the operation, unless someone is at it, who will then check again. Never blocks.\n\n"
+     "Returns:\n    True if this call completed it."},
+    {"run", (PyCFunction)operation_run, METH_NOARGS,
+     "run($self, /)\n--\n\nExpire: complete and run :meth:`on_expiration`. Called by the timer."},
+    {"_drain", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
+    {"_retry", (PyCFunction)operation_retry, METH_NOARGS, "Have the check made by somebody else."},
+    {"_start_over", (PyCFunction)operation_start_over, METH_NOARGS, "In a forked child: nobody has the hold."},
+    {"cancel", (PyCFunction)operation_cancel, METH_NOARGS,
+     "cancel($self, /)\n--\n\n"
+     "Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.\n\n"
+     "Returns:\n    True to exactly one caller, who now owes the answer; False if it is in no purgatory: it was not "
+     "parked yet,\n    has completed, or was taken out before."},
+    {"extend", (PyCFunction)(void (*)(void))operation_extend, METH_FASTCALL | METH_KEYWORDS,
+     "extend($self, /, delay_ms)\n--\n\n"
+     "Put the deadline off (or bring it forward) to ``delay_ms`` from now, for an operation that is parked.\n\n"
+     "Returns:\n"
+     "    True if the operation is still open, and will expire at the new deadline unless it completes. False, and\n"
+     "    nothing has changed, if it left, is just leaving or arriving, or if its purgatory has no timer.\n\n"
+     "Raises:\n"
+     "    timer.DelayTypeError: the delay is no number, or a bool.\n"
+     "    timer.DelayValueError: the delay is NaN or infinite."},
+    {NULL}};
+
+static PyGetSetDef operation_attributes[] = {
+    {"_state", (getter)get_state, NULL, NULL, NULL},
+    {"_checks", (getter)get_checks, NULL, NULL, NULL},
+    {"_pending", (getter)get_pending, NULL, NULL, NULL},
+    {"_overdue", (getter)get_overdue, NULL, NULL, NULL},
+    {"_is_held", (getter)get_held, NULL, NULL, NULL},
+    {"_home", (getter)get_home, NULL, NULL, NULL},
+    {"_watches", (getter)get_watches, NULL, NULL, NULL},
+    {"is_completed", (getter)get_completed, NULL,
+     "Whether the operation has completed. False for one that was taken out uncompleted.", NULL},
+    {"outcome", (getter)get_outcome, NULL, "How the operation left; None while it is open.", NULL},
+    {"drained", (getter)get_drained, NULL,
+     "Whether it expired because its purgatory was shut down, before its time was up. Hooks may ask.", NULL},
+    {"keys", (getter)get_keys, NULL, "The keys that the operation was watched under; empty if it never was.", NULL},
+    {"checks", (getter)get_checks, NULL, "How often :meth:`try_complete` was called.", NULL},
+    {"created_ns", get_created, NULL,
+     "When the operation was parked, on its timer's clock, or ``time.monotonic_ns``; 0 if it never was.", NULL},
+    {NULL}};
+
+static PyType_Slot operation_slots[] = {{Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"
+                                                "All of a :class:`DelayedOperation` that is not for its users to "
+                                                "define; a type of its own, as it may be native."},
+                                        {Py_tp_new, operation_new},
+                                        {Py_tp_init, operation_init},
+                                        {Py_tp_dealloc, operation_dealloc},
+                                        {Py_tp_traverse, operation_traverse},
+                                        {Py_tp_clear, operation_clear},
+                                        {Py_tp_methods, operation_methods},
+                                        {Py_tp_getset, operation_attributes},
+                                        {0, NULL}};
+
+static PyType_Spec operation_spec = {"purgatory._core.Operation", sizeof(Operation), 0,
+                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, operation_slots};

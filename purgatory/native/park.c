@@ -1,0 +1,400 @@
+/* try_complete_else_watch (_parking.py). */
+
+static inline int is_closed(Parking *self) { return __atomic_load_n(&self->closed, __ATOMIC_SEQ_CST); }
+
+/* The shard that a key belongs to: as hash(key) % count is in Python. NULL with an error if the key has no hash. */
+static Shard *shard_of(Parking *self, PyObject *key)
+{
+    Py_hash_t hash = PyObject_Hash(key);
+    if (hash == -1)
+        return NULL;
+    Py_ssize_t place = hash % self->count;
+    return (Shard *)PyTuple_GET_ITEM(self->row, place < 0 ? place + self->count : place);
+}
+
+/* The TypeError of a key that has no hash, as the library says it. */
+static void refuse_unhashable(PyObject *keys)
+{
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+        Kept kept = keep_error();
+        PyObject *error = PyObject_CallOneArg(core.unhashable, keys);
+        if (error == NULL || error == Py_None) { /* the key's own code: that error stays */
+            if (error == NULL)
+                PyErr_Clear();
+            Py_XDECREF(error);
+            set_again(kept);
+            return;
+        }
+        raise_made(error);
+        drop_kept(kept);
+    }
+}
+
+/* The step from new to arriving, for the parker, who has the hold: 1, 0 if it has an outcome already, or -1. */
+static int arrive(Operation *op, Shard *home)
+{
+    lock_operation(op);
+    int is_new = op->state == NEW, is_at_home = op->home != NULL;
+    if (is_new) {
+        __atomic_store_n(&op->state, ARRIVING, __ATOMIC_RELEASE);
+        op->home = (Shard *)Py_NewRef(home);
+    }
+    unlock_operation(op);
+    if (!is_new && is_at_home) /* another parker was quicker */
+        return done_call(PyObject_CallOneArg(core.already_parked, (PyObject *)op)) ? -1 : 0;
+    return is_new;
+}
+
+/* The step back, for an operation that found no place. 1, or 0 if it has an outcome. */
+static PyObject *operation_turn_back(Operation *self, PyObject *Py_UNUSED(none))
+{
+    lock_operation(self);
+    int turns = self->state == ARRIVING;
+    Shard *home = self->home;
+    if (turns) {
+        __atomic_store_n(&self->checks, 0, __ATOMIC_RELAXED);
+        self->home = NULL;
+        __atomic_store_n(&self->state, NEW, __ATOMIC_RELEASE);
+    }
+    unlock_operation(self);
+    if (turns)
+        Py_XDECREF(home);
+    return PyBool_FromLong(turns);
+}
+
+/* The step from arriving to parked, for the parker; 0 if it has an outcome already. */
+static int settle_down(Operation *op)
+{
+    lock_operation(op);
+    int settles = op->state == ARRIVING;
+    if (settles) {
+        lock_shard(op->home);
+        op->home->parked++;
+        unlock_shard(op->home);
+        __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
+    }
+    unlock_operation(op);
+    return settles;
+}
+
+/* Watch under the keys that come after the first, until it is complete. The tuple of them is our own. */
+static int watch_others(Parking *self, Operation *op, PyObject *keys)
+{
+    Py_ssize_t number = PyTuple_GET_SIZE(keys) - 1;
+    if (op->further == NULL) {
+        op->further = PyMem_New(Link, number);
+        if (op->further == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        memset(op->further, 0, (size_t)number * sizeof(Link));
+    }
+    for (Py_ssize_t i = 0; i < number && state_of(op) == ARRIVING; i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i + 1);
+        Shard *shard = shard_of(self, key);
+        __atomic_store_n(&op->further_count, (int)(i + 1), __ATOMIC_RELEASE);
+        int failed = shard == NULL || watch(shard, key, op, &op->further[i]);
+        if (shard == NULL)
+            refuse_unhashable(keys);
+        if (failed)
+            return -1;
+    }
+    return 0;
+}
+
+/* Have the timer expire it. 0, or -1 with an error. */
+static int set_deadline(Parking *self, Operation *op)
+{
+    if (self->native_timer)
+        return core.timer->add(self->timer, &op->entry);
+    if (self->timer == Py_None) {
+        int noted = core.timer->note(&op->entry);
+        if (noted)
+            return noted < 0 ? -1 : 0;
+        return done_call(PyObject_CallOneArg(core.wait_for, (PyObject *)op));
+    }
+    return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
+}
+
+/* Take it out for a parker who fails: his caller can't tell whether it is parked. The error that is set stays set. */
+static void cancel_for_error(Operation *op)
+{
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
+        PyErr_WriteUnraisable((PyObject *)op);
+    set_again(kept);
+}
+
+/* What its parker's check has raised, or said without completing, with the keys that he has for it. 0, or -1 with an
+ * error. */
+static int say(Operation *op, int answer, PyObject *key, PyObject *keys)
+{
+    if (answer < 0 && !is_contained())
+        return -1;
+    Kept kept = keep_error();
+    PyObject *named = keys != NULL ? Py_NewRef(keys) : PyTuple_Pack(1, key);
+    if (named == NULL)
+        PyErr_Clear();
+    set_again(kept);
+    int failed = answer < 0 ? contain(op, core.str_try_complete, named)
+                            : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
+    if (failed && answer > 0) /* a log that raises */
+        failed = is_contained() ? contain(op, core.str_try_complete, named) : -1;
+    Py_XDECREF(named);
+    return failed;
+}
+
+/* From arriving to parked, or to an outcome; `keys` are NULL if there is but one. 1 if a check here completed the operation, 0, or -1 with an error. */
+static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyObject *keys)
+{
+    int has_place = 0, is_parked = 0, completed = 0, failed = 0;
+    for (;;) { /* twice: before it is watched, and after */
+        count_check(op);
+        int answer = look_of(op);
+        completed = answer > 0 && state_of(op) == IMMEDIATE;
+        if (answer < 0 || (answer > 0 && state_of(op) == ARRIVING))
+            failed = say(op, answer, key, keys);
+        if (failed || state_of(op) != ARRIVING || has_place)
+            break;
+        if (self->capacity != Py_None) {
+            int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
+            failed = found < 0;
+            if (found != 1)
+                break;
+        }
+        has_place = 1;
+        if (self->keep_context) { /* before anybody can find it */
+            PyObject *context = PyContext_CopyCurrent();
+            failed = context == NULL;
+            __atomic_store_n(&op->context, context, __ATOMIC_RELEASE);
+        }
+        failed = failed || watch(home, key, op, &op->first);
+        if (!failed && keys != NULL)
+            failed = watch_others(self, op, keys);
+        if (failed)
+            break;
+        if (state_of(op) != ARRIVING)
+            break;
+    }
+    if (!failed && state_of(op) == ARRIVING) {
+        failed = set_deadline(self, op);
+        if (!failed) {
+            is_parked = settle_down(op);
+            if (is_parked && is_closed(self)) {
+                int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
+                if (ours)
+                    failed = ours < 0 || done_call(PyObject_CallOneArg(core.closed_error, self->name)) ? -1 : 0;
+            }
+        }
+        else if (is_closed(self) && PyErr_ExceptionMatches(core.timer_closed)) {
+            /* A shutdown came between: it has settled the operation, or that is for the caller to do. */
+            PyErr_Clear();
+            failed = 0;
+            int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
+            if (ours)
+                failed = ours < 0 || done_call(PyObject_CallOneArg(core.closed_error, self->name)) ? -1 : 0;
+        }
+    }
+    if (failed) /* it is not in the purgatory, unless it has completed */
+        cancel_for_error(op);
+    if (has_place && !is_parked) {
+        PyObject *struck = NULL;
+        Kept kept = keep_error();
+        core.timer->withdraw(&op->entry);
+        leave(op, &struck);
+        set_again(kept);
+        failed |= set_struck(struck);
+    }
+    return failed ? -1 : completed;
+}
+
+/* Whether the purgatory's own __init__ was not called, and if so the error. */
+static int is_unmade(Parking *self)
+{
+    if (self->count > 0)
+        return 0;
+    PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__() in its __init__",
+                 Py_TYPE(self)->tp_name);
+    return 1;
+}
+
+/* Look at a type of operations: once, unless it has a maybe_try_complete of its own. 1 if it has; -1 with an error. */
+static int admit(Parking *self, PyObject *given)
+{
+    PyObject *type = (PyObject *)Py_TYPE(given);
+    if (done_call(PyObject_CallFunctionObjArgs(core.admit, self->admitted, given, NULL)))
+        return -1;
+    PyObject *check = PyObject_GetAttr(type, core.str_maybe_try_complete);
+    if (check == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return -1;
+    PyErr_Clear();
+    int is_special = check != core.own_check;
+    Py_XDECREF(check);
+    return is_special && PySet_Discard(self->admitted, type) < 0 ? -1 : is_special;
+}
+
+/* Whether a type was looked at, and has no maybe_try_complete of its own: 1, 0, or -1 with an error. */
+static inline int is_admitted(Parking *self, PyTypeObject *type)
+{
+    for (int i = 0; i < TYPES; i++) {
+        PyTypeObject *seen = __atomic_load_n(&self->seen[i], __ATOMIC_RELAXED);
+        if (seen == type)
+            return 1;
+        if (seen == NULL)
+            break;
+    }
+    int known = PySet_Contains(self->admitted, (PyObject *)type);
+    PyTypeObject *none = NULL;
+    for (int i = 0; known > 0 && i < TYPES; i++, none = NULL)
+        if (__atomic_compare_exchange_n(&self->seen[i], &none, type, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || none == type)
+            break; /* noted, by this thread or by another */
+    return known;
+}
+
+/* The key of a list or tuple that has but one, as a reference of the caller's own; else NULL, without an error. */
+static PyObject *only_key(PyObject *keys)
+{
+    if (PyTuple_CheckExact(keys) && PyTuple_GET_SIZE(keys) == 1)
+        return Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+    if (!PyList_CheckExact(keys) || PyList_GET_SIZE(keys) != 1)
+        return NULL;
+    return item_of(keys, 0);
+}
+
+enum { FEW_KEYS = 16 }; /* so many are compared each with each */
+
+/* Whether each of the keys is there but once, as far as that can be told without Python: keys with code of their own
+ * are not looked at, nor are long rows. -1 with an error. */
+static int are_apart(PyObject *keys)
+{
+    Py_hash_t hashes[FEW_KEYS];
+    Py_ssize_t number = PyTuple_GET_SIZE(keys);
+    if (number < 1 || number > FEW_KEYS)
+        return 0;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        if (!is_plain(key))
+            return 0;
+        hashes[i] = PyObject_Hash(key);
+        if (hashes[i] == -1)
+            return -1;
+        for (Py_ssize_t j = 0; j < i; j++) {
+            int same = hashes[j] == hashes[i] ? PyObject_RichCompareBool(PyTuple_GET_ITEM(keys, j), key, Py_EQ) : 0;
+            if (same)
+                return same < 0 ? -1 : 0;
+        }
+    }
+    return 1;
+}
+
+static int are_of_one_type(PyObject *keys)
+{
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(keys); i++)
+        if (Py_TYPE(PyTuple_GET_ITEM(keys, i)) != Py_TYPE(PyTuple_GET_ITEM(keys, 0)))
+            return 0;
+    return 1;
+}
+
+/* The keys without those that are named again, as a tuple of the caller's own. What is no list or tuple, or has keys
+ * that are no plain ones, or some twice, is Python's; and so is a tuple that looks like one key. NULL with an error. */
+static PyObject *each_once(PyObject *given)
+{
+    PyObject *keys = NULL;
+    if (PyList_CheckExact(given))
+        keys = PyList_AsTuple(given);
+    else if (PyTuple_CheckExact(given) && are_of_one_type(given))
+        keys = Py_NewRef(given);
+    if (keys == NULL && PyErr_Occurred())
+        return NULL;
+    int apart = keys == NULL ? 0 : are_apart(keys);
+    if (apart > 0)
+        return keys;
+    Py_XDECREF(keys);
+    PyObject *list = apart < 0 ? NULL : PyObject_CallOneArg(core.each_once, given);
+    keys = list == NULL ? NULL : PyList_AsTuple(list);
+    Py_XDECREF(list);
+    return keys;
+}
+
+static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"operation", "watch_keys", NULL};
+    PyObject *found[2];
+    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found))
+        return NULL;
+    PyObject *given = found[0], *keys = found[1];
+    if (is_unmade(self))
+        return NULL;
+    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
+    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
+        return NULL;
+    Operation *op = (Operation *)given;
+
+    /* Each key once: the only one of those given, or a tuple of our own. */
+    PyObject *key = only_key(keys), *answer = NULL;
+    int has_more = 0;
+    if (key != NULL)
+        Py_INCREF(keys);
+    else {
+        keys = each_once(keys);
+        if (keys == NULL)
+            return NULL;
+        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+        has_more = PyTuple_GET_SIZE(keys) > 1;
+    }
+    Shard *home = shard_of(self, key);
+    if (home == NULL) {
+        refuse_unhashable(keys);
+        goto end;
+    }
+    if (is_closed(self)) {
+        PyObject_CallOneArg(core.closed_error, self->name);
+        goto end;
+    }
+    if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) { /* DelayedOperation.register() lets in anything */
+        PyObject_CallOneArg(core.forgotten_init, given);
+        goto end;
+    }
+    if (op->home != NULL) {
+        PyObject_CallOneArg(core.already_parked, given);
+        goto end;
+    }
+    if (__atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) != NULL && self->timer != Py_None
+        && done_call(PyObject_CallOneArg(core.refuse_timed, given)))
+        goto end;
+    op->is_special = (unsigned char)is_special;
+    if (wait_for_hold(op))
+        goto end;
+    set_flag(&op->busy, 1);
+    int completed = arrive(op, home);
+    int arrived = completed == 1;
+    if (arrived)
+        completed = let_in(self, op, home, key, has_more ? keys : NULL);
+    int is_in = arrived && completed >= 0;
+    if (give_hold(op) < 0)
+        completed = -1;
+    if (completed >= 0 && arrived) {
+        if (state_of(op) != IMMEDIATE && any(&((Told *)self->observers)->any_parked)
+            && done_call(PyObject_CallOneArg(core.tell_parked, given)))
+            completed = -1;
+        else if (flag_of(&op->pending) && check_as_defined(op) < 0)
+            completed = -1;
+    }
+    if (completed < 0) {
+        if (is_in) /* this thread is being stopped */
+            cancel_for_error(op);
+        else if (!arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
+            /* Another parker's: a check may have missed the hold while this thread had it for nothing. */
+            Kept kept = keep_error();
+            if (check_as_defined(op) < 0)
+                PyErr_WriteUnraisable(given);
+            set_again(kept);
+        }
+        goto end;
+    }
+    answer = PyBool_FromLong(completed);
+end:
+    Py_DECREF(key);
+    Py_DECREF(keys);
+    return answer;
+}

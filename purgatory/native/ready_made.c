@@ -1,0 +1,315 @@
+/* FuturesWait and ThresholdWait (_future.py, _threshold.py): operations whose try_complete is in C. */
+
+/* Both look without Python where what they look at is the standard library's and ours. Their on_complete is Python in both
+ * editions: it calls the user's code, and whoever looks for hooks on a thread's stack is to find it there. What they own
+ * is replaced under a critical section, and looked at by a reference of one's own. */
+
+typedef struct {
+    Operation op;
+    PyObject *futures; /* owned: a tuple; NULL: __init__ was not called */
+    PyObject *callback;
+    Py_ssize_t done; /* so many from the front are known to be done. The holder */
+} FuturesWait;
+
+typedef struct {
+    Operation op;
+    PyObject *threshold, *number, *future, *value, *error; /* owned; NULL: __init__ was not called */
+} ThresholdWait;
+
+static PyObject *own(Operation *op, PyObject **place)
+{
+    PyObject *found;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    found = Py_XNewRef(*place);
+    Py_END_CRITICAL_SECTION();
+    if (found == NULL)
+        PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__() in its __init__",
+                     Py_TYPE(op)->tp_name);
+    return found;
+}
+
+/* Takes over the reference. */
+static void replace(Operation *op, PyObject **place, PyObject *value)
+{
+    PyObject *before;
+    (void)op;
+    Py_BEGIN_CRITICAL_SECTION(op);
+    before = *place;
+    *place = value;
+    Py_END_CRITICAL_SECTION();
+    Py_XDECREF(before);
+}
+
+/* The arguments of an __init__ that has three. Given by place they need no parser, which costs half the object. */
+static int three_arguments(PyObject *args, PyObject *kwargs, char **names, PyObject **one, PyObject **two, PyObject **three)
+{
+    if (kwargs != NULL || PyTuple_GET_SIZE(args) != 3)
+        return PyArg_ParseTupleAndKeywords(args, kwargs, "OOO:__init__", names, one, two, three) ? 0 : -1;
+    *one = PyTuple_GET_ITEM(args, 0);
+    *two = PyTuple_GET_ITEM(args, 1);
+    *three = PyTuple_GET_ITEM(args, 2);
+    return 0;
+}
+
+/* Called by a try_complete that was looked up: the next need not be, if the type says what its base says, and its objects
+ * have no say of their own. Only the first type of each kind that comes along is kept in mind. */
+static int is_as_made(PyTypeObject *type, PyTypeObject *base, PyObject *name)
+{
+    PyObject *its = PyObject_GetAttr((PyObject *)type, name), *ours = PyObject_GetAttr((PyObject *)base, name);
+    int is_same = its != NULL && its == ours;
+    Py_XDECREF(its);
+    Py_XDECREF(ours);
+    PyErr_Clear();
+    return is_same;
+}
+
+static void keep_in_mind(Operation *op, int which, PyTypeObject *base, Look look)
+{
+    PyTypeObject *type = Py_TYPE(op), *kept = __atomic_load_n(&ready_made[which].type, __ATOMIC_RELAXED);
+    if ((kept != NULL && kept != type) || type->tp_dictoffset != 0 || !is_as_made(type, base, core.str_try_complete)
+        || !is_as_made(type, core.operation, core.str_force_complete))
+        return;
+    ready_made[which].look = look;
+    __atomic_store_n(&ready_made[which].type, type, __ATOMIC_RELAXED);
+    __atomic_store_n(&ready_made[which].version, version_of(type), __ATOMIC_RELEASE);
+}
+
+/* The answer of a try_complete that was looked up; force_complete may be a subclass's own. */
+static PyObject *answer_of(Operation *op, int holds)
+{
+    return holds < 0 ? NULL : holds ? call_hook(op, core.str_force_complete) : Py_NewRef(Py_False);
+}
+
+/* Whether a future is done: 1, 0, or -1 with an error. One of concurrent.futures says so in an attribute that its own
+ * done() looks at; of any other, and of a state that isn't known here, done() is asked. */
+static int is_done(PyObject *future)
+{
+    if ((PyObject *)Py_TYPE(future) == core.future) {
+        PyObject *state = PyObject_GetAttr(future, core.str_state);
+        if (state == NULL)
+            return -1;
+        Py_DECREF(state); /* only its address is of interest */
+        if (state == core.str_pending || state == core.str_running)
+            return 0;
+        if (state == core.str_finished || state == core.str_cancelled || state == core.str_cancelled_and_notified)
+            return 1;
+    }
+    return truth_of_call(PyObject_CallMethodNoArgs(future, core.str_done));
+}
+
+static int are_done(FuturesWait *self)
+{
+    PyObject *futures = own(&self->op, &self->futures);
+    if (futures == NULL)
+        return -1;
+    int done = 1;
+    for (Py_ssize_t at = __atomic_load_n(&self->done, __ATOMIC_RELAXED); at < PyTuple_GET_SIZE(futures);) {
+        done = is_done(PyTuple_GET_ITEM(futures, at));
+        if (done <= 0)
+            break;
+        __atomic_store_n(&self->done, ++at, __ATOMIC_RELAXED);
+    }
+    Py_DECREF(futures);
+    return done;
+}
+
+static int look_at_futures(Operation *op)
+{
+    int done = are_done((FuturesWait *)op);
+    return done > 0 ? force(op) : done;
+}
+
+static PyObject *futures_try(FuturesWait *self, PyObject *Py_UNUSED(none))
+{
+    keep_in_mind(&self->op, FUTURES, core.futures_wait, look_at_futures);
+    return answer_of(&self->op, are_done(self));
+}
+
+static int futures_init(FuturesWait *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"delay_ms", "futures", "callback", NULL};
+    PyObject *delay_ms, *futures, *callback;
+    if (three_arguments(args, kwargs, names, &delay_ms, &futures, &callback))
+        return -1;
+    if (core.timer->init(&self->op.entry, delay_ms) || (futures = PySequence_Tuple(futures)) == NULL)
+        return -1;
+    __atomic_store_n(&self->done, 0, __ATOMIC_RELAXED);
+    replace(&self->op, &self->futures, futures);
+    replace(&self->op, &self->callback, Py_NewRef(callback));
+    return 0;
+}
+
+/* All of them; those that are pending have failed now. Rarely there are any. */
+static PyObject *futures_settle(FuturesWait *self, PyObject *Py_UNUSED(none))
+{
+    PyObject *futures = own(&self->op, &self->futures);
+    Py_ssize_t done = __atomic_load_n(&self->done, __ATOMIC_RELAXED);
+    if (futures != NULL && done < PyTuple_GET_SIZE(futures)) {
+        PyObject *pending = PyTuple_GetSlice(futures, done, PyTuple_GET_SIZE(futures));
+        if (pending == NULL || done_call(PyObject_CallFunctionObjArgs(core.fail_pending, self, pending, NULL)))
+            Py_CLEAR(futures);
+        Py_XDECREF(pending);
+    }
+    return futures;
+}
+
+static PyObject *futures_get(FuturesWait *self, void *Py_UNUSED(none)) { return own(&self->op, &self->futures); }
+
+static int futures_traverse(FuturesWait *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->futures);
+    Py_VISIT(self->callback);
+    return operation_traverse(&self->op, visit, arg);
+}
+
+static int futures_clear(FuturesWait *self)
+{
+    Py_CLEAR(self->futures);
+    Py_CLEAR(self->callback);
+    return operation_clear(&self->op);
+}
+
+static void futures_dealloc(FuturesWait *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->futures);
+    Py_CLEAR(self->callback);
+    operation_dealloc(&self->op);
+}
+
+static PyMemberDef futures_members[] = {{"_callback", Py_T_OBJECT_EX, offsetof(FuturesWait, callback), READONLY, NULL},
+                                        {"_futures", Py_T_OBJECT_EX, offsetof(FuturesWait, futures), READONLY, NULL},
+                                        {NULL}};
+
+static PyGetSetDef futures_attributes[] = {{"futures", (getter)futures_get, NULL, "The futures that are waited for.", NULL},
+                                           {NULL}};
+
+static PyMethodDef futures_methods[] = {
+    {"try_complete", (PyCFunction)futures_try, METH_NOARGS,
+     "try_complete($self, /)\n--\n\nComplete if all futures are done."},
+    {"_settle", (PyCFunction)futures_settle, METH_NOARGS, "_settle($self, /)\n--\n\nFail what is pending; all of them."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
+    {NULL}};
+
+static PyType_Slot futures_slots[] = {
+    {Py_tp_doc, "FuturesWait(delay_ms, futures, callback)\n--\n\nWhat of a :class:`DelayedFuture` may be native."},
+    {Py_tp_init, futures_init},
+    {Py_tp_dealloc, futures_dealloc},
+    {Py_tp_traverse, futures_traverse},
+    {Py_tp_clear, futures_clear},
+    {Py_tp_methods, futures_methods},
+    {Py_tp_members, futures_members},
+    {Py_tp_getset, futures_attributes},
+    {0, NULL}};
+
+static PyType_Spec futures_spec = {"purgatory._core.FuturesWait", sizeof(FuturesWait), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, futures_slots};
+
+static int is_reached(ThresholdWait *self)
+{
+    PyObject *number = own(&self->op, &self->number), *threshold = own(&self->op, &self->threshold);
+    PyObject *error = number == NULL || threshold == NULL ? NULL : PyObject_GetAttr(number, core.str_error);
+    PyObject *value = error == NULL ? NULL : PyObject_GetAttr(number, core.str_value);
+    int completed = value == NULL ? -1 : 0;
+    if (value != NULL && error != Py_None) {
+        replace(&self->op, &self->error, Py_NewRef(error));
+        completed = 1;
+    }
+    else if (value != NULL && value != Py_None) {
+        int falls_short = PyObject_RichCompareBool(value, threshold, Py_LT);
+        completed = falls_short < 0 ? -1 : !falls_short;
+        if (completed > 0)
+            replace(&self->op, &self->value, Py_NewRef(value));
+    }
+    Py_XDECREF(number);
+    Py_XDECREF(threshold);
+    Py_XDECREF(error);
+    Py_XDECREF(value);
+    return completed;
+}
+
+static int look_at_number(Operation *op)
+{
+    int reached = is_reached((ThresholdWait *)op);
+    return reached > 0 ? force(op) : reached;
+}
+
+static PyObject *threshold_try(ThresholdWait *self, PyObject *Py_UNUSED(none))
+{
+    keep_in_mind(&self->op, THRESHOLD, core.threshold_wait, look_at_number);
+    return answer_of(&self->op, is_reached(self));
+}
+
+static int threshold_init(ThresholdWait *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"threshold", "delay_ms", "number", NULL};
+    PyObject *threshold, *delay_ms, *number;
+    if (three_arguments(args, kwargs, names, &threshold, &delay_ms, &number)
+        || core.timer->init(&self->op.entry, delay_ms))
+        return -1;
+    PyObject *future = PyObject_CallNoArgs(core.future);
+    if (future == NULL)
+        return -1;
+    replace(&self->op, &self->threshold, Py_NewRef(threshold));
+    replace(&self->op, &self->number, Py_NewRef(number));
+    replace(&self->op, &self->future, future);
+    replace(&self->op, &self->value, Py_NewRef(Py_None));
+    replace(&self->op, &self->error, Py_NewRef(Py_None));
+    return 0;
+}
+
+static int threshold_traverse(ThresholdWait *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->threshold);
+    Py_VISIT(self->number);
+    Py_VISIT(self->future);
+    Py_VISIT(self->value);
+    Py_VISIT(self->error);
+    return operation_traverse(&self->op, visit, arg);
+}
+
+static void let_go(ThresholdWait *self)
+{
+    Py_CLEAR(self->threshold);
+    Py_CLEAR(self->number);
+    Py_CLEAR(self->future);
+    Py_CLEAR(self->value);
+    Py_CLEAR(self->error);
+}
+
+static int threshold_clear(ThresholdWait *self)
+{
+    let_go(self);
+    return operation_clear(&self->op);
+}
+
+static void threshold_dealloc(ThresholdWait *self)
+{
+    PyObject_GC_UnTrack(self);
+    let_go(self);
+    operation_dealloc(&self->op);
+}
+
+static PyMemberDef threshold_members[] = {{"threshold", Py_T_OBJECT_EX, offsetof(ThresholdWait, threshold), READONLY, NULL},
+                                          {"number", Py_T_OBJECT_EX, offsetof(ThresholdWait, number), READONLY, NULL},
+                                          {"future", Py_T_OBJECT_EX, offsetof(ThresholdWait, future), READONLY, NULL},
+                                          {"value", Py_T_OBJECT_EX, offsetof(ThresholdWait, value), 0, NULL},
+                                          {"error", Py_T_OBJECT_EX, offsetof(ThresholdWait, error), 0, NULL},
+                                          {NULL}};
+
+static PyMethodDef threshold_methods[] = {{"try_complete", (PyCFunction)threshold_try, METH_NOARGS,
+                                           "try_complete($self, /)\n--\n\nComplete if the number is high enough, or gone."},
+                                          {NULL}};
+
+static PyType_Slot threshold_slots[] = {
+    {Py_tp_doc, "ThresholdWait(threshold, delay_ms, number)\n--\n\nWhat of a waiter may be native."},
+    {Py_tp_init, threshold_init},
+    {Py_tp_dealloc, threshold_dealloc},
+    {Py_tp_traverse, threshold_traverse},
+    {Py_tp_clear, threshold_clear},
+    {Py_tp_methods, threshold_methods},
+    {Py_tp_members, threshold_members},
+    {0, NULL}};
+
+static PyType_Spec threshold_spec = {"purgatory._core.ThresholdWait", sizeof(ThresholdWait), 0,
+                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, threshold_slots};

@@ -1,0 +1,194 @@
+/* Shard (_watchers.py): the keys that hash to one shard, and the counters of its operations. */
+
+/* The watchers of a key, as a reference of the caller's own; NULL without an error if there are none. */
+static Watchers *find(Shard *self, PyObject *key)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *found = NULL;
+    PyDict_GetItemRef(self->by_key, key, &found);
+    return (Watchers *)found;
+#else
+    return (Watchers *)Py_XNewRef(PyDict_GetItemWithError(self->by_key, key));
+#endif
+}
+
+/* The same, made if there are none. NULL with an error. */
+static Watchers *find_or_make(Shard *self, PyObject *key)
+{
+    Watchers *found = find(self, key);
+    if (found != NULL || PyErr_Occurred())
+        return found;
+    Watchers *made = new_watchers(key, self);
+    if (made == NULL)
+        return NULL;
+    PyObject *kept = NULL, *stands = is_plain(key) ? key : (PyObject *)made;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyDict_SetDefaultRef(self->by_key, stands, (PyObject *)made, &kept);
+#else
+    kept = Py_XNewRef(PyDict_SetDefault(self->by_key, stands, (PyObject *)made));
+#endif
+    Py_DECREF(made);
+    return (Watchers *)kept;
+}
+
+/* Put the link under the watchers, unless they are closed. Takes over the reference to the watchers. */
+static int put_under(Watchers *watchers, Link *link, Operation *op)
+{
+    lock_operation(op);
+    Watchers *before = link->under;
+    link->under = watchers;
+    unlock_operation(op);
+    Py_INCREF(op);
+    lock_shard(watchers->home);
+    int is_in = !watchers->closed;
+    if (is_in)
+        append_link(watchers, link, op);
+    unlock_shard(watchers->home);
+    if (!is_in)
+        Py_DECREF(op);
+    Py_XDECREF(before);
+    return is_in;
+}
+
+/* Put an operation under a key, by a link that is in no list. 0, or -1 with an error. */
+static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
+{
+    for (;;) {
+        Watchers *watchers = find_or_make(self, key);
+        if (watchers == NULL)
+            return -1;
+        if (put_under(watchers, link, op))
+            return 0;
+        /* Another thread is just forgetting the key, in C: in a moment it has gone. */
+        if (done_call(PyObject_CallNoArgs(core.wait_for)))
+            return -1;
+    }
+}
+
+static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
+    PyObject *lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &lock, &PyDict_Type, &by_key,
+                                     core.told, &observers, core.idle_keys, &idle_keys, &retrier, &capacity, &timer))
+        return -1;
+    Py_XSETREF(self->lock, Py_NewRef(lock));
+    Py_XSETREF(self->by_key, Py_NewRef(by_key));
+    Py_XSETREF(self->observers, Py_NewRef(observers));
+    Py_XSETREF(self->idle_keys, (IdleKeys *)Py_NewRef(idle_keys));
+    Py_XSETREF(self->retrier, Py_NewRef(retrier));
+    Py_XSETREF(self->capacity, Py_NewRef(capacity));
+    Py_XSETREF(self->timer, Py_NewRef(timer));
+    self->native_timer = timer != Py_None && core.timer->is_native(timer);
+    return 0;
+}
+
+static PyObject *shard_find(Shard *self, PyObject *key)
+{
+    Watchers *found = find(self, key);
+    if (found == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return (PyObject *)found;
+}
+
+static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
+{
+    Py_ssize_t left[STATES];
+    lock_shard(self);
+    Py_ssize_t parked = self->parked, extended = self->extended, checks = self->checks;
+    for (int state = 0; state < STATES; state++)
+        left[state] = self->left[state];
+    unlock_shard(self);
+    return Py_BuildValue("nnn(nnnnnnnn)", parked, extended, checks, left[0], left[1], left[2], left[3], left[4], left[5],
+                         left[6], left[7]);
+}
+
+static PyObject *shard_answering(Shard *self, PyObject *Py_UNUSED(none))
+{
+    return PyLong_FromSsize_t(__atomic_load_n(&self->answering, __ATOMIC_ACQUIRE));
+}
+
+static int shard_traverse(Shard *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->by_key);
+    Py_VISIT(self->lock);
+    Py_VISIT(self->observers);
+    Py_VISIT((PyObject *)self->idle_keys);
+    Py_VISIT(self->retrier);
+    Py_VISIT(self->capacity);
+    Py_VISIT(self->timer);
+    return 0;
+}
+
+static int shard_clear(Shard *self)
+{
+    /* The rest stays until the end: operations of a purgatory that is garbage may still have their hooks called. */
+    if (self->by_key != NULL)
+        PyDict_Clear(self->by_key);
+    Py_CLEAR(self->idle_keys);
+    Py_CLEAR(self->retrier);
+    Py_CLEAR(self->timer);
+    return 0;
+}
+
+static void shard_dealloc(Shard *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
+    shard_clear(self);
+    Py_CLEAR(self->by_key);
+    Py_CLEAR(self->lock);
+    Py_CLEAR(self->observers);
+    Py_CLEAR(self->capacity);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *shard_stop_answering(Shard *self, PyObject *but)
+{
+    Py_ssize_t most = PyNumber_AsSsize_t(but, PyExc_OverflowError);
+    if (most == -1 && PyErr_Occurred())
+        return NULL;
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0}; /* whoever had it isn't here */
+#endif
+    lock_shard(self);
+    if (self->answering > most)
+        self->answering = most;
+    unlock_shard(self);
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef shard_members[] = {
+    {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, "The watchers of each key."},
+    {"lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, "Held to remove a key."},
+    {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, "Who is told of the operations."},
+    {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, "Where idle keys are noted."},
+    {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, "Tries again what was missed."},
+    {"capacity", Py_T_OBJECT_EX, offsetof(Shard, capacity), READONLY, "Whose places the operations take."},
+    {"timer", Py_T_OBJECT_EX, offsetof(Shard, timer), READONLY, "Expires them."},
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL},
+    {NULL}};
+
+static PyMethodDef shard_methods[] = {
+    {"find", (PyCFunction)shard_find, METH_O, "The watchers of a key, or None."},
+    {"counts", (PyCFunction)shard_counts, METH_NOARGS, "(parked, extended, checks, left), all of one moment."},
+    {"stop_answering", (PyCFunction)shard_stop_answering, METH_O, "In a forked child: all but so many have gone."},
+    {"answering", (PyCFunction)shard_answering, METH_NOARGS, "How many have an outcome, and hooks that have not ended."},
+    {NULL}};
+
+static PyType_Slot shard_slots[] = {{Py_tp_doc, "The keys that hash to one shard, and the counters of its operations."},
+                                    {Py_tp_init, shard_init},
+                                    {Py_tp_new, PyType_GenericNew},
+                                    {Py_tp_dealloc, shard_dealloc},
+                                    {Py_tp_traverse, shard_traverse},
+                                    {Py_tp_clear, shard_clear},
+                                    {Py_tp_members, shard_members},
+                                    {Py_tp_methods, shard_methods},
+                                    {0, NULL}};
+
+static PyType_Spec shard_spec = {"purgatory._core.Shard", sizeof(Shard), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, shard_slots};

@@ -1,0 +1,334 @@
+/* The steps of an operation (_operation.py): its lock, its outcome, its check, its hooks. */
+
+/* ---------------------------------------------------------------- the lock of an operation */
+
+/* Take the hold, if it can be had at once: 1, 0, or -1 with an error of the user's lock. Who misses it leaves word. */
+static int try_hold(Operation *op)
+{
+    if (op->lock == NULL) {
+        lock_operation(op);
+        int taken = !op->held;
+        set_flag(&op->held, 1);
+        set_flag(&op->pending, !taken); /* the holder looks at it in the step in which he gives the hold back */
+        unlock_operation(op);
+        return taken;
+    }
+    PyObject *blocking[2] = {op->lock, Py_False};
+    int taken = 0;
+    for (int turn = 0; turn < 2 && !taken; turn++) {
+        taken = truth_of_call(
+            PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+        if (!taken) {
+            __atomic_store_n(&op->pending, 1, __ATOMIC_SEQ_CST);
+            __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the word is there before the lock is looked at again */
+        }
+    }
+    return taken;
+}
+
+/* Take the hold, however long that takes. 0, or -1 with an error. */
+static int wait_for_hold(Operation *op)
+{
+    /* Looked at first: who tries leaves word, and a holder who left word for himself would never be done. */
+    if (op->lock == NULL && flag_of(&op->held) && done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)))
+        return -1;
+    int taken = try_hold(op);
+    if (taken)
+        return taken < 0 ? -1 : 0;
+    if (op->lock != NULL)
+        return done_call(PyObject_CallMethodNoArgs(op->lock, core.str_acquire));
+    while (!try_hold(op)) { /* an operation is rarely looked at before it is parked, and never for long */
+        if (done_call(PyObject_CallNoArgs(core.wait_for)))
+            return -1;
+    }
+    return 0;
+}
+
+/* Give the hold back, and look whether somebody has left word meanwhile: 1, 0, or -1 with an error. The error that is
+ * set stays set. */
+static int give_hold(Operation *op)
+{
+    if (op->lock == NULL) {
+        lock_operation(op);
+        set_flag(&op->busy, 0);
+        set_flag(&op->held, 0);
+        int again = flag_of(&op->pending);
+        unlock_operation(op);
+        return again;
+    }
+    set_flag(&op->busy, 0);
+    Kept kept = keep_error();
+    int failed = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
+    if (!failed)
+        set_again(kept);
+    else
+        drop_kept(kept);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the lock is free before the word is looked for */
+    return failed ? -1 : __atomic_load_n(&op->pending, __ATOMIC_SEQ_CST);
+}
+
+/* ---------------------------------------------------------------- outcome, hooks, check */
+
+static inline Link *link_at(Operation *op, int index) { return index == 0 ? &op->first : &op->further[index - 1]; }
+
+/* An error that is set must wait until the hooks have run: keep it in `struck`, unless that has one, or the stack is used
+ * up. */
+static void strike(PyObject **struck)
+{
+    if (PyErr_ExceptionMatches(PyExc_RecursionError) || *struck != NULL)
+        PyErr_Clear();
+    else
+        *struck = take_error();
+}
+
+/* Set the error that has waited. Takes over the reference. -1 if there is one, and 0 if not; another that is set stays. */
+static int set_struck(PyObject *struck)
+{
+    if (struck == NULL)
+        return 0;
+    if (!PyErr_Occurred())
+        PyErr_SetObject((PyObject *)Py_TYPE(struck), struck);
+    Py_DECREF(struck);
+    return -1;
+}
+
+/* Take it out of all its keys, and give back its place. Runs Python only where a key falls idle for the first time, or
+ * places are counted; what that raises is kept in `struck`. No error is set when this is called. */
+static void leave(Operation *op, PyObject **struck)
+{
+    Shard *home = op->home;
+    for (int i = 0; i <= op->further_count; i++) {
+        Link *link = link_at(op, i);
+        Watchers *under = link->under;
+        if (under == NULL)
+            continue;
+        lock_shard(under->home);
+        int was_in = link->operation != NULL;
+        if (was_in)
+            remove_link(under, link);
+        int falls_idle = under->count == 0 && !under->idle;
+        if (falls_idle)
+            under->idle = 1;
+        unlock_shard(under->home);
+        if (was_in)
+            Py_DECREF(op); /* not the last: whoever calls this has one */
+        if (falls_idle && home->idle_keys != NULL && note(home->idle_keys, under))
+            strike(struck);
+    }
+    if (home->capacity != Py_None) {
+        PyObject *taken = PyObject_GetAttr(home->capacity, core.str_taken);
+        if (taken == NULL
+            || done_call(PyObject_CallMethodObjArgs(taken, core.str_pop, (PyObject *)op, Py_None, NULL))) {
+            strike(struck);
+            if (taken != NULL && PyDict_Check(taken) && PyDict_DelItem(taken, (PyObject *)op))
+                PyErr_Clear(); /* it was out already */
+        }
+        Py_XDECREF(taken);
+    }
+}
+
+static void stop_answering(Operation *op)
+{
+    Shard *home = op->home != NULL ? op->home : core.lobby;
+    lock_shard(home);
+    home->answering--;
+    unlock_shard(home);
+}
+
+/* The step to an outcome; 1 to the one who took it, and has to run the hooks, and then to raise what has `struck`. */
+static int finish(Operation *op, int outcome, PyObject **struck)
+{
+    lock_operation(op);
+    int state = op->state;
+    if (state > PARKED) {
+        unlock_operation(op);
+        return 0;
+    }
+    int was_parked = 0;
+    if (outcome == FORCED)
+        outcome = state == ARRIVING ? IMMEDIATE : flag_of(&op->busy) ? SATISFIED : FORCED;
+    else
+        was_parked = state == ARRIVING; /* it was not completed at once */
+    __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
+    Shard *home = op->home != NULL ? op->home : core.lobby;
+    lock_shard(home);
+    home->parked += was_parked;
+    home->left[outcome]++;
+    home->checks += checks_of(op);
+    home->answering++;
+    unlock_shard(home);
+    unlock_operation(op);
+    if (state != ARRIVING) {
+        core.timer->withdraw(&op->entry); /* one that expires is in no bucket, unless it was run() by hand */
+        if (op->home != NULL)
+            leave(op, struck);
+    }
+    if (any(&told_of(op)->any_leaving) && done_call(PyObject_CallOneArg(core.tell_leaving, (PyObject *)op)))
+        strike(struck);
+    return 1;
+}
+
+/* Tell of the end, and keep the error that is set, if one is. 0, or -1 with an error. */
+static int end(Operation *op, PyObject *error)
+{
+    if (!PyErr_Occurred())
+        return tell_finished(op, error);
+    Kept kept = keep_error();
+    if (tell_finished(op, error))
+        PyErr_Clear();
+    set_again(kept);
+    return -1;
+}
+
+/* Run a hook, which happens once. What it raised is in `error`, the caller's own, or else that is as it was. 0; -1 with an
+ * error if this thread is being stopped. */
+static int run_hook(Operation *op, PyObject *name, PyObject **error)
+{
+    if (done_call(call_hook_in_context(op, name)) == 0)
+        return 0;
+    int contained = is_contained(), failed = -1;
+    PyObject *raised = take_error();
+    if (contained) {
+        failed = done_call(PyObject_CallFunctionObjArgs(core.contain, op, name, raised, NULL));
+        if (failed && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+            PyErr_Clear(); /* no room left to count it */
+            failed = 0;
+        }
+    }
+    else
+        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+    Py_XSETREF(*error, raised);
+    return failed;
+}
+
+/* Whether the stack has room for the beginning of a hook: 1, or 0 with an error. Asked before an outcome is taken, since
+ * whoever has taken it owes the hook, and one that can't even begin has answered nobody. */
+static int has_room(void)
+{
+    PyThreadState *thread = PyThreadState_Get();
+#if PY_VERSION_HEX >= 0x030C0000
+    int remaining = thread->py_recursion_remaining;
+#else
+    int remaining = thread->recursion_remaining;
+#endif
+#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
+    if (thread->c_recursion_remaining < remaining)
+        remaining = thread->c_recursion_remaining;
+#endif
+    if (is_too_deep(DEEPEST))
+        return 0;
+    if (remaining > FRAMES)
+        return 1;
+    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded where an operation would have completed");
+    return 0;
+}
+
+/* Complete it, unless it is done: 1, 0, or -1 with an error that stops this thread. */
+static int force(Operation *op)
+{
+    PyObject *error = NULL, *struck = NULL;
+    if (state_of(op) > PARKED)
+        return 0;
+    if (!has_room())
+        return -1;
+    if (!finish(op, FORCED, &struck))
+        return 0;
+    run_hook(op, core.str_on_complete, &error);
+    int failed = end(op, error);
+    Py_XDECREF(error);
+    stop_answering(op);
+    return set_struck(struck) || failed ? -1 : 1;
+}
+
+static int retry(Operation *op)
+{
+    Shard *home = op->home != NULL ? op->home : core.lobby;
+    if (home->retrier == NULL || home->retrier == Py_None)
+        return 0;
+    Kept kept = keep_error();
+    int failed = done_call(PyObject_CallFunctionObjArgs(core.retry, home->retrier, op, NULL));
+    if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
+        PyErr_Clear(); /* no room left to say it, either: such a check has to be made again */
+    else if (failed)
+        PyErr_WriteUnraisable((PyObject *)op);
+    set_again(kept);
+    return 0;
+}
+
+/* Check the operation, unless someone is at it: 1 if that completed it, 0, or -1 with an error. */
+static int check(Operation *op)
+{
+    int completed = 0;
+    while (state_of(op) <= PARKED) {
+        int held = try_hold(op);
+        if (held < 0) {
+            retry(op);
+            return -1;
+        }
+        if (!held) {
+            if (op->lock != NULL)
+                retry(op);
+            return 0;
+        }
+        if (flag_of(&op->busy)) { /* a re-entrant lock, and this thread is at this very operation, further up */
+            set_flag(&op->pending, 1);
+            int failed = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
+            if (failed)
+                retry(op);
+            return failed ? -1 : 0;
+        }
+        int expired = 0, failed = 0;
+        PyObject *error = NULL, *struck = NULL;
+        set_flag(&op->busy, 1);
+        if (op->lock != NULL)
+            __atomic_store_n(&op->pending, 0, __ATOMIC_SEQ_CST);
+        if (flag_of(&op->overdue)) {
+            failed = has_room() ? 0 : -1;
+            expired = completed = !failed && finish(op, EXPIRED, &struck);
+            if (expired)
+                failed = run_hook(op, core.str_on_complete, &error);
+        }
+        else if (state_of(op) <= PARKED) {
+            count_check(op);
+            int answer = look_of(op);
+            completed = answer > 0 && state_of(op) == SATISFIED;
+            if (answer > 0 && state_of(op) <= PARKED)
+                answer = done_call(PyObject_CallOneArg(core.warn, (PyObject *)op));
+            if (answer < 0)
+                failed = is_contained() ? contain(op, core.str_try_complete, NULL) : -1;
+        }
+        int again = give_hold(op);
+        failed |= again < 0;
+        if (expired) { /* what has stopped this thread waits: on_expiration is owed all the same */
+            if (failed && struck == NULL)
+                struck = take_error();
+            else if (failed)
+                PyErr_Clear();
+            run_hook(op, core.str_on_expiration, &error);
+            failed = end(op, error);
+            Py_XDECREF(error);
+            stop_answering(op);
+            if (set_struck(struck) || failed)
+                return -1;
+        }
+        else if (failed) {
+            Py_XDECREF(struck);
+            if (state_of(op) <= PARKED)
+                retry(op);
+            return -1;
+        }
+        if (!again)
+            break;
+    }
+    return completed;
+}
+
+/* Check it as whoever calls maybe_try_complete() would, which a type may have defined anew. */
+static int check_as_defined(Operation *op)
+{
+    if (!op->is_special && op->home != NULL) /* which is looked at as it is parked */
+        return check(op);
+    PyObject *self = (PyObject *)op;
+    return truth_of_call(
+        PyObject_VectorcallMethod(core.str_maybe_try_complete, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+}

@@ -1,0 +1,179 @@
+/* Helpers that the C code of timer, purgatory and purgatory.journal share: versions of CPython, errors, arguments.
+ *
+ * Each native module is one translation unit: its main C file includes a header with its structs, then its parts in
+ * order. So every function is static, the compiler inlines across parts, and a part needs no declarations of what
+ * stands in an earlier part. */
+#ifndef TIMER_NATIVE_COMMON_H
+#define TIMER_NATIVE_COMMON_H
+
+#include "timer/_core.h"
+
+#include <structmember.h>
+
+#ifndef Py_T_OBJECT_EX /* before CPython 3.12 */
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_T_BOOL T_BOOL
+#endif
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* before CPython 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* The slots of a module that serves one interpreter and needs no global lock. */
+#if PY_VERSION_HEX >= 0x030D0000
+#define MODULE_SLOTS(fill)                                                                                             \
+    {                                                                                                                  \
+        {Py_mod_exec, fill}, {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},               \
+            {Py_mod_gil, Py_MOD_GIL_NOT_USED}, {0, NULL}                                                               \
+    }
+#elif PY_VERSION_HEX >= 0x030C0000
+#define MODULE_SLOTS(fill)                                                                                             \
+    {                                                                                                                  \
+        {Py_mod_exec, fill}, {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, {0, NULL}     \
+    }
+#else
+#define MODULE_SLOTS(fill)                                                                                             \
+    {                                                                                                                  \
+        {Py_mod_exec, fill}, {0, NULL}                                                                                 \
+    }
+#endif
+
+/* The C code keeps its types in static variables. So a module can be loaded once, by the main interpreter. A second
+ * import in the process, or one in a subinterpreter, fails, and the pure Python implementation is used there. */
+static inline int may_load(char *is_loaded, const char *module)
+{
+    if (!*is_loaded && PyInterpreterState_Get() == PyInterpreterState_Main())
+        return 1;
+    PyErr_Format(PyExc_ImportError, "%s can be loaded once, by the main interpreter", module);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- errors */
+
+/* An error that is set aside while other code runs. */
+typedef struct {
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *error;
+#else
+    PyObject *type, *value, *traceback;
+#endif
+} Kept;
+
+static inline Kept keep_error(void)
+{
+    Kept kept;
+#if PY_VERSION_HEX >= 0x030C0000
+    kept.error = PyErr_GetRaisedException();
+#else
+    PyErr_Fetch(&kept.type, &kept.value, &kept.traceback);
+#endif
+    return kept;
+}
+
+static inline void set_again(Kept kept)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(kept.error);
+#else
+    PyErr_Restore(kept.type, kept.value, kept.traceback);
+#endif
+}
+
+static inline void drop_kept(Kept kept)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    Py_XDECREF(kept.error);
+#else
+    Py_XDECREF(kept.type);
+    Py_XDECREF(kept.value);
+    Py_XDECREF(kept.traceback);
+#endif
+}
+
+/* The error that is set, as an object that the caller owns, with its traceback. Afterwards no error is set. */
+static inline PyObject *take_error(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Raise an exception object and give up the reference to it. NULL: creating it raised another one, which stays set. */
+static inline void raise_made(PyObject *error)
+{
+    if (error == NULL)
+        return;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+}
+
+/* Whether the error that is set is an Exception. A KeyboardInterrupt or a SystemExit is not. */
+static inline int is_contained(void) { return PyErr_ExceptionMatches(PyExc_Exception); }
+
+/* ---------------------------------------------------------------- answers of calls */
+
+/* The answer of a call as 1, 0, or -1 with an error. Takes over the reference. */
+static inline int truth_of_call(PyObject *answer)
+{
+    if (answer == NULL)
+        return -1;
+    int truth = answer == Py_True ? 1 : answer == Py_False ? 0 : PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return truth;
+}
+
+/* 0, or -1 with an error. Takes over the reference. */
+static inline int done_call(PyObject *answer)
+{
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+/* An item of a list, as a reference that the caller owns. NULL without an error if there is none. */
+static inline PyObject *item_of(PyObject *list, Py_ssize_t index)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *item = PyList_GetItemRef(list, index);
+    if (item == NULL)
+        PyErr_Clear();
+    return item;
+#else
+    return index < PyList_GET_SIZE(list) ? Py_NewRef(PyList_GET_ITEM(list, index)) : NULL;
+#endif
+}
+
+/* ---------------------------------------------------------------- arguments */
+
+/* The arguments of a METH_FASTCALL | METH_KEYWORDS method, by position or by name, as borrowed references in `found`.
+ * `wanted` names them and ends with NULL. The first `required` must be there; the others are NULL if they are not.
+ * `call` is the signature, for the error. 0, or -1 with an error. */
+static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObject *names, const char *call,
+                                const char *const *wanted, Py_ssize_t required, PyObject **found)
+{
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names), used = 0;
+    int is_complete = 1;
+    for (Py_ssize_t place = 0; wanted[place] != NULL; place++) {
+        found[place] = place < number ? args[place] : NULL;
+        for (Py_ssize_t i = 0; i < named && found[place] == NULL; i++)
+            if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), wanted[place]) == 0)
+                found[place] = args[number + i];
+        used += found[place] != NULL;
+        is_complete &= place >= required || found[place] != NULL;
+    }
+    if (is_complete && used == number + named)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "wrong arguments; call it as %s", call);
+    return -1;
+}
+
+#endif
