@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from purgatory._keys.idle_keys import IdleKeys
     from purgatory._limits.capacity import Capacity
     from purgatory._purgatory.shards import Shards
+    from purgatory._threads.retrier import Retrier
     from timer import Timer
 
-__all__ = ["take_snapshot"]
+__all__ = ["overdue_ms", "take_snapshot"]
 
 
 def take_snapshot(
@@ -75,6 +76,26 @@ def take_snapshot(
         closed=closed,
         tenants=() if capacity is None else tuple(capacity.tenants()[:largest]),
     )
+
+
+def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
+    """Milliseconds that the most overdue parked operation is past its deadline; 0 if none is overdue.
+
+    Costs the same whatever is parked, because it looks only where an overdue operation can be: in a due bucket that was
+    not taken, in the batch that runs, or with the retrier while other code holds its lock. An operation whose own
+    ``try_complete`` hangs is reported as ``callback_slow`` instead.
+    """
+    if timer is None:
+        return 0.0
+    now_ns = timer.now_ns()
+    late_ns = [now_ns - each.deadline_ns for each in retrier.waiting() if each._state == PARKED and each.deadline_ns]
+    statistics = timer.statistics()
+    if statistics is not None:
+        if statistics.next_deadline_ms is not None:
+            late_ns.append(round(-statistics.next_deadline_ms * NS_PER_MS))
+        if statistics.running_since_ns is not None:
+            late_ns.append(now_ns - statistics.running_since_ns)
+    return max(0, *late_ns, 0) / NS_PER_MS
 
 
 def _by_size(entry: tuple[int, Hashable]) -> int:

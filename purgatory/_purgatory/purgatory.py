@@ -27,7 +27,7 @@ from purgatory._keys.watchers import WatcherList
 from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import enroll
-from purgatory._purgatory.look import take_snapshot
+from purgatory._purgatory.look import overdue_ms, take_snapshot
 from purgatory._purgatory.parking import Parking
 from purgatory._purgatory.shards import Shards
 from purgatory._purgatory.shutdown import Drain, Settling, rest_and_go_on
@@ -223,6 +223,15 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     def num_delayed(self) -> int:
         """How many operations wait for their expiry."""
         return self.parked if self._timer is not None else 0
+
+    @property
+    def overdue_ms(self) -> float:
+        """Milliseconds that the most overdue parked operation is past its deadline; 0 if none is overdue.
+
+        Costs the same whatever is parked. While a timer that several purgatories share is late, each of them that has
+        parked operations says by how much.
+        """
+        return overdue_ms(self._timer, self._retrier) if self.parked else 0.0
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome. Costs the same whatever is parked."""

@@ -53,12 +53,13 @@ class Retrier:
         timer: stands in while no thread can be had.
     """
 
-    __slots__ = ("_changed", "_missed", "_name", "_round", "_stopped", "_thread", "_timer")
+    __slots__ = ("_changed", "_missed", "_name", "_round", "_stopped", "_thread", "_timer", "_trying")
 
     def __init__(self, name: str, timer: Timer | None = None) -> None:
         self._name = name
         self._changed = threading.Condition(threading.Lock())
         self._missed: dict[Operation, None] = {}
+        self._trying: list[Operation] = []  # those that were taken out of _missed for the round that runs now
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
@@ -81,6 +82,11 @@ class Retrier:
         for operation in missed:
             self._try(operation)
 
+    def waiting(self) -> list[Operation]:
+        """The operations to try again, and those that are being tried. Some may have completed meanwhile."""
+        with self._changed:
+            return [*self._missed, *self._trying]
+
     def start_over(self) -> None:
         """In a forked child, which has no thread of it."""
         self._changed = threading.Condition(threading.Lock())
@@ -98,7 +104,7 @@ class Retrier:
 
     def _take(self) -> list[Operation]:
         """What there is to try. Taken out before it is tried: whoever misses meanwhile puts the operation in again."""
-        missed = list(self._missed)
+        self._trying = missed = list(self._missed)
         self._missed.clear()
         return missed
 
@@ -136,10 +142,12 @@ class Retrier:
         while True:
             with self._changed:
                 if not self._missed and not self._stopped:
+                    self._trying = []
                     self._changed.wait(IDLE_S)
                     rest_s = SHORTEST_REST_S
                 if self._stopped or not self._missed:
                     self._thread = None
+                    self._trying = []
                     return
                 missed = self._take()
             for operation in missed:

@@ -88,9 +88,9 @@ class _Notes(Observer):
     def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG002
         """Note it."""
         waiting = self._tally.waiting
-        # No deadline: never parked, or completed before it had one, so it has waited for no time at all.
-        was_parked = operation._deadline_ns  # noqa: SLF001
-        waiting.append((type(operation), outcome, self._now_ns() - operation.created_ns if was_parked else 0))
+        # An operation without a deadline was never parked, or it completed before the timer had it.
+        parked_ns = self._now_ns() - operation.created_ns if operation.deadline_ns else 0
+        waiting.append((type(operation), outcome, parked_ns))
         if len(waiting) > FOLD_AT:
             self._tally.fold()
 
@@ -139,7 +139,7 @@ class ByType:
 def _left() -> CounterMetricFamily:
     return CounterMetricFamily(
         "purgatory_operations_by_type",
-        "Operations that left, by type and how.",
+        "Operations that left, by type and outcome.",
         labels=["purgatory", "operation", "outcome"],
     )
 
@@ -147,6 +147,6 @@ def _left() -> CounterMetricFamily:
 def _parked() -> CounterMetricFamily:
     return CounterMetricFamily(
         "purgatory_time_parked_by_type_seconds",
-        "How long the operations that left had been parked, added up.",
+        "Seconds from parking until the hooks have ended, summed over the operations that left.",
         labels=["purgatory", "operation"],
     )

@@ -169,7 +169,10 @@ class PurgatoryCollector(Collector):
         users: set[tuple[str, str]] = set()
         for member in purgatory.live():
             reading = read_purgatory(
-                member.snapshot(largest=0), self.parked_time.of(member), self.callback_time.of(member)
+                member.snapshot(largest=0),
+                member.overdue_ms,
+                self.parked_time.of(member),
+                self.callback_time.of(member),
             )
             found.setdefault((Of.PURGATORY, member.name), {})[id(member)] = reading
             if member.timer is not None:

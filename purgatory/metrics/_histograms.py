@@ -89,7 +89,7 @@ class PowerHistogram:
 def _measure_parked(
     histograms: dict[Outcome, PowerHistogram], now_ns: Callable[[], int]
 ) -> Callable[[DelayedOperation, Outcome, BaseException | None], None]:
-    # A closure and not a method, and the operation's attributes, not its properties: it runs for every operation.
+    # A closure and not a method: it runs for every operation.
     when_satisfied = histograms[_SATISFIED].waiting
     satisfied, immediate, most = _SATISFIED, _IMMEDIATE, FOLD_AT
 
@@ -100,9 +100,8 @@ def _measure_parked(
             return
         else:
             waiting = histograms[outcome].waiting
-        due_ns = operation._deadline_ns  # noqa: SLF001
-        # No deadline: completed between the watch and the timer's add, so it has waited for no time at all.
-        waiting.append(now_ns() - due_ns + operation._delay_ms * 1_000_000 if due_ns else 0)  # noqa: SLF001
+        # created_ns, as extend() moves the deadline. An operation without a deadline completed before the timer had it.
+        waiting.append(now_ns() - operation.created_ns if operation.deadline_ns else 0)
         if len(waiting) > most:
             histograms[outcome].fold()
 
@@ -110,7 +109,7 @@ def _measure_parked(
 
 
 class ParkedTime(Observer):
-    """An observer of one purgatory: how long operations were parked, by outcome, callbacks included.
+    """An observer of one purgatory: seconds from parking until the operation's hooks have ended, by outcome.
 
     Attach it with ``purgatory.attach`` or give it as one of ``observers``; ``register(histograms=True)`` does it for
     every purgatory. What was completed at once was never parked.

@@ -60,46 +60,56 @@ def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False)
 
 
 FAMILIES: Final = (
-    _of_purgatory("parked_operations", Kind.SUM, "Operations that wait."),
-    _of_purgatory("delayed_operations", Kind.SUM, "Operations that wait and will expire."),
-    _of_purgatory("watch_entries", Kind.SUM, "Entries in watch lists: one an operation and key."),
-    _of_purgatory("watch_keys", Kind.SUM, "Keys that something is watched under."),
-    _of_purgatory("idle_keys", Kind.SUM, "Keys that nobody waits under, remembered for the next who comes."),
-    _of_purgatory("capacity_operations", Kind.SUM, "Operations that may wait at most; absent where there is no limit."),
-    _of_purgatory("oldest_age_seconds", Kind.MAX, "Age of the operation that has waited longest; 0 if none waits."),
-    _of_purgatory("operations_started", Kind.COUNTER, "Operations accepted, parked or completed at once."),
+    _of_purgatory("parked_operations", Kind.SUM, "Parked operations."),
+    _of_purgatory("delayed_operations", Kind.SUM, "Parked operations that have a deadline."),
+    _of_purgatory("watch_entries", Kind.SUM, "Entries in watch lists: one per operation and key."),
+    _of_purgatory("watch_keys", Kind.SUM, "Keys with at least one watch entry."),
+    _of_purgatory("idle_keys", Kind.SUM, "Keys without a watch entry that are kept for reuse."),
+    _of_purgatory("capacity_operations", Kind.SUM, "Operations that may be parked at most; absent without a limit."),
+    _of_purgatory(
+        "overdue_seconds",
+        Kind.MAX,
+        "Seconds that the most overdue parked operation is past its deadline; 0 if none is overdue.",
+    ),
+    _of_purgatory("operations_started", Kind.COUNTER, "Operations accepted: parked, or completed at once."),
     _of_purgatory(
         "operations_completed",
         Kind.COUNTER,
-        "Operations that left, by outcome; those cancelled were taken out uncompleted.",
+        "Operations that left, by outcome. Cancelled operations left uncompleted.",
         by_outcome=True,
     ),
-    _of_purgatory("operations_rejected", Kind.COUNTER, "Operations refused because the purgatory was full."),
+    _of_purgatory("operations_rejected", Kind.COUNTER, "Operations rejected because the purgatory was full."),
     _of_purgatory("checks", Kind.COUNTER, "Calls of try_complete, counted when the operation leaves."),
-    _of_purgatory(
-        "callback_errors", Kind.COUNTER, "Exceptions that hooks and observers raised; the log has each kind."
-    ),
+    _of_purgatory("callback_errors", Kind.COUNTER, "Exceptions raised by hooks and observers. The log has each kind."),
     _of_purgatory("keys_forgotten", Kind.COUNTER, "Idle keys that were forgotten."),
-    _of_purgatory("deadlines_extended", Kind.COUNTER, "Deadlines of parked operations that were put off."),
+    _of_purgatory("deadlines_extended", Kind.COUNTER, "Calls of extend() that moved a deadline."),
     _of_purgatory(
-        "time_parked_seconds", Kind.HISTOGRAM, "Time from parking to the outcome, by outcome.", by_outcome=True
+        "time_parked_seconds",
+        Kind.HISTOGRAM,
+        "Seconds from parking until the operation's hooks have ended, by outcome.",
+        by_outcome=True,
     ),
-    _of_purgatory("callback_seconds", Kind.HISTOGRAM, "Time that an operation's on_complete and on_expiration took."),
-    Family("timer_pending_tasks", Of.TIMER, Kind.SUM, "Tasks that wait in the wheel."),
+    _of_purgatory("callback_seconds", Kind.HISTOGRAM, "Seconds that on_complete and on_expiration took together."),
+    Family("timer_pending_tasks", Of.TIMER, Kind.SUM, "Tasks in the timer's wheel."),
     Family("timer_handed_over_tasks", Of.TIMER, Kind.SUM, "Due tasks given to the executor, in unfinished batches."),
     Family("timer_fired_tasks", Of.TIMER, Kind.COUNTER, "Tasks run."),
-    Family("timer_failed_tasks", Of.TIMER, Kind.COUNTER, "Tasks that raised."),
-    Family("timer_overdue_seconds", Of.TIMER, Kind.MAX, "How long the next bucket is due and was not taken; 0 if not."),
-    Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "How long the batch that runs now has run; 0 if none runs."),
-    Family("expiry_lateness_seconds", Of.TIMER, Kind.HISTOGRAM, "How long after its deadline a task was run."),
-    Family("reaper_threads", Of.TIMER, Kind.SUM, "Threads alive that drive the timer."),
+    Family("timer_failed_tasks", Of.TIMER, Kind.COUNTER, "Tasks that raised an exception."),
+    Family(
+        "timer_overdue_seconds",
+        Of.TIMER,
+        Kind.MAX,
+        "Seconds that the earliest bucket is due and was not taken; 0 if none is due.",
+    ),
+    Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "Seconds that the current batch has run; 0 if none runs."),
+    Family("expiry_lateness_seconds", Of.TIMER, Kind.HISTOGRAM, "Seconds from a task's deadline until it ran."),
+    Family("reaper_threads", Of.TIMER, Kind.SUM, "Live threads that drive the timer."),
     Family(
         "reaper_heartbeat_age_seconds",
         Of.TIMER,
         Kind.MAX,
-        "Time since the reaper last went round; it rests while nothing is due.",
+        "Seconds since the reaper thread last woke up. It sleeps while nothing is due.",
     ),
-    Family("reaper_restarts", Of.TIMER, Kind.COUNTER, "Times that a reaper's thread died and was replaced."),
+    Family("reaper_restarts", Of.TIMER, Kind.COUNTER, "Reaper threads that died and were replaced."),
 )
 
 
@@ -110,7 +120,7 @@ def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
 
 
 def read_purgatory(
-    snapshot: PurgatorySnapshot, parked: ParkedTime | None, callbacks: CallbackTime | None
+    snapshot: PurgatorySnapshot, overdue_ms: float, parked: ParkedTime | None, callbacks: CallbackTime | None
 ) -> tuple[dict[Series, float], dict[Series, Observed]]:
     """The values, and the histograms if there are any, of one purgatory."""
     totals = snapshot.totals
@@ -120,7 +130,7 @@ def read_purgatory(
         ("watch_entries", None): snapshot.watched,
         ("watch_keys", None): snapshot.keys,
         ("idle_keys", None): snapshot.idle_keys,
-        ("oldest_age_seconds", None): (snapshot.oldest_age_ms or 0.0) / 1000,
+        ("overdue_seconds", None): overdue_ms / 1000,
         ("operations_started", None): totals.started,
         ("operations_rejected", None): snapshot.rejected,
         ("checks", None): totals.checks,

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory import DelayedOperationPurgatory, PurgatoryFull
 from purgatory.metrics import register, unregister
-from tests.support import Waiting, eventually
-from timer import MockTimer, SystemTimer, SystemTimerReaper
+from tests.support import PATIENCE_S, Waiting, eventually
+from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 
 
 def value(registry, name, **labels):
@@ -41,7 +41,6 @@ def test_parked_operations_are_seen(registry, mock_timer):
         assert 3 == value(registry, "watch_entries", purgatory="fetch")
         assert 2 == value(registry, "watch_keys", purgatory="fetch")
         assert 10 == value(registry, "capacity_operations", purgatory="fetch")
-        assert 1.5 == value(registry, "oldest_age_seconds", purgatory="fetch")
         assert 2 == value(registry, "timer_pending_tasks", timer="mock-timer")
         assert 1 == value(registry, "timer_info", purgatory="fetch", timer="mock-timer")
 
@@ -169,7 +168,78 @@ def test_namesakes_are_one_series(registry, mock_timer):
 
         assert len(set(found)) == len(found)
         assert 2 == value(registry, "parked_operations", purgatory="fetch")
-        assert 1.0 == value(registry, "oldest_age_seconds", purgatory="fetch")
+
+
+def test_lease_that_is_extended_is_never_overdue(registry, mock_timer):
+    """The gauge measures from the deadline: an operation that extend() keeps alive for hours is not overdue."""
+    register(registry)
+    with DelayedOperationPurgatory("leases", timer=mock_timer) as leases:
+        lease = Waiting(10_000)
+        leases.try_complete_else_watch(lease, ["lease"])
+        for _ in range(1_000):
+            mock_timer.advance_clock(8_000)
+            assert lease.extend(10_000)
+
+        assert 0.0 == value(registry, "overdue_seconds", purgatory="leases")
+
+
+def test_bucket_that_nobody_takes_makes_its_operations_overdue(registry, mock_timer):
+    """While the timer is not driven, the gauge grows from the deadline on; an empty purgatory stays at 0."""
+    register(registry)
+    with (
+        DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch,
+        DelayedOperationPurgatory("empty", timer=mock_timer),
+    ):
+        fetch.try_complete_else_watch(Waiting(10), ["k"])
+        mock_timer.clock.advance(10)
+        assert 0.0 == value(registry, "overdue_seconds", purgatory="fetch")
+        mock_timer.clock.advance(2_500)
+
+        assert 2.5 == value(registry, "overdue_seconds", purgatory="fetch")
+        assert 0.0 == value(registry, "overdue_seconds", purgatory="empty")
+        mock_timer.advance_clock(0)
+        assert 0.0 == value(registry, "overdue_seconds", purgatory="fetch")
+
+
+def test_operation_whose_lock_is_held_is_overdue(registry, mock_timer):
+    """An expiry that waits for the user's lock is overdue on every scrape until the lock is free."""
+    register(registry)
+    lock = threading.Lock()
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
+        operation = Waiting(1_000, lock=lock)
+        fetch.try_complete_else_watch(operation, ["k"])
+        with lock:
+            mock_timer.advance_clock(4_000)
+            # The retrier tries it again and again meanwhile: no scrape may miss it.
+            assert {3.0} == {value(registry, "overdue_seconds", purgatory="fetch") for _ in range(200)}
+
+        assert eventually(lambda: operation.is_completed)
+        assert 0.0 == value(registry, "overdue_seconds", purgatory="fetch")
+
+
+def test_batch_that_does_not_end_makes_operations_overdue(registry):
+    """Operations behind a hook that blocks the executor are overdue for as long as the batch has run."""
+    register(registry)
+    clock, go, inside = ManualClock(), threading.Event(), threading.Event()
+    with (
+        SystemTimer("t", clock=clock) as timer,
+        DelayedOperationPurgatory("fetch", timer=timer, reaper_enabled=False) as fetch,
+    ):
+
+        def block(_):
+            inside.set()
+            go.wait(PATIENCE_S)
+
+        fetch.try_complete_else_watch(Waiting(10, complete=block), ["k"])
+        fetch.try_complete_else_watch(Waiting(10), ["k"])
+        clock.advance(10)
+        timer.advance_clock(0)
+        assert inside.wait(PATIENCE_S)
+        clock.advance(7_000)
+        try:
+            assert 7.0 == value(registry, "overdue_seconds", purgatory="fetch")
+        finally:
+            go.set()
 
 
 def test_counter_does_not_fall_when_a_namesake_goes(registry, mock_timer):

@@ -133,3 +133,22 @@ def test_without_histograms_nothing_is_attached(registry):
     register(registry)
     with DelayedOperationPurgatory("p", timer_enabled=False) as purgatory:
         assert () == purgatory._observers.finished
+
+
+@pytest.mark.parametrize("moved_ms", [20, 5000, -30])
+def test_time_parked_is_from_parking_also_after_extend(registry, moved_ms):
+    """A deadline that extend() has moved does not change since when the operation is parked."""
+    with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
+        register(registry, histograms=True, types=True)
+        operation = Waiting(100)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        timer.advance_clock(4)
+        operation.extend(100 + moved_ms)
+        timer.advance_clock(6)
+        operation.force_complete()
+        labels = {"purgatory": "p", "outcome": "forced"}
+
+        assert 0.010 == registry.get_sample_value("purgatory_time_parked_seconds_sum", labels)
+        assert 0.010 == registry.get_sample_value(
+            "purgatory_time_parked_by_type_seconds_total", {"purgatory": "p", "operation": "Waiting"}
+        )
