@@ -257,7 +257,7 @@ def _page_of(out: str) -> str:
 
 def _stream(options: argparse.Namespace) -> int:
     from purgatory.pipeline import stream
-    from purgatory.pipeline.rows.whole import check_streamable
+    from purgatory.pipeline.rows.completeness import check_streamable
     from purgatory.pipeline.spark import places
     from purgatory.pipeline.spark.session import session
 
@@ -285,8 +285,8 @@ def _stream(options: argparse.Namespace) -> int:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.compact import compact
     from purgatory.pipeline.spark import places
+    from purgatory.pipeline.spark.compact import compact
     from purgatory.pipeline.spark.session import session
 
     spark = session("compact")
@@ -303,7 +303,7 @@ def _monitor(options: argparse.Namespace) -> int:
         message = "--out needs --checkpoint: it is what makes the output exact after a restart"
         raise ValueError(message)
     if options.stream:
-        from purgatory.pipeline.state.standing import standing
+        from purgatory.pipeline.state.checkpoint_state import standing
 
         _print(str(standing(session("monitor"), options.stream)))
         return 0
@@ -322,8 +322,8 @@ def _monitor(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from purgatory.journal.records import TRACE
-    from purgatory.pipeline.replay import answered, told
-    from purgatory.pipeline.rows.whole import load_whole
+    from purgatory.pipeline.replay import answered, judge
+    from purgatory.pipeline.rows.completeness import load_whole
     from purgatory.pipeline.spark import places
     from purgatory.pipeline.spark.session import session
 
@@ -333,9 +333,9 @@ def _replay(options: argparse.Namespace) -> int:
     trace, missing = load_whole(spark, options.trace, TRACE, allow_gaps=options.allow_gaps)
     for line in missing:
         _print(f"not read: {line}")
-    found = told(trace, None if options.keep_keys is None else options.keep_keys * 1000)
+    found = judge(trace, None if options.keep_keys is None else options.keep_keys * 1000)
     answers = f"{options.out}/answers"
-    answered(found.rows, found.spells).write.mode("overwrite").parquet(answers)
+    answered(found.rows, found.forgotten).write.mode("overwrite").parquet(answers)
     found.malformed.write.mode("overwrite").parquet(f"{options.out}/malformed")
     for row in spark.read.parquet(answers).groupBy("outcome").count().orderBy("outcome").collect():
         _print(f"{row['outcome']:<10} {row['count']:>12,}")
@@ -361,7 +361,7 @@ def _whatif(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.gen import WORKLOADS
+    from purgatory.pipeline.rows.gen import WORKLOADS
     from purgatory.pipeline.spark.session import session
     from purgatory.pipeline.verify import verify
 
@@ -387,7 +387,7 @@ def _gen(options: argparse.Namespace) -> int:
     import attrs
 
     from purgatory.journal.records import JOURNAL, TRACE
-    from purgatory.pipeline import gen
+    from purgatory.pipeline.rows import gen
     from purgatory.pipeline.verify import place_trace
 
     _known([options.workload], [*gen.WORKLOADS, "journal"])

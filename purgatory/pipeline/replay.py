@@ -8,7 +8,7 @@ minimum::
     key orders-3, by level:   event 9 @ 70   event 7 @ 40   watch 7   event 5 @ 20   watch 4
     running minimum of @:          70             40           40          20          20
 
-Where a key was forgotten in between, not every event counts for every watch: those few keys are seen to in `spells`.
+Where a key was forgotten in between, not every event counts for every watch. `forgotten_keys` handles those few keys.
 
 No state, no time, no loop: one sort by key. It is the yardstick for the stream, and, because what an
 operation *needed* has nothing to do with the timeout that it had, it is also where what-if starts from.
@@ -24,34 +24,34 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OPERATION
+from purgatory.pipeline.rows.forgotten_keys import first_since, forgotten_keys
 from purgatory.pipeline.rows.load import LONGEST_MS, with_purgatory
-from purgatory.pipeline.rows.names import Told, told_apart
-from purgatory.pipeline.rows.spells import first_since, spells_of
+from purgatory.pipeline.rows.reused_names import Judged, judge_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def told(trace: DataFrame, keep_us: int | None = None) -> Told:
-    """A trace's rows told apart from those that can't be true (`names`); looks at the trace at once.
+def judge(trace: DataFrame, keep_us: int | None = None) -> Judged:
+    """A trace's rows told apart from those that can't be true (`reused_names`); looks at the trace at once.
 
     Args:
         trace: the rows.
         keep_us: how long a key keeps its level after the latest row that named it; None for ever.
     """
     trace = with_purgatory(trace)
-    spells = spells_of(trace, keep_us)
-    return attrs.evolve(told_apart(trace, partial(answered, spells=spells)), spells=spells)
+    forgotten = forgotten_keys(trace, keep_us)
+    return attrs.evolve(judge_names(trace, partial(answered, forgotten=forgotten)), forgotten=forgotten)
 
 
-def needs(good: DataFrame, spells: DataFrame | None = None) -> DataFrame:
+def needs(good: DataFrame, forgotten: DataFrame | None = None) -> DataFrame:
     """Each operation, and the instant at which all its needs were there (null: never).
 
-    Spark leaves out what of it nobody selects: `type`, and the keys by name (`names`), cost only who wants them.
+    Spark leaves out columns that are not selected. So `type` and `names` (of the keys) cost nothing where unused.
 
     Args:
-        good: rows that can be true (`told`).
-        spells: of the keys that were forgotten (`told`).
+        good: rows that can be true (`judge`).
+        forgotten: of the keys that were forgotten (`judge`).
     """
     parked = F.col("kind") == OPERATION
     # Both kinds from one scan, as one narrow row for each key: an event is what counts no keys.
@@ -68,12 +68,12 @@ def needs(good: DataFrame, spells: DataFrame | None = None) -> DataFrame:
         F.col("pair.levels").alias("level"),
         *("purgatory", "count", "at", "operation", "delay_ms", "type"),
     )
-    if spells is None:
+    if forgotten is None:
         reached = _first(rows)
     else:
-        marked = rows.join(spells, ["purgatory", "key"], "left").select(*rows.columns, "starts")
-        forgotten = first_since(marked.where("starts is not null"))
-        reached = _first(marked.where("starts is null").drop("starts")).unionByName(forgotten)
+        marked = rows.join(forgotten, ["purgatory", "key"], "left").select(*rows.columns, "starts")
+        since = first_since(marked.where("starts is not null"))
+        reached = _first(marked.where("starts is null").drop("starts")).unionByName(since)
     missing = F.count_if(F.col("first").isNull())
     return (
         reached.where(F.col("count") > 0)
@@ -110,18 +110,18 @@ def _first(rows: DataFrame) -> DataFrame:
 
 def replay(trace: DataFrame, keep_us: int | None = None) -> DataFrame:
     """Each operation's outcome and when it was finished."""
-    found = told(trace, keep_us)
-    return answered(found.rows, found.spells)
+    found = judge(trace, keep_us)
+    return answered(found.rows, found.forgotten)
 
 
-def answered(good: DataFrame, spells: DataFrame | None = None) -> DataFrame:
-    """The same from rows that can be true (`told`), and the spells of keys that were forgotten."""
+def answered(good: DataFrame, forgotten: DataFrame | None = None) -> DataFrame:
+    """The same from rows that can be true (`judge`), and the forgotten of keys that were forgotten."""
     delay_ms = F.least(F.greatest(F.col("delay_ms"), F.lit(0)), F.lit(LONGEST_MS))
     deadline = F.col("arrival") + delay_ms * 1000
     ready = F.col("ready")
     outcome = F.when(ready <= F.col("arrival"), "immediate").when(ready < deadline, "satisfied").otherwise("expired")
     return (
-        needs(good, spells)
+        needs(good, forgotten)
         .withColumn("outcome", outcome)
         .withColumn("finished_us", F.when(F.col("outcome") == "expired", deadline).otherwise(ready))
         .select(

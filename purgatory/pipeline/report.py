@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
-from purgatory.pipeline.rows.coverage import told
+from purgatory.pipeline.rows.completeness import described
 from purgatory.pipeline.summaries import advice, further, occupancy, tables
 from purgatory.pipeline.walks import exact
 from purgatory.pipeline.walks.grouped import dated
@@ -204,7 +204,7 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
         rows=walk.rows,
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
-        gaps=told(walk.damaged, walk.gaps),
+        gaps=described(walk.damaged, walk.gaps),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
         made=wishes.made or datetime.now(UTC),

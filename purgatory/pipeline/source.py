@@ -42,8 +42,8 @@ from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
 from purgatory.journal.records.parquet import read_range, to_arrow
-from purgatory.pipeline.rows import coverage
-from purgatory.pipeline.rows.coverage import IncompleteJournal, Run
+from purgatory.pipeline.rows import completeness
+from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import spark_schema
 
 if TYPE_CHECKING:
@@ -81,11 +81,11 @@ class _Place:
     def read(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows above `after` up to `upto`."""
         runs: list[Run] = []
-        yield from coverage.noted(self._rows(after, upto), 0, runs)
+        yield from completeness.noted(self._rows(after, upto), 0, runs)
         if self.allow_gaps:
             return
         where = self.folder or f"{self.url}"
-        if after < upto and (gaps := coverage.gaps([Run(0, after + 1, upto)], runs, [where])):
+        if after < upto and (gaps := completeness.gaps_in([Run(0, after + 1, upto)], runs, [where])):
             raise IncompleteJournal(gaps)
 
     def _rows(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:

@@ -35,14 +35,14 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
-from purgatory.pipeline.compact import AFTER_S, Compacting
-from purgatory.pipeline.rows.load import STRICT, spark_schema, trace_problem, with_purgatory
+from purgatory.pipeline.rows.load import spark_schema, trace_problem, with_purgatory
 from purgatory.pipeline.spark import places
-from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, importable
-from purgatory.pipeline.state.cores import SEMANTICS
-from purgatory.pipeline.state.packed import PACKED, packing
+from purgatory.pipeline.spark.compact import AFTER_S, Compacting
+from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, STRICT, importable
+from purgatory.pipeline.state.checkpoint_state import standing
 from purgatory.pipeline.state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
-from purgatory.pipeline.state.standing import standing
+from purgatory.pipeline.state.state_machines import SEMANTICS
+from purgatory.pipeline.state.wire import PACKED, packing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

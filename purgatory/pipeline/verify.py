@@ -21,8 +21,9 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import FLUSH, JOURNAL, KEEP_KEYS_MS, TRACE
-from purgatory.pipeline import gen, stream
+from purgatory.pipeline import stream
 from purgatory.pipeline.replay import replay
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load, trace_problem
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from pyspark.sql import functions as F
 
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline.pages.plan import plan
-from purgatory.pipeline.replay import needs, told
+from purgatory.pipeline.replay import judge, needs
+from purgatory.pipeline.rows.completeness import load_whole
 from purgatory.pipeline.rows.load import LONGEST_MS, journal_problem
-from purgatory.pipeline.rows.whole import load_whole
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid, choose
 from purgatory.pipeline.summaries.idle import purges
@@ -47,7 +47,7 @@ def waits_of_trace(good: DataFrame) -> DataFrame:
     """What every operation needed: `wait_us` is null where its needs were never met.
 
     Args:
-        good: rows that can be true (`replay.told`).
+        good: rows that can be true (`replay.judge`).
     """
     waited = (F.col("ready") - F.col("arrival")).alias("wait_us")
     return needs(good).select("purgatory", "type", "arrival", "delay_ms", waited, "names")
@@ -139,7 +139,7 @@ def whatif(
     folder.mkdir(parents=True, exist_ok=True)
     if trace is not None:
         rows, missing = load_whole(spark, trace, TRACE, allow_gaps=allow_gaps)
-        good = told(rows).rows
+        good = judge(rows).rows
         waits = waits_of_trace(good).cache()
         by_timeout, exact = timeouts(waits, grid).toArrow(), True
         uses = uses_of_trace(waits)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import pandas as pd  # noqa: F401  # what a worker holds
 import pyspark.sql  # noqa: F401
 
-from purgatory.pipeline.state.cores import KeyCore, OperationCore
-from purgatory.pipeline.state.shelf import Memory
+from purgatory.pipeline.state.leaf_index import Memory
+from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 from tests.benchmarks.harness import Table, clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from purgatory.pipeline.state.cores import Hit, Open, Watch
+    from purgatory.pipeline.state.state_machines import Hit, Open, Watch
 
 __all__ = ["arrivals", "main"]
 

@@ -32,9 +32,10 @@ import pyarrow.compute as pc
 import structlog
 
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline import gen, stream
-from purgatory.pipeline.replay import replay, told
+from purgatory.pipeline import stream
+from purgatory.pipeline.replay import judge, replay
 from purgatory.pipeline.report import report
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.summaries.choices import Grid
@@ -143,7 +144,7 @@ def _stream(spark: SparkSession, rows: int) -> tuple[float, str]:
 def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     grid = Grid(ticks_ms=(1, 2, 5, 10, 20), wheel_sizes=(10, 20, 64, 128))
     source = _trace(pairs // 20, 8)
-    good = told(load(spark, str(source), TRACE)).rows
+    good = judge(load(spark, str(source), TRACE)).rows
     waits = waits_of_trace(good).cache()
     waits.count()
     for name, question in (

@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.journal.records import TRACE
-from purgatory.pipeline import gen, stream
+from purgatory.pipeline import stream
+from purgatory.pipeline.rows import gen
 from tests.benchmarks.harness import Table, percentile, say
 from tests.benchmarks.processor import processor
 

@@ -10,8 +10,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from purgatory.journal.records import JOURNAL
-from purgatory.pipeline import gen
 from purgatory.pipeline.report import Wishes, report
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.walks.local import Local
 
 PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}

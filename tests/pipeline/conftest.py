@@ -6,7 +6,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from purgatory.pipeline import gen
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import session
 
 ROOT = Path(__file__).parents[2]

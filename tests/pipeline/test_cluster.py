@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from purgatory.pipeline import gen
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.verify import place_trace
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]

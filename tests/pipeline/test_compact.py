@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline.compact import compact
 from purgatory.pipeline.spark import places
+from purgatory.pipeline.spark.compact import compact
 from purgatory.pipeline.spark.lease import AnotherHolds, Lease
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_200), pytest.mark.filterwarnings("ignore")]
@@ -129,7 +129,7 @@ class Killed(BaseException):
 
 def test_a_compaction_that_is_killed_anywhere_leaves_all_as_it_was(spark, tmp_path, feed, sink, read, monkeypatch):
     """Before each thing that it does to the files: the rows are there once, and the next run goes on."""
-    monkeypatch.setattr("purgatory.pipeline.compact._FEWEST", 5)
+    monkeypatch.setattr("purgatory.pipeline.spark.compact._FEWEST", 5)
     out = str(tmp_path / OUT)
     left, died = [0], []
 
@@ -220,7 +220,7 @@ def test_two_compactions_at_once_lose_nothing(spark, tmp_path, feed, sink, read,
 
     The lease as it is: the one that comes second takes the other for dead. No use: neither of them looks at it.
     """
-    monkeypatch.setattr("purgatory.pipeline.compact._FEWEST", 5)
+    monkeypatch.setattr("purgatory.pipeline.spark.compact._FEWEST", 5)
     if lease == "no use":
         monkeypatch.setattr(Lease, "still", lambda self: None)
     out = str(tmp_path / OUT)

@@ -15,9 +15,9 @@ import pytest
 
 from purgatory.journal.records import JOURNAL, OUTCOMES
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline import gen
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.report import Wishes, report
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.walks.local import Local
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,10 +6,10 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline import gen
-from purgatory.pipeline.replay import answered, replay, told
+from purgatory.pipeline.replay import answered, judge, replay
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.names import IN_USE
+from purgatory.pipeline.rows.reused_names import IN_USE
 from purgatory.pipeline.verify import differences, rehearsed, verify
 from timer import MockTimer
 
@@ -72,7 +72,7 @@ def test_the_library_and_the_batch_twin_agree_on_names(spark, tmp_path, workload
     """The same names in several purgatories, and used again: the batch answers just what the library does."""
     shape = attrs.evolve(gen.WORKLOADS[workload], operations=400, events=800)
     gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
-    found = told(load(spark, str(tmp_path / "trace"), TRACE))
+    found = judge(load(spark, str(tmp_path / "trace"), TRACE))
     twin = answered(found.rows).select("purgatory", "operation", "outcome", "finished").cache()
     assert 0 == differences(rehearsed(spark, tmp_path / "trace", tmp_path / "journal"), twin)
     used_twice = twin.groupBy("purgatory", "operation").count().where("count > 1").count()

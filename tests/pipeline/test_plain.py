@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
-from purgatory.pipeline import gen, stream
+from purgatory.pipeline import stream
 from purgatory.pipeline.cli import _parser, main, seconds, spark_says
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
 from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
@@ -153,7 +154,9 @@ def test_a_stream_compacts_its_answers_every_so_many_batches(monkeypatch, after,
 
     monkeypatch.setattr(stream, "start", lambda *_: Query())
     monkeypatch.setattr(stream.places, "exists", lambda *_: False)
-    monkeypatch.setattr("purgatory.pipeline.compact.compact", lambda _, out, after_s: compacted.append((out, after_s)))
+    monkeypatch.setattr(
+        "purgatory.pipeline.spark.compact.compact", lambda _, out, after_s: compacted.append((out, after_s))
+    )
     assert 500 == stream.run(None, "in", "out", "checkpoint", StreamSettings(compact_after_s=after))["batches"]
     assert [("out", after)] * times == compacted
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from purgatory.pipeline.state.cores import OperationCore
-from purgatory.pipeline.state.packed import hand, handed, home, packing, parted, unpack
 from purgatory.pipeline.state.processors import KeyStage, OperationStage
+from purgatory.pipeline.state.state_machines import OperationCore
+from purgatory.pipeline.state.wire import hand, handed, home, packing, parted, unpack
 
 RAW = pa.schema(
     {

@@ -18,10 +18,9 @@ from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
-from purgatory.pipeline import gen
 from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
-from purgatory.pipeline.rows import coverage
-from purgatory.pipeline.rows.coverage import IncompleteJournal, Run
+from purgatory.pipeline.rows import completeness, gen
+from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import journal_problem, load
 from purgatory.pipeline.summaries import occupancy, tables
 from purgatory.pipeline.walks import cluster, engines, exact
@@ -295,7 +294,7 @@ def test_a_worker_that_does_not_see_the_folder_says_so(spark, tmp_path):
 def test_rows_read_twice_are_an_error():
     """What two tasks both saw is as wrong as what none did."""
     runs = [Run(0, 0, 99), Run(0, 50, 149)]
-    (gap,) = coverage.gaps([Run(0, 0, 149)], runs, ["s3a://journal"])
+    (gap,) = completeness.gaps_in([Run(0, 0, 149)], runs, ["s3a://journal"])
     assert (50, 99, True) == (gap.first, gap.last, gap.doubled)
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline import gen, monitor
+from purgatory.pipeline import monitor
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.wheels import levels_and_reinsertions, wheels

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.journal.records import JOURNAL
-from purgatory.pipeline import gen, stream
+from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.verify import place_trace
 from tests.support.webhdfs import served
 

@@ -19,9 +19,10 @@ from pyspark.sql import functions as F
 
 from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
-from purgatory.pipeline import gen, stream
+from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.replay import replay
+from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load, spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark.places import NoConnect, PlaceMissing, PlaceUnusable
@@ -96,7 +97,7 @@ def test_a_compaction_that_fails_is_logged_and_the_stream_goes_on(spark, tmp_pat
         message = "the store is away\nand more"
         raise OSError(message)
 
-    monkeypatch.setattr("purgatory.pipeline.compact.compact", failing)
+    monkeypatch.setattr("purgatory.pipeline.spark.compact.compact", failing)
     monkeypatch.setattr(stream, "_COMPACTED_EVERY", 2)
     place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], operations=30, events=60), 1, 3)
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
@@ -113,7 +114,7 @@ def test_a_compaction_that_fails_is_logged_and_the_stream_goes_on(spark, tmp_pat
 def test_runs_that_end_with_their_input_compact_by_the_checkpoint_s_batches(spark, tmp_path, monkeypatch):
     """Every so many batches of the checkpoint, however few each run has; and none where it isn't wanted."""
     ran = []
-    monkeypatch.setattr("purgatory.pipeline.compact.compact", lambda _, out, *, after_s: ran.append(last[0]))
+    monkeypatch.setattr("purgatory.pipeline.spark.compact.compact", lambda _, out, *, after_s: ran.append(last[0]))
     monkeypatch.setattr(stream, "_COMPACTED_EVERY", 3)
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     settings = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, once=True)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from purgatory.pipeline import gen
+from purgatory.pipeline.rows import gen
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # of UTC, written with a Z
 

@@ -4,7 +4,7 @@ Sealed segments are read by the JVM. What is still open (at most a segment or tw
 added, without the rows that a sealed segment has already; so a report may be made of a journal that is
 being written.
 
-Whether that is all of it is another question, which `whole` answers.
+Whether that is all of it is another question, which `completeness` answers.
 
 A row that can't be true is never guessed at and never stops a job: it goes to a table of its own with the
 reason.
@@ -25,6 +25,7 @@ from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, Schema,
 from purgatory.journal.records.errors import JournalDamaged
 from purgatory.journal.records.folder import Segment, batches, check_kind, list_segments
 from purgatory.journal.records.parquet import arrow_schema, opened, to_arrow
+from purgatory.pipeline.spark.session import STRICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,14 +37,6 @@ _TYPES: Final = {
     "ints": T.ArrayType(T.LongType()),
     "instant": T.TimestampType(),
 }
-STRICT: Final = {
-    "parquet.page.verify-checksum.enabled": "true",
-    "ignoreCorruptFiles": "false",
-    "ignoreMissingFiles": "false",
-}
-"""For Spark's reader: a page with a wrong checksum, or a file that isn't there or that a worker doesn't see, stops the
-job. Neither is ever passed over, whatever the session is set to."""
-
 _EARLIEST: Final = "2000-01-01"
 _LATEST: Final = "2200-01-01"
 LONGEST_MS: Final = 10**14

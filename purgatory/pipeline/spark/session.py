@@ -33,6 +33,13 @@ STREAMING: Final[Mapping[str, str]] = {
 }
 """What a session needs for the stream: it sets these itself (`stream.settled`)."""
 
+STRICT: Final[Mapping[str, str]] = {
+    "parquet.page.verify-checksum.enabled": "true",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+"""Options of Spark's reader. A wrong page checksum, or a file that a worker does not see, stops the job."""
+
 _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",  # windows must not move with a laptop
     "spark.sql.execution.arrow.pyspark.enabled": "true",

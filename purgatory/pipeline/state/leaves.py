@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from purgatory.pipeline.state.shelf import Bound
+    from purgatory.pipeline.state.leaf_index import Bound
 
 Waiting: TypeAlias = tuple[int, str, int, int, int]
 """Who waits on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the

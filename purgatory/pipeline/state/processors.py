@@ -1,14 +1,14 @@
-"""The cores as Spark's stateful processors: thin, so that what matters is tested without a JVM.
+"""The state machines as Spark's stateful processors: thin, so that what matters is tested without a JVM.
 
-A bucket's state is a map of packed leaves (`shelf`) and a value, the agenda, with their directory and the timer that
-is set. A state entry for each key and operation would be the textbook way, and is ten times slower: every
+A bucket's state is a map of packed leaves (`leaf_index`) and a value, the agenda, with their directory and the timer
+that is set. A state entry for each key and operation would be the textbook way, and is ten times slower: every
 access is a round trip to the JVM. One value for the whole bucket would be read and written whole for each row.
 
 What Spark gives and asks, and what follows from it:
 
 - `handleInputRows` gets all of a bucket's rows of a batch, before any of its timers. So what it leaves
   undecided up to the watermark can be decided right there.
-- Each row that Spark sees costs more than what is decided about it, so the rows are in a few values (`packed`).
+- Each row that Spark sees costs more than what is decided about it, so the rows are in a few values (`wire`).
 - Rows and timers see the batch's watermark. Whether a row is late is decided by it alone, alike in all
   buckets, so an operation is late on all its keys or on none.
 - A timer wakes a bucket that gets no rows. There is one a bucket, for the next instant that matters; it
@@ -35,9 +35,9 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from purgatory.journal.records import OPERATION
-from purgatory.pipeline.rows.names import IN_USE
-from purgatory.pipeline.state.cores import KeyCore, OperationCore
-from purgatory.pipeline.state.packed import hand, handed, parted, unpack
+from purgatory.pipeline.rows.reused_names import IN_USE
+from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
+from purgatory.pipeline.state.wire import hand, handed, parted, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         TimerValues,
     )
 
-    from purgatory.pipeline.state.packed import Handed
+    from purgatory.pipeline.state.wire import Handed
 
 _BYTES: Final = T.StructType([T.StructField("bytes", T.BinaryType())])
 _NUMBER: Final = T.StructType([T.StructField("number", T.LongType())])
@@ -97,7 +97,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Leaves:
-    """Leaves in a map of Spark's: a store for a shelf."""
+    """Leaves in a map of Spark's: a store for an index."""
 
     def __init__(self, state: MapState) -> None:
         self._state = state

@@ -24,10 +24,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalError, JournalMissing
 from purgatory.journal.records.parquet import read_range
-from purgatory.pipeline.rows import coverage
-from purgatory.pipeline.rows.coverage import Run
+from purgatory.pipeline.rows import completeness
+from purgatory.pipeline.rows.completeness import Run, promised
 from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.whole import promised
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.walks import kernels
 from purgatory.pipeline.walks.local import dropped_in, folders, left_out, there
@@ -102,7 +101,7 @@ class Cluster:
             blobs[part].append(bytes(blob))
         if blobs[_TROUBLE]:
             raise JournalError(blobs[_TROUBLE][0].decode())
-        runs = [run for blob in blobs[_READ] for run in coverage.of_table(pa.ipc.open_stream(blob).read_all())]
+        runs = [run for blob in blobs[_READ] for run in completeness.of_table(pa.ipc.open_stream(blob).read_all())]
         damaged = sorted({blob.decode() for blob in blobs[_DAMAGED]})
         sums = {part: kernels.unpacked(part, blobs[part]) for part in parts if part != "keys"}
         return Found(sums, keys, runs, damaged)
@@ -177,7 +176,7 @@ def _walked(batches: Iterator[tuple[int, pa.RecordBatch]], parts: Parts) -> Iter
 
     def seen() -> Iterator[pa.RecordBatch]:
         for journal, batch in batches:
-            yield from coverage.noted([batch], journal, runs)
+            yield from completeness.noted([batch], journal, runs)
 
     try:
         for table in kernels.walk(seen(), parts):
@@ -187,7 +186,7 @@ def _walked(batches: Iterator[tuple[int, pa.RecordBatch]], parts: Parts) -> Iter
     except JournalError as error:
         yield _told(_TROUBLE, str(error))
     if runs:
-        yield from kernels.laid_out(_READ, coverage.as_table(runs)).to_batches()
+        yield from kernels.laid_out(_READ, completeness.as_table(runs)).to_batches()
 
 
 def _told(part: str, text: str) -> pa.RecordBatch:

@@ -24,8 +24,8 @@ from purgatory.journal.records import JOURNAL, TRACE, Schema
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import check_kind, dropped, list_segments, tip
 from purgatory.journal.records.parquet import read_range
-from purgatory.pipeline.rows import coverage
-from purgatory.pipeline.rows.coverage import Run
+from purgatory.pipeline.rows import completeness
+from purgatory.pipeline.rows.completeness import Run
 from purgatory.pipeline.walks import kernels
 from purgatory.pipeline.walks.walk import Found
 
@@ -175,7 +175,7 @@ class Local:
                 words=kernels.REPEATED,
                 damaged=damaged,
             )
-            read.append(coverage.noted(rows, each.journal, runs))
+            read.append(completeness.noted(rows, each.journal, runs))
         return chain.from_iterable(read)
 
 

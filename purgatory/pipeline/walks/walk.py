@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from purgatory.pipeline.rows import coverage
-from purgatory.pipeline.rows.coverage import Gap, IncompleteJournal, Run
+from purgatory.pipeline.rows import completeness
+from purgatory.pipeline.rows.completeness import Gap, IncompleteJournal, Run
 from purgatory.pipeline.walks import cases, closer, kernels
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Walk:
     def _walk(self, parts: Parts, columns: Sequence[str]) -> Found:
         engine = self._engine
         found = engine.walk(parts, columns, allow_gaps=self._allow_gaps)
-        gaps = coverage.gaps(engine.expected, found.runs, engine.journals)
+        gaps = completeness.gaps_in(engine.expected, found.runs, engine.journals)
         if (gaps or found.damaged) and not self._allow_gaps:
             raise IncompleteJournal(gaps, found.damaged)
         self.rows = sum(map(len, found.runs))

@@ -57,9 +57,9 @@ from uuid import uuid4
 
 import attrs
 
-from purgatory.pipeline.rows.load import STRICT
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.spark.lease import Lease
+from purgatory.pipeline.spark.session import STRICT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

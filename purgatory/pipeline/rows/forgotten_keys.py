@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def spells_of(trace: DataFrame, keep_us: int | None) -> DataFrame | None:
+def forgotten_keys(trace: DataFrame, keep_us: int | None) -> DataFrame | None:
     """The keys that were forgotten at least once, and when they were named again: `purgatory`, `key`, `starts`.
 
     Looks at the instants of all rows at once; None if the trace is shorter than keys are kept.
@@ -56,7 +56,7 @@ def first_since(rows: DataFrame) -> DataFrame:
     """The watches of keys that were forgotten, with `first`, the instant at which what they need was there (or null).
 
     Args:
-        rows: those keys' events (they count no keys: `count` is 0) and watches, and `starts`, as `spells_of` gives it.
+        rows: the events of those keys (their `count` is 0), their watches, and `starts` from `forgotten_keys`.
     """
     kept = rows.drop("starts").schema.add("first", "long")
     return rows.groupBy("purgatory", "key").applyInArrow(_first_since, kept)

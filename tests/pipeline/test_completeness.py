@@ -10,11 +10,10 @@ from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_table
-from purgatory.pipeline import gen
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows.coverage import IncompleteJournal
+from purgatory.pipeline.rows import gen
+from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable, load_whole
 from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.whole import check_streamable, load_whole
 from purgatory.pipeline.source import PurgatoryDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

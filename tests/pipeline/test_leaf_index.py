@@ -5,18 +5,18 @@ import random
 
 import pytest
 
+from purgatory.pipeline.state.leaf_index import LeafIndex, Memory
 from purgatory.pipeline.state.leaves import EVENT, FOREVER, KeyLeaf, Operation, OperationLeaf, RowLeaf
-from purgatory.pipeline.state.shelf import Memory, Shelf
 
 SIZE = 8
 
 
 @pytest.fixture
 def sound():
-    """Check a saved shelf from outside: its directory, its store, and the size of its leaves."""
+    """Check a saved index from outside: its directory, its store, and the size of its leaves."""
 
-    def sound(shelf, store, kind):
-        bounds, numbers, sizes, due, following = shelf.directory
+    def sound(index, store, kind):
+        bounds, numbers, sizes, due, following = index.directory
         assert bounds[0] == ()
         assert list(bounds) == sorted(bounds)
         assert len(set(numbers)) == len(numbers) == len(sizes) == len(due)
@@ -47,11 +47,11 @@ def test_a_shelf_holds_what_a_dictionary_would(seed, sound):
     rng = random.Random(seed)
     store, expected, directory = Memory(), {}, None
     for _ in range(60):
-        shelf = Shelf(OperationLeaf, store, SIZE, directory)
+        index = LeafIndex(OperationLeaf, store, SIZE, directory)
         names = [f"op-{rng.randrange(300)}" for _ in range(rng.choice((1, 3, 40, 200)))]
         adding = rng.random() < 0.5
         for name in names:
-            operations = shelf.find((name,)).operations
+            operations = index.find((name,)).operations
             assert (name in expected) == (name in operations)
             if adding:
                 expected[name] = rng.randrange(99)
@@ -59,33 +59,33 @@ def test_a_shelf_holds_what_a_dictionary_would(seed, sound):
             else:
                 operations.pop(name, None)
                 expected.pop(name, None)
-        shelf.save()
-        sound(shelf, store, OperationLeaf)
-        assert (expected, len(expected)) == (_kept(store), len(shelf))
-        assert min(expected.values(), default=None) == shelf.next_due
-        directory = shelf.directory
+        index.save()
+        sound(index, store, OperationLeaf)
+        assert (expected, len(expected)) == (_kept(store), len(index))
+        assert min(expected.values(), default=None) == index.next_due
+        directory = index.directory
     for name in list(expected):
-        shelf.find((name,)).operations.clear()
-    shelf.save()
-    assert ({}, 0, None, 1) == (store, len(shelf), shelf.next_due, shelf.leaves)
+        index.find((name,)).operations.clear()
+    index.save()
+    assert ({}, 0, None, 1) == (store, len(index), index.next_due, index.leaves)
 
 
 def test_touching_an_entry_reads_and_writes_its_leaf_alone():
     """Beside thousands of others, a change reads one leaf and writes one, and a look at it writes none."""
     store = Memory()
-    shelf = Shelf(OperationLeaf, store, SIZE)
+    index = LeafIndex(OperationLeaf, store, SIZE)
     for number in range(5_000):
-        shelf.find((f"op-{number:04}",)).operations[f"op-{number:04}"] = _one()
-    shelf.save()
+        index.find((f"op-{number:04}",)).operations[f"op-{number:04}"] = _one()
+    index.save()
     touched = []
     store.read = lambda number: touched.append(("read", number)) or store[number]
     store.write = lambda number, data: touched.append(("write", number)) or store.update({number: data})
-    assert "op-2500" in shelf.find(("op-2500",)).operations
-    shelf.save()
+    assert "op-2500" in index.find(("op-2500",)).operations
+    index.save()
     assert ["read"] == [what for what, _ in touched]
     touched.clear()
-    shelf.find(("op-2500",)).operations["op-2500x"] = _one()
-    shelf.save()
+    index.find(("op-2500",)).operations["op-2500x"] = _one()
+    index.save()
     assert ["read", "write"] == [what for what, _ in touched]
     assert 1 == len({number for _, number in touched})
 
@@ -96,26 +96,26 @@ def test_a_key_that_many_wait_on_goes_over_leaves(seed, sound):
     rng = random.Random(seed)
     store, expected, directory = Memory(), {"a": [], "b": [], "c": []}, None
     for step in range(40):
-        shelf = Shelf(KeyLeaf, store, SIZE, directory)
+        index = LeafIndex(KeyLeaf, store, SIZE, directory)
         name = rng.choice("abc")
         if rng.random() < 0.6:
             for number in range(rng.choice((1, 30))):
                 watch = (rng.randrange(50), f"op-{step}-{number}", 0, 99, 7)
-                heapq.heappush(shelf.find((name, *watch[:2])).keys[name].waiting, watch)
+                heapq.heappush(index.find((name, *watch[:2])).keys[name].waiting, watch)
                 expected[name].append(watch)
         else:
             level, hits = rng.randrange(50), []
-            for leaf in shelf.span((name,), (name, level + 1)):
+            for leaf in index.span((name,), (name, level + 1)):
                 leaf.reach(name, level, 7, hits)
-            key = shelf.find((name,)).keys[name]
+            key = index.find((name,)).keys[name]
             key.level, key.until = level, FOREVER
             assert sorted(w[1] for w in expected[name] if w[0] <= level) == sorted(hit[0] for hit in hits)
             expected[name] = [watch for watch in expected[name] if watch[0] > level]
-        for leaf in shelf.open_with(0):
+        for leaf in index.open_with(0):
             leaf.sweep(0)
-        shelf.save()
-        sound(shelf, store, KeyLeaf)
-        directory = shelf.directory
+        index.save()
+        sound(index, store, KeyLeaf)
+        directory = index.directory
     found = {name: [] for name in expected}
     for data in store.values():
         for name, key in KeyLeaf.unpack(data).keys.items():
@@ -126,14 +126,14 @@ def test_a_key_that_many_wait_on_goes_over_leaves(seed, sound):
 def test_rows_are_shared_out_by_their_order(sound):
     """Sorted rows go to the leaves in whose part they lie, doubles included."""
     store = Memory()
-    shelf = Shelf(RowLeaf, store, SIZE)
+    index = LeafIndex(RowLeaf, store, SIZE)
     rows = sorted([(n % 50, EVENT, "key-1", n) for n in range(200)] * 2)
     for _ in range(2):
-        for leaf, some in shelf.shared(rows):
+        for leaf, some in index.shared(rows):
             leaf.rows += some
-        shelf.save()
-        sound(shelf, store, RowLeaf)
-    found = [row for leaf in shelf.span((), (20,)) for row in leaf.take(19)]
-    shelf.save()
+        index.save()
+        sound(index, store, RowLeaf)
+    found = [row for leaf in index.span((), (20,)) for row in leaf.take(19)]
+    index.save()
     assert sorted([row for row in rows if row[0] < 20] * 2) == sorted(found)
-    assert 20 == shelf.next_due
+    assert 20 == index.next_due

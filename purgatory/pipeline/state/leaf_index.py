@@ -24,7 +24,7 @@ Rejected: a fixed number of pieces, by hash. It is too many for a bucket that ho
 holds much, it can't divide one key, and what arrives together (names that count up) would lie in all pieces
 instead of in the last few.
 
-A shelf belongs to one thread. Leaves that were found stay open until `save`.
+An index belongs to one thread. Leaves that were found stay open until `save`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Leaf(Protocol):
 L = TypeVar("L", bound=Leaf)
 
 
-class Shelf(Generic[L]):
+class LeafIndex(Generic[L]):
     """The leaves of a collection, and their directory."""
 
     __slots__ = ("_bounds", "_due", "_kind", "_next", "_numbers", "_open", "_size", "_sizes", "_store")
@@ -97,7 +97,7 @@ class Shelf(Generic[L]):
         self._size = size
         self._open: dict[int, tuple[L, bytes | None]] = {}  # with the bytes that the store holds
         # The directory: four lists side by side, sorted by bound, of which the first is (), so that each entry has
-        # a leaf. Only the sole leaf of an empty shelf is empty, and only that one isn't in the store.
+        # a leaf. Only the sole leaf of an empty index is empty, and only that one isn't in the store.
         self._bounds: list[Bound] = [()]
         self._numbers, self._sizes = [0], [0]
         self._due: list[int | None] = [None]

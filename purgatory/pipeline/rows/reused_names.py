@@ -36,15 +36,15 @@ IN_USE: Final = "the name of an operation that is still open"
 
 
 @attrs.frozen
-class Told:
+class Judged:
     """A trace's rows told apart: those to be answered, and those that can't be true, with the reason."""
 
     rows: DataFrame
     malformed: DataFrame
-    spells: DataFrame | None = None  # of the keys that were forgotten, if any may have been
+    forgotten: DataFrame | None = None  # of the keys that were forgotten, if any may have been
 
 
-def told_apart(trace: DataFrame, answer: Callable[[DataFrame], DataFrame]) -> Told:
+def judge_names(trace: DataFrame, answer: Callable[[DataFrame], DataFrame]) -> Judged:
     """Set aside what can't be true: rows that are malformed by themselves, and those that use a name that is in use.
 
     Looks at the whole trace at once.
@@ -66,7 +66,7 @@ def told_apart(trace: DataFrame, answer: Callable[[DataFrame], DataFrame]) -> To
     prints = named.groupBy("name").agg(F.min("print").alias("low"), F.max("print").alias("high"))
     shared = prints.where("low != high").select("name").cache()
     if shared.isEmpty():
-        return Told(good, malformed)
+        return Judged(good, malformed)
     rows = operations.join(F.broadcast(shared), "name").cache()
     apart = rows.withColumn("operation", F.col("seq").cast("string")).drop("name", "print")
     events = good.where(F.col("kind") == EVENT)
@@ -83,7 +83,7 @@ def told_apart(trace: DataFrame, answer: Callable[[DataFrame], DataFrame]) -> To
     refused.count()
     mark = F.broadcast(refused)
     in_use = good.join(mark, "seq", "left_semi").withColumn("reason", F.lit(IN_USE))
-    return Told(good.join(mark, "seq", "left_anti"), malformed.unionByName(in_use))
+    return Judged(good.join(mark, "seq", "left_anti"), malformed.unionByName(in_use))
 
 
 def _refused(rows: pd.DataFrame) -> pd.DataFrame:

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from purgatory.pipeline.state.cores import KeyCore, OperationCore
-from purgatory.pipeline.state.shelf import Memory
+from purgatory.pipeline.state.leaf_index import Memory
+from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 
 
 class Bucket:

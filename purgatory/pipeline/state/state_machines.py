@@ -34,7 +34,7 @@ A key's level is kept as long as the settings say, counted from the latest row t
 by their own instants; after that it is as if there had been no event (`records`). So whenever a sweep drops it, no
 answer is another. Without such a bound none could ever be dropped: an operation may come at any time and ask for it.
 
-What is kept lies in leaves (`shelf`, `leaves`): a call opens those that its rows, deadlines and sweeps concern.
+What is kept lies in leaves (`leaf_index`, `leaves`): a call opens those that its rows, deadlines and sweeps concern.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from collections import defaultdict
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from purgatory.pipeline.state.leaf_index import LeafIndex, Memory
 from purgatory.pipeline.state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
-from purgatory.pipeline.state.shelf import Memory, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from purgatory.pipeline.state.shelf import Store
+    from purgatory.pipeline.state.leaf_index import Store
 
 SEMANTICS: Final = 3
 """The version of what is kept and decided here. A checkpoint of another one can't be gone on with."""
@@ -100,8 +100,8 @@ class KeyCore:
         # Its own bytes only: a checkpoint is as trusted as the program.
         self.armed: int | None  # the timer that is set, in milliseconds
         keys, rows, self.armed = (None, None, None) if agenda is None else pickle.loads(agenda)  # noqa: S301
-        self._shelf = Shelf(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
-        self._inbox = Shelf(RowLeaf, Memory() if inbox is None else inbox, _INBOX, directory=rows)
+        self._shelf = LeafIndex(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
+        self._inbox = LeafIndex(RowLeaf, Memory() if inbox is None else inbox, _INBOX, directory=rows)
         self._fresh: list[tuple[Any, ...]] = []
         self._keep = keep_us
 
@@ -209,7 +209,7 @@ class OperationCore:
     def __init__(self, agenda: bytes | None = None, leaves: Store | None = None) -> None:
         self.armed: int | None
         operations, self.armed = (None, None) if agenda is None else pickle.loads(agenda)  # our own  # noqa: S301
-        self._shelf = Shelf(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
+        self._shelf = LeafIndex(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
 
     def settle(self, opened: Iterable[Open], hits: Iterable[Hit], watermark: int) -> tuple[list[Done], list[Refused]]:
         """Take what was opened and hit, and save: the operations that are done now, and rows with a name in use.

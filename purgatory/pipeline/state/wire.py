@@ -35,7 +35,7 @@ from purgatory.pipeline.rows.load import LONGEST_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from purgatory.pipeline.state.cores import Hit, Open
+    from purgatory.pipeline.state.state_machines import Hit, Open
 
     Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
 

@@ -1,0 +1,241 @@
+"""Completeness: the sequence numbers that were read, compared with those that should be there.
+
+A journal numbers its rows without gaps. So a lost or damaged segment, or old rows that were deleted while they were
+read, leave a gap in the numbers. Each reader notes the numbers that it has seen as runs. Together they must be one run
+from the first number of the journal to its last number when the work began::
+
+    journal 0..299       readers saw 0..99, 100..149, 200..299      missing: 150..199
+
+A number that was seen twice is as wrong as one that is missing.
+
+Runs are few because each reader reads in order. The cost is one subtraction and one comparison per batch of rows.
+
+Spark's own reader knows files and not sequence numbers. So `load_whole` reads the column of numbers once (eight bytes
+per row) before anything is computed from the rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from purgatory.journal.records import TRACE, one_purgatory
+from purgatory.journal.records.errors import JournalFormat
+from purgatory.journal.records.folder import SEALED, end, list_segments, tip
+from purgatory.journal.records.parquet import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from purgatory.journal.records import Schema
+
+_MOST_NAMED: Final = 5
+
+
+@attrs.frozen(order=True)
+class Run:
+    """Sequence numbers without a gap, of one of the journals (by its place among them)."""
+
+    journal: int
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+
+@attrs.frozen
+class Gap:
+    """Rows that should have been read and weren't (or were read more than once), and where they should be."""
+
+    journal: str
+    first: int
+    last: int
+    where: str
+    doubled: bool = False
+
+    def __str__(self) -> str:
+        what = "read twice" if self.doubled else "missing"
+        return f"{self.last - self.first + 1:,} rows {what}, {self.first:,} to {self.last:,}: {self.where}"
+
+
+class IncompleteJournal(ValueError):
+    """Not all rows of a journal could be read."""
+
+    def __init__(self, gaps: Sequence[Gap], damaged: Sequence[str] = ()) -> None:
+        named = [*damaged, *map(str, gaps)]
+        more = f" (and {len(named) - _MOST_NAMED} more)" if len(named) > _MOST_NAMED else ""
+        where = sorted({gap.journal for gap in gaps})
+        super().__init__(
+            f"not all of {', '.join(where) or 'the journal'} could be read: {'; '.join(named[:_MOST_NAMED])}{more}. "
+            "--allow-gaps reports on the rest and says what is missing"
+        )
+        self.gaps = tuple(gaps)
+        self.damaged = tuple(damaged)
+
+
+def described(damaged: Sequence[str], gaps: Sequence[Gap]) -> tuple[str, ...]:
+    """What could not be read, each once: a damaged segment together with the rows that are missing for it."""
+    rest, lines = list(gaps), []
+    for text in damaged:
+        mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
+        rest = [gap for gap in rest if gap not in mine]
+        rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
+        lines.append(f"{text} ({rows})" if mine else text)
+    return (*lines, *map(str, rest))
+
+
+def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> Iterator[pa.RecordBatch]:
+    """The same batches; which sequence numbers went by is added to the runs."""
+    for batch in batches:
+        seq = batch.column("seq").to_numpy(zero_copy_only=False)
+        if len(seq):
+            ends = np.append(np.flatnonzero(np.diff(seq) != 1), len(seq) - 1)
+            first = 0
+            for end in ends.tolist():
+                _add(runs, Run(journal, int(seq[first]), int(seq[end])))
+                first = end + 1
+        yield batch
+
+
+def _add(runs: list[Run], run: Run) -> None:
+    before = runs[-1] if runs else None
+    if before is not None and (before.journal, before.last + 1) == (run.journal, run.first):
+        runs[-1] = Run(run.journal, before.first, run.last)
+    else:
+        runs.append(run)
+
+
+def as_table(runs: Sequence[Run]) -> pa.Table:
+    """Runs on their way from a task."""
+    columns = {
+        name: pa.array([getattr(run, name) for run in runs], pa.int64()) for name in ("journal", "first", "last")
+    }
+    return pa.table(columns)
+
+
+def of_table(table: pa.Table) -> list[Run]:
+    """What `as_table` made."""
+    return [Run(**row) for row in table.to_pylist()]
+
+
+def gaps_in(expected: Sequence[Run], runs: Iterable[Run], journals: Sequence[str]) -> list[Gap]:
+    """What of the expected runs was not read, or more than once."""
+    found = []
+    ordered = sorted(runs)
+    for each in expected:
+        name, after = journals[each.journal], each.first - 1
+        for run in ordered:
+            if run.journal != each.journal:
+                continue
+            if run.first > after + 1:
+                found.append(_gap(name, after + 1, run.first - 1))
+            if run.first <= after:
+                found.append(_gap(name, run.first, min(run.last, after), doubled=True))
+            after = max(after, run.last)
+        if after < each.last:
+            found.append(_gap(name, after + 1, each.last))
+    return found
+
+
+def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
+    where = f"in {journal}"
+    if "://" not in journal:
+        segments = [s for s in list_segments(Path(journal)) if s.first <= last and (s.last is None or s.last >= first)]
+        names = [segment.path.name for segment in segments]
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        where = f"in {', '.join(names[:2])}{more}" if names else "no segment has them"
+    return Gap(journal, first, last, where, doubled)
+
+
+_RUNS: Final = "journal long, first long, last long"
+
+
+def load_whole(
+    spark: SparkSession, folder: str, schema: Schema, *, allow_gaps: bool = False
+) -> tuple[DataFrame, list[str]]:
+    """Every row, and, where gaps are allowed, what is missing.
+
+    Raises:
+        IncompleteJournal: rows are missing or there twice, and gaps aren't allowed.
+        JournalDamaged: a segment can't be read, and gaps aren't allowed.
+    """
+    from purgatory.pipeline.rows.load import load
+
+    damaged: list[str] = []
+    expected = [promised(spark, folder, schema)]
+    frame = load(spark, folder, schema, damaged=damaged if allow_gaps else None)
+    rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
+    runs = [Run(*row) for row in rows if row["last"] <= expected[0].last]  # what came since isn't asked for
+    gaps = gaps_in(expected, runs, [folder])
+    if gaps and not allow_gaps:
+        raise IncompleteJournal(gaps)
+    return frame, [*damaged, *map(str, gaps)]
+
+
+def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    runs: list[Run] = []
+    for _ in noted(batches, 0, runs):
+        pass
+    yield from as_table(runs).to_batches()
+
+
+def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
+    """The rows that should be there: by the names of the segments, and what is in the open one.
+
+    Raises:
+        JournalFormat: a store holds no segment.
+        PlaceMissing: there is no such place, as the driver sees it.
+        PlaceUnusable: this session can't look there.
+    """
+    from purgatory.pipeline.rows.load import load
+    from purgatory.pipeline.spark import places
+
+    if "://" not in folder:
+        ends = tip(Path(folder))
+        return Run(0, ends["first"], max(ends["last"], ends["first"] - 1))
+    places.readable(spark, folder)
+    files = [file.rpartition("/")[2] for file in load(spark, folder, schema).inputFiles()]
+    spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
+    if not spans:
+        message = f"{folder} holds no sealed segment of a {schema.name}"
+        raise JournalFormat(message)
+    return Run(0, min(first for first, _ in spans), max(last for _, last in spans))
+
+
+def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
+    """Look at a trace that is to be read file by file, by the names and versions of what there is of it.
+
+    Raises:
+        IncompleteJournal: a segment is missing between two others, and gaps aren't allowed.
+        JournalFormat: a segment was written before events named their purgatory.
+    """
+    gaps = _missing_between(folder)
+    if gaps and not allow_gaps:
+        raise IncompleteJournal(gaps)
+    for segment in list_segments(folder):
+        if segment.path.suffix == ".parquet":
+            with opened(segment.path, check=False) as (_, version):
+                if one_purgatory(TRACE, version):
+                    message = (
+                        f"{segment.path.name} is of version {version}, in which events name no purgatory: use replay"
+                    )
+                    raise JournalFormat(message)
+
+
+def _missing_between(folder: Path) -> list[Gap]:
+    written = end(folder).next - 1
+    segments = list_segments(folder)
+    runs = [Run(0, each.first, each.last) for each in segments if each.last is not None and each.last >= each.first]
+    if not runs:
+        return []
+    # An open segment is begun once all before it was in others.
+    begun = min((each.first - 1 for each in segments if each.is_open), default=written)
+    whole = Run(0, runs[0].first, max(begun, *(run.last for run in runs)))
+    return [gap for gap in gaps_in([whole], runs, [str(folder)]) if not gap.doubled]
