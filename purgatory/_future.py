@@ -1,16 +1,22 @@
-"""Waiting for a set of futures, without a thread: a delayed operation that completes when all of them are done."""
+"""Waiting for a set of futures without a thread: an operation that completes when all of them are done.
+
+The futures belong to the caller. The purgatory only looks at them: it never sets, fails or cancels one. If the time is
+up first, the callback is called with futures that are not done, and the operation's ``outcome`` and ``drained`` say
+why.
+"""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._operations.operation import DelayedOperation, Operation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._support.edition import CORE
-from purgatory._support.errors import InvalidSetting, WaitDrained
+from purgatory._support.errors import InvalidSetting
 from purgatory._support.fork import free, start_over_in_child
 
 if TYPE_CHECKING:
@@ -19,55 +25,39 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from purgatory._events.observers import Observer
+    from purgatory._purgatory.shutdown import Drain
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Submits, Timer
 
-    ResultT = TypeVar("ResultT", default=Any)  # a default, as in purgatory._operations.operation_type
+    FutureT = TypeVar("FutureT", bound=Future[Any], default=Future[Any])  # as in purgatory._operations.operation_type
 else:
     from typing import TypeVar
 
-    ResultT = TypeVar("ResultT")
+    FutureT = TypeVar("FutureT", bound="Future[Any]")
 
 __all__ = ["DelayedFuture", "DelayedFuturePurgatory"]
 
 
-def fail_pending(operation: Operation, futures: Sequence[Future[Any]]) -> None:
-    """Fail those that are not done, as the time is up, or the purgatory's."""
-    error: Exception
-    for future in futures:
-        if not future.done():
-            if operation.drained:
-                error = WaitDrained(operation._home.observers.name, "this was done")
-            else:
-                error = TimeoutError(f"not done within {operation.delay_ms} ms")
-            try:
-                future.set_exception(error)
-            except InvalidStateError:  # it got done, or was cancelled, at this very moment
-                continue
+class FuturesWait(Operation, Generic[FutureT]):
+    """The data and the check of a :class:`DelayedFuture`. The native implementation replaces this class.
 
-
-class FuturesWait(Operation, Generic[ResultT]):
-    """What of a :class:`DelayedFuture` may be native.
-
-    Not the hook that calls the user's code: whoever looks for hooks on a thread's stack is to find that one there.
+    The hook that calls the user's code is not here: the watch for slow hooks must find it on the thread's stack.
     """
 
     __slots__ = ("_callback", "_done", "_futures")
 
     def __init__(
-        self,
-        delay_ms: int,
-        futures: Sequence[Future[ResultT]],
-        callback: Callable[[Sequence[Future[ResultT]]], object],
+        self, delay_ms: int, futures: Sequence[FutureT], callback: Callable[[Sequence[FutureT]], object]
     ) -> None:
         super().__init__(delay_ms)
         self._futures = tuple(futures)
         self._callback = callback
-        self._done = 0  # so many from the front are known to be done: no future is looked at twice
+        self._done = 0  # how many from the front are known to be done: no future is asked twice
 
     @property
-    def futures(self) -> tuple[Future[ResultT], ...]:
-        """The futures that are waited for."""
+    def futures(self) -> tuple[FutureT, ...]:
+        """The futures that the operation waits for."""
         return self._futures
 
     def try_complete(self) -> bool:
@@ -79,55 +69,50 @@ class FuturesWait(Operation, Generic[ResultT]):
             self._done += 1
         return self.force_complete()
 
-    def _settle(self) -> tuple[Future[ResultT], ...]:
-        """Fail what is pending; all of them."""
-        if self._done < len(self._futures):
-            fail_pending(self, self._futures[self._done :])
-        return self._futures
-
 
 if not TYPE_CHECKING and CORE is not None:
     FuturesWait = CORE.FuturesWait
 
 
-class DelayedFuture(FuturesWait[ResultT], DelayedOperation, Generic[ResultT]):
-    """Completes when every one of ``futures`` is done, well or not; then calls ``callback(futures)``.
+class DelayedFuture(FuturesWait[FutureT], DelayedOperation, Generic[FutureT]):
+    """Completes when every one of ``futures`` is done, and then calls ``callback(futures)``.
 
-    If the time is up first, those still pending fail with ``TimeoutError``, and the callback is called all the same; so
-    they do, with ``WaitDrained``, if the purgatory is shut down first.
-    So the futures should be promises that your own code fulfils, not an executor's: an executor that finds its future
-    failed by somebody else complains.
+    A future is done when it has a result or an exception, or when it was cancelled. If the time is up first, the
+    callback is called all the same. The futures that are not done stay as they are: they belong to the caller.
     """
 
     __slots__ = ()
 
     def on_complete(self) -> None:
-        """Fail what is pending, then call back."""
-        self._callback(self._settle())
+        """Call the callback with all futures."""
+        self._callback(self._futures)
 
 
-class DelayedFuturePurgatory(Generic[ResultT]):
+class DelayedFuturePurgatory:
     """A purgatory for sets of ``concurrent.futures.Future``.
 
-    Callbacks of sets that had to wait run on ``executor``; those of sets that are done already run inline; those at a
-    timeout on the timer's executor.
+    A set that is done already calls back on the caller's thread. A set that had to wait calls back on ``executor``. A
+    set whose time is up calls back on the timer's executor.
 
     Args:
-        name: names it in logs and metrics.
-        timer: expires the sets; one of its own if not given.
-        broker_id: carried along for whoever runs several.
-        reaper_enabled: if False, the timer is driven by whoever calls its ``advance_clock``.
-        executor: anything with ``submit``; stays its owner's to close. If not given, one thread, ``<name>-executor``,
-            made when the first is needed.
+        name: the name in logs and metrics.
+        timer: expires the sets. The default is a timer of the purgatory's own.
+        broker_id: a number that metrics carry, for a process with several brokers.
+        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
+        max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
+        observers: are notified of each set that is parked and that leaves.
+        executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``, which
+            starts when it is first needed.
 
     >>> from concurrent.futures import Future
     >>> answers = [Future(), Future()]
     >>> for answer in answers:
     ...     answer.set_result("yes")
     >>> with DelayedFuturePurgatory("votes") as votes:
-    ...     votes.try_complete_else_watch(1_000, answers, lambda futures: print([f.result() for f in futures]))
+    ...     vote = votes.try_complete_else_watch(1_000, answers, lambda done: print([each.result() for each in done]))
+    ...     print(vote.outcome)
     ['yes', 'yes']
-    True
+    Outcome.IMMEDIATE
     """
 
     __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory")
@@ -139,10 +124,18 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         timer: Timer | None = None,
         broker_id: int = 0,
         reaper_enabled: bool = True,
+        max_parked: int | None = None,
+        observers: Iterable[Observer] = (),
         executor: Submits | None = None,
     ) -> None:
-        self._purgatory: DelayedOperationPurgatory[DelayedFuture[ResultT]] = DelayedOperationPurgatory(
-            name, timer=timer, broker_id=broker_id, reaper_enabled=reaper_enabled
+        self._purgatory: DelayedOperationPurgatory[DelayedFuture[Any]] = DelayedOperationPurgatory(
+            name,
+            timer=timer,
+            broker_id=broker_id,
+            purge_interval=0,  # a set is its own key, which nothing names again
+            reaper_enabled=reaper_enabled,
+            max_parked=max_parked,
+            observers=observers,
         )
         self._name = name
         self._lock = threading.Lock()
@@ -151,20 +144,23 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         start_over_in_child(self)
 
     @property
-    def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[ResultT]]:
-        """The purgatory that the sets wait in."""
+    def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[Any]]:
+        """The purgatory that the sets wait in. Attach observers here."""
         return self._purgatory
 
     def try_complete_else_watch(
-        self,
-        timeout_ms: int,
-        futures: Sequence[Future[ResultT]],
-        callback: Callable[[Sequence[Future[ResultT]]], object],
-    ) -> bool:
-        """Call ``callback(futures)`` when all are done, or the time is up. Returns whether it was called inline.
+        self, timeout_ms: int, futures: Iterable[FutureT], callback: Callable[[Sequence[FutureT]], object]
+    ) -> DelayedFuture[FutureT]:
+        """Call ``callback(futures)`` once, when all are done or the time is up.
+
+        Returns:
+            The operation that waits. Its ``outcome`` is None while it waits, ``IMMEDIATE`` if all were done already,
+            ``SATISFIED`` if all got done in time, else ``EXPIRED``, and ``drained`` is True after a shutdown.
+            ``cancel()`` ends the wait without a call of the callback, and ``extend(delay_ms)`` moves the deadline.
 
         Raises:
-            InvalidSetting: the callback can't be called, or what is waited for is no future.
+            InvalidSetting: the callback cannot be called, or an element is not a future.
+            PurgatoryFull: ``max_parked`` sets wait.
             PurgatoryClosed: the purgatory is shut down.
         """
         if not callable(callback):
@@ -176,23 +172,28 @@ class DelayedFuturePurgatory(Generic[ResultT]):
             if not isinstance(future, Future):
                 raise InvalidSetting("futures", future, "concurrent.futures.Future objects")
         operation = DelayedFuture(timeout_ms, futures, callback)
-        if self._purgatory.try_complete_else_watch(operation, [operation]):
-            return True
+        if not self._purgatory.try_complete_else_watch(operation, [operation]):
+            self._check_when_done(operation)
+        return operation
+
+    def _check_when_done(self, operation: DelayedFuture[FutureT]) -> None:
+        """Have each future check the operation. It is referred to weakly, because the future may outlive it."""
+        found = weakref.ref(operation)
 
         def check(_: Future[Any]) -> None:
-            if operation.is_completed:
+            operation = found()
+            if operation is None or operation.outcome is not None:
                 return
             try:
                 self._executor_now().submit(self._purgatory.check_and_complete, operation)
-            except RuntimeError:  # shut down meanwhile: on the thread that completed the future, then
+            except RuntimeError:  # the executor is shut down: check on the thread that completed the future
                 self._purgatory.check_and_complete(operation)
 
         for future in operation.futures:
             future.add_done_callback(check)
-        return False
 
     def start_over(self) -> None:
-        """In a forked child, which has no thread of the executor; another is made when it is needed."""
+        """Renew locks in a forked child. It has no thread of the executor; another starts when it is needed."""
         self._lock = threading.Lock()
         self._own_executor = None
         for operation in self._purgatory.operations():
@@ -203,9 +204,9 @@ class DelayedFuturePurgatory(Generic[ResultT]):
         """The purgatory as it is now."""
         return self._purgatory.snapshot()
 
-    def shutdown(self) -> ShutdownReport[Any]:
-        """Expire what is parked, so that every callback is called, and end the thread."""
-        report = self._purgatory.shutdown()
+    def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
+        """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread."""
+        report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
         with self._lock:
             executor = self._own_executor
         if executor is not None:

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from purgatory._events.outcome import OUTCOMES
-from purgatory._future import fail_pending
 from purgatory._operations.hold import checked_lock
 from purgatory._operations.operation import LOBBY, warn_still_open
 from purgatory._purgatory import parking as _parking
@@ -90,7 +89,6 @@ if CORE is not None:
         OUTCOMES,
         admit=_parking.admit,
         future=Future,
-        fail_pending=fail_pending,
         forgotten_init=_forgotten_init,
         already_parked=_already_parked,
         closed_error=_closed_error,

@@ -52,6 +52,8 @@ __all__ = ["HookRaised", "LeftParked", "Purgatories"]
 
 #: How long, in real time, those who got an answer on a loop are given to take it.
 _PATIENCE_S = 10.0
+#: How many turns of the loop tasks that run get before the clock moves.
+_TURNS = 100
 
 
 class LeftParked(AssertionError):
@@ -152,7 +154,7 @@ class Purgatories:
         self._async.append(purgatory)
         return purgatory
 
-    def make_futures(self, name: str = "test", **settings: Any) -> DelayedFuturePurgatory[Any]:
+    def make_futures(self, name: str = "test", **settings: Any) -> DelayedFuturePurgatory:
         """One for sets of futures, whose callbacks run at once, on the thread that completes the last of a set.
 
         ``settings`` as :class:`~purgatory.DelayedFuturePurgatory` takes them.
@@ -160,7 +162,7 @@ class Purgatories:
         _refuse_timer(settings)
         settings.setdefault("reaper_enabled", False)
         settings.setdefault("executor", InlineExecutor())
-        futures: DelayedFuturePurgatory[Any] = DelayedFuturePurgatory(name, timer=self.timer, **settings)
+        futures: DelayedFuturePurgatory = DelayedFuturePurgatory(name, timer=self.timer, **settings)
         self._look_after(futures.purgatory)
         self._purgatories.append(futures.purgatory)
         return futures
@@ -184,7 +186,8 @@ class Purgatories:
         return self.timer.advance_clock(ms)
 
     async def advance_async(self, ms: float) -> bool:
-        """The same on a loop; returns when everybody who got an answer has taken it."""
+        """The same on a loop. Tasks that were just created park first, and every answer has been taken on return."""
+        await _others_wait()
         expired = self.timer.advance_clock(ms)
         await self.settled()
         return expired
@@ -195,8 +198,8 @@ class Purgatories:
         Raises:
             TimeoutError: that takes longer than ten seconds of real time.
         """
-        await asyncio.sleep(0)
         async with asyncio.timeout(_PATIENCE_S):
+            await _others_wait()
             while any(map(_is_answering, self._async)):  # noqa: ASYNC110  # there is no event for it
                 await asyncio.sleep(0)
 
@@ -294,6 +297,26 @@ def _refuse_timer(settings: dict[str, Any]) -> None:
 
 def _due(operation: DelayedOperation, now_ns: int) -> str:
     return f"due in {(operation.deadline_ns - now_ns) // NS_PER_MS} ms"
+
+
+async def _others_wait() -> None:
+    """Let the loop run until every other task awaits something, or has had ``_TURNS`` turns.
+
+    A task that was just created parks in its first turn, and a task inside other tasks some turns later. The bound is
+    for tasks that never rest, such as a loop around ``sleep(0)``.
+    """
+    this = asyncio.current_task()
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+        others = (task for task in asyncio.all_tasks() if task is not this)
+        if all(_rests(task) for task in others):
+            return
+
+
+def _rests(task: asyncio.Task[Any]) -> bool:
+    """Whether a task awaits a future that is not done. Tasks of other kinds than asyncio's own do not say."""
+    awaited = getattr(task, "_fut_waiter", None)
+    return awaited is not None and not awaited.done()
 
 
 def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:

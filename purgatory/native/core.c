@@ -84,7 +84,6 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
         PyObject **place;
     } wanted[] = {{"admit", &core.admit},
                   {"future", &core.future},
-                  {"fail_pending", &core.fail_pending},
                   {"forgotten_init", &core.forgotten_init},
                   {"already_parked", &core.already_parked},
                   {"closed_error", &core.closed_error},

@@ -139,20 +139,6 @@ static int futures_init(FuturesWait *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-/* All of them; those that are pending have failed now. Rarely there are any. */
-static PyObject *futures_settle(FuturesWait *self, PyObject *Py_UNUSED(none))
-{
-    PyObject *futures = own(&self->op, &self->futures);
-    Py_ssize_t done = __atomic_load_n(&self->done, __ATOMIC_RELAXED);
-    if (futures != NULL && done < PyTuple_GET_SIZE(futures)) {
-        PyObject *pending = PyTuple_GetSlice(futures, done, PyTuple_GET_SIZE(futures));
-        if (pending == NULL || done_call(PyObject_CallFunctionObjArgs(core.fail_pending, self, pending, NULL)))
-            Py_CLEAR(futures);
-        Py_XDECREF(pending);
-    }
-    return futures;
-}
-
 static PyObject *futures_get(FuturesWait *self, void *Py_UNUSED(none)) { return own(&self->op, &self->futures); }
 
 static int futures_traverse(FuturesWait *self, visitproc visit, void *arg)
@@ -187,7 +173,6 @@ static PyGetSetDef futures_attributes[] = {{"futures", (getter)futures_get, NULL
 static PyMethodDef futures_methods[] = {
     {"try_complete", (PyCFunction)futures_try, METH_NOARGS,
      "try_complete($self, /)\n--\n\nComplete if all futures are done."},
-    {"_settle", (PyCFunction)futures_settle, METH_NOARGS, "_settle($self, /)\n--\n\nFail what is pending; all of them."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL}};
 

@@ -233,6 +233,41 @@ def test_futures_call_back_at_once():
         assert [tuple(answers)] == heard
 
 
+def test_task_that_was_just_created_expires_by_hand():
+    """``advance_async`` lets a task that was just created park before the clock moves, also one inside other tasks."""
+
+    async def nested(purgatory, depth):
+        if depth == 0:
+            return await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=1_000)
+        return await asyncio.create_task(nested(purgatory, depth - 1))
+
+    async def main():
+        async with Purgatories() as purgatories, asyncio.timeout(20):
+            purgatory = purgatories.make_async()
+            for depth in range(5):
+                waiting = asyncio.create_task(nested(purgatory, depth))
+                assert await purgatories.advance_async(1_000)
+                assert Outcome.EXPIRED is await waiting
+
+    asyncio.run(main())
+
+
+def test_task_that_never_rests_does_not_hold_up_the_clock():
+    """A task that never awaits anything gets some turns, and then the clock moves all the same."""
+
+    async def spin():
+        while True:
+            await asyncio.sleep(0)
+
+    async def main():
+        async with Purgatories() as purgatories, asyncio.timeout(20):
+            spinning = asyncio.create_task(spin())
+            assert not await purgatories.advance_async(1_000)
+            spinning.cancel()
+
+    asyncio.run(main())
+
+
 def test_threshold_times_out_by_hand():
     """A threshold's wait ends by the clock that the test moves."""
     with Purgatories() as purgatories:

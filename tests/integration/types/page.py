@@ -127,8 +127,9 @@ def numbers_and_futures() -> None:
         assert_type(watermark.wait(3, timeout_ms=5), Future[int])
         assert_type(many.wait(("orders", 0), 3, timeout_ms=5).result(), int)
     votes: list[Future[str]] = [Future()]
-    with DelayedFuturePurgatory[str]("votes") as purgatory:
-        purgatory.try_complete_else_watch(5, votes, lambda done: print([vote.result().upper() for vote in done]))
+    with DelayedFuturePurgatory("votes") as purgatory:
+        vote = purgatory.try_complete_else_watch(5, votes, lambda done: print([vote.result().upper() for vote in done]))
+        assert_type(vote.futures, tuple[Future[str], ...])
 
 
 def test_of_mine(purgatories: Purgatories) -> None:
@@ -148,7 +149,7 @@ def counted(votes: Sequence[Future[int]]) -> None:
     print(sum(vote.result() for vote in votes))
 
 
-def traced(leases: DelayedOperationPurgatory[Lease], trace: Trace, votes: DelayedFuturePurgatory[int]) -> None:
+def traced(leases: DelayedOperationPurgatory[Lease], trace: Trace, votes: DelayedFuturePurgatory) -> None:
     leases.attach(trace.observer("leases", needs=needs))
     votes.try_complete_else_watch(1_000, [Future[int]()], counted)
     actions = ActionQueue()

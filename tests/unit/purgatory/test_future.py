@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
 
@@ -12,8 +13,10 @@ from purgatory import (
     DelayedFuturePurgatory,
     InvalidOperation,
     InvalidSetting,
+    Observer,
     Outcome,
     PurgatoryClosed,
+    PurgatoryFull,
 )
 from purgatory._threads.watchdog import hooks_on_this_stack
 from tests.support import eventually, in_thread
@@ -56,14 +59,15 @@ def test_all_done_calls_back_inline(votes, called):
     """If every future is done already the callback runs at once, on the caller's thread, and no thread is made."""
     futures = [done(1), done(2)]
 
-    assert votes.try_complete_else_watch(1_000, futures, called)
+    vote = votes.try_complete_else_watch(1_000, futures, called)
+    assert Outcome.IMMEDIATE is vote.outcome
     assert [(tuple(futures), threading.current_thread().name)] == called.calls
     assert [] == threads("votes-executor")
 
 
 def test_no_futures_are_all_done(votes, called):
     """An empty set has nothing to wait for."""
-    assert votes.try_complete_else_watch(1_000, [], called)
+    assert votes.try_complete_else_watch(1_000, [], called).is_completed
     assert 1 == len(called.calls)
 
 
@@ -71,7 +75,8 @@ def test_calls_back_when_the_last_is_done(votes, called):
     """The callback fires once, when all are done, on a thread that bears the purgatory's name."""
     futures = [Future(), done(1), Future()]
 
-    assert not votes.try_complete_else_watch(1_000, futures, called)
+    vote = votes.try_complete_else_watch(1_000, futures, called)
+    assert vote.outcome is None
     futures[0].set_result("a")
     assert [] == called.calls
     futures[2].set_exception(OSError("no"))
@@ -80,33 +85,110 @@ def test_calls_back_when_the_last_is_done(votes, called):
     assert called.calls[0][1].startswith("votes-executor")
     assert eventually(lambda: votes.purgatory.parked == 0)
     assert 1 == len(called.calls)
+    assert Outcome.SATISFIED is vote.outcome
 
 
-def test_timeout_fails_the_pending(votes, called, mock_timer):
-    """At the timeout the pending fail with ``TimeoutError``, and the callback sees the partial result."""
+def test_timeout_calls_back_with_futures_that_are_not_done(votes, called, mock_timer):
+    """At the timeout the callback sees the partial result, and the operation says that it expired."""
     futures = [done("yes"), Future(), Future()]
-    votes.try_complete_else_watch(100, futures, called)
+    vote = votes.try_complete_else_watch(100, futures, called)
     futures[1].set_result("no")
     mock_timer.advance_clock(99)
     assert [] == called.calls
     mock_timer.advance_clock(1)
 
-    assert 1 == len(called.calls)
-    assert ["yes", "no"] == [future.result(0) for future in futures[:2]]
-    assert TimeoutError is type(futures[2].exception(0))
-    with pytest.raises(TimeoutError, match="100 ms"):
-        futures[2].result(0)
+    assert [tuple(futures)] == [given for given, _ in called.calls]
+    assert [True, True, False] == [future.done() for future in futures]
+    assert (Outcome.EXPIRED, False) == (vote.outcome, vote.drained)
     assert 0 == votes.purgatory.parked
 
 
-def test_future_that_is_done_later_than_the_timeout_calls_nothing(votes, called, mock_timer):
-    """After the timeout nothing more happens."""
-    futures = [Future(), Future()]
-    votes.try_complete_else_watch(100, futures, called)
+def test_futures_of_the_caller_are_left_alone(votes, called, mock_timer):
+    """A set whose time is up first does not end the futures that another set waits for, or their producer."""
+    future = Future()
+    brief = votes.try_complete_else_watch(100, [future], called)
+    patient = votes.try_complete_else_watch(5_000, [future], called)
     mock_timer.advance_clock(100)
+
+    assert [Outcome.EXPIRED, None] == [brief.outcome, patient.outcome]
+    future.set_result("in time for one of them")  # InvalidStateError if the purgatory had failed it
+    assert eventually(lambda: patient.outcome is Outcome.SATISFIED)
+    assert 2 == len(called.calls)
+
+
+def test_future_that_is_done_later_than_the_timeout_calls_nothing(votes, called, mock_timer):
+    """A future that is done after the timeout causes no second call and no thread."""
+    future = Future()
+    votes.try_complete_else_watch(100, [future], called)
+    mock_timer.advance_clock(100)
+    future.set_result("late")
 
     assert 1 == len(called.calls)
     assert [] == threads("votes-executor")
+
+
+def test_set_can_be_cancelled(votes, called):
+    """``cancel()`` of the operation that is returned ends the wait without a call, and leaves the futures pending."""
+    future = Future()
+    vote = votes.try_complete_else_watch(1_000, [future], called)
+
+    assert vote.cancel()
+    future.set_result(1)
+    assert (0, []) == (votes.purgatory.parked, called.calls)
+    assert [] == threads("votes-executor")
+
+
+def test_deadline_of_a_set_can_be_moved(votes, called, mock_timer):
+    """``extend()`` of the operation that is returned moves the deadline."""
+    vote = votes.try_complete_else_watch(100, [Future()], called)
+
+    assert vote.extend(500)
+    mock_timer.advance_clock(499)
+    assert vote.outcome is None
+    mock_timer.advance_clock(1)
+    assert Outcome.EXPIRED is vote.outcome
+
+
+def test_sets_that_wait_can_be_bounded(mock_timer, called):
+    """``max_parked`` rejects a set that would have to wait, and lets one through that is done already."""
+    with DelayedFuturePurgatory("votes", timer=mock_timer, max_parked=1) as votes:
+        votes.try_complete_else_watch(1_000, [Future()], called)
+        rejected = Future()
+        with pytest.raises(PurgatoryFull):
+            votes.try_complete_else_watch(1_000, [rejected], called)
+        rejected.set_result(1)
+        assert Outcome.IMMEDIATE is votes.try_complete_else_watch(1_000, [rejected], called).outcome
+
+
+def test_observers_are_notified_of_sets(mock_timer, called):
+    """Observers given to the constructor are notified of a set that leaves, with its type's own name."""
+
+    class Left(Observer):
+        types: ClassVar = []
+
+        def finished(self, operation, outcome, error):
+            self.types.append((type(operation).__qualname__, outcome))
+
+    with DelayedFuturePurgatory("votes", timer=mock_timer, observers=[Left()]) as votes:
+        votes.try_complete_else_watch(1_000, [done(1)], called)
+    assert [("DelayedFuture", Outcome.IMMEDIATE)] == Left.types
+
+
+def test_future_keeps_no_set_that_has_left(votes, mock_timer):
+    """A future of the caller that lives on does not keep the operations that waited for it."""
+
+    class Callback:
+        def __call__(self, futures):
+            pass
+
+    future, callback = Future(), Callback()
+    votes.try_complete_else_watch(100, [future], callback)
+    gone = weakref.ref(callback)
+    del callback
+    mock_timer.advance_clock(100)
+    gc.collect()
+
+    assert gone() is None
 
 
 def test_cancelled_future_is_done(votes, called):
@@ -126,7 +208,7 @@ def test_callback_that_raises_is_contained(votes, logs):
     def fail(_):
         raise OSError("no disk")
 
-    assert votes.try_complete_else_watch(1_000, [done(1)], fail)
+    assert votes.try_complete_else_watch(1_000, [done(1)], fail).is_completed
     assert {"on_complete": 1} == votes.snapshot().callback_errors
 
 
@@ -134,7 +216,7 @@ def test_futures_may_come_from_a_generator(votes, called):
     """The set is read once."""
     futures = [Future(), Future()]
 
-    assert not votes.try_complete_else_watch(1_000, (future for future in futures), called)
+    votes.try_complete_else_watch(1_000, (future for future in futures), called)
     for future in futures:
         future.set_result(None)
     assert eventually(lambda: called.calls)
@@ -143,9 +225,9 @@ def test_futures_may_come_from_a_generator(votes, called):
 def test_operation_tells_its_futures(votes, called):
     """The operation that waits can be seen, with its futures."""
     futures = [Future()]
-    votes.try_complete_else_watch(1_000, futures, called)
-    operation = votes.purgatory.operations()[0]
+    operation = votes.try_complete_else_watch(1_000, futures, called)
 
+    assert [operation] == votes.purgatory.operations()
     assert tuple(futures) == operation.futures
     futures[0].set_result(1)
     assert eventually(lambda: operation.outcome is Outcome.SATISFIED)
@@ -169,13 +251,11 @@ def test_shutdown_answers_and_ends_the_thread(mock_timer, called):
     votes.try_complete_else_watch(1_000, [first], called)
     first.set_result(1)
     assert eventually(lambda: called.calls)
-    votes.try_complete_else_watch(1_000, [second], called)
+    vote = votes.try_complete_else_watch(1_000, [second], called)
     votes.shutdown()
 
     assert 2 == len(called.calls)
-    assert isinstance(second.exception(0), TimeoutError)
-    with pytest.raises(PurgatoryClosed, match="'votes' was shut down before this was done"):
-        second.result(0)
+    assert (False, Outcome.EXPIRED, True) == (second.done(), vote.outcome, vote.drained)
     assert [] == threads("votes")
     with pytest.raises(PurgatoryClosed):
         votes.try_complete_else_watch(1_000, [Future()], called)
@@ -341,4 +421,4 @@ def test_operation_can_be_collected(purgatory):
     gc.collect()
 
     assert gone() is None
-    assert not hasattr(DelayedFuture[int](5, [], print), "__dict__")
+    assert not hasattr(DelayedFuture[Future](5, [], print), "__dict__")
