@@ -167,7 +167,7 @@ static PyMemberDef futures_members[] = {{"_callback", Py_T_OBJECT_EX, offsetof(F
                                         {"_futures", Py_T_OBJECT_EX, offsetof(FuturesWait, futures), READONLY, NULL},
                                         {NULL}};
 
-static PyGetSetDef futures_attributes[] = {{"futures", (getter)futures_get, NULL, "The futures that are waited for.", NULL},
+static PyGetSetDef futures_attributes[] = {{"futures", (getter)futures_get, NULL, "The futures that the operation waits for.", NULL},
                                            {NULL}};
 
 static PyMethodDef futures_methods[] = {

@@ -256,7 +256,7 @@ def test_task_that_never_rests_does_not_hold_up_the_clock():
     """A task that never awaits anything gets some turns, and then the clock moves all the same."""
 
     async def spin():
-        while True:
+        while True:  # noqa: ASYNC110  # it is to spin
             await asyncio.sleep(0)
 
     async def main():
