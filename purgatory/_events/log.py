@@ -1,28 +1,27 @@
-"""What the library says in the log: lifecycle, contained errors, refusals; nothing per operation that goes well.
+"""What the library logs: lifecycle, contained errors and rejections. An operation that goes well is not logged.
 
-The library configures no logging. What could come at the rate of requests is let through once a second for each cause,
-with the number kept back since (``suppressed``); the counters count all of it.
+The library configures no logging. An event that could come at the rate of requests is written at most once per second
+and cause. Its field ``suppressed`` counts the events left out. The metrics count all of them.
 
-**Where a line goes** is decided when it is written, by what the program has set up until then:
+**Where a line goes** is decided when it is written, by what the program has configured until then:
 
-- structlog, if the program has configured that: as an event with its fields;
-- else the standard ``logging``, to the logger ``purgatory``: ``event field=value ...``, with the same on the record as
-  ``record.event`` and ``record.fields`` for formatters that want them apart. So a program that has configured nothing
-  sees warnings and errors on standard error, as from any library, and nothing else.
+- If the program has configured structlog: to structlog, as an event with fields.
+- Otherwise to the standard ``logging``, logger ``purgatory``, as ``event field=value ...``. The record has the same as
+  ``record.event`` and ``record.fields``. A program without any configuration sees warnings and errors on standard
+  error.
 
-Rejected: structlog in any case. One that nobody has configured prints all levels on standard output, in the midst of
-what the program prints there.
+structlog is never imported here: a program that has configured it has imported it. That keeps the import quick.
+Unconfigured, structlog would print all levels on standard output, so it is not used then.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final
-
-import structlog
+from typing import TYPE_CHECKING, Final
 
 from purgatory._support.fork import in_child
 
@@ -33,47 +32,40 @@ __all__ = ["Log", "Throttle", "log", "log_callback_error", "throttle"]
 
 
 class Log:
-    """Writes each line to where the program's lines go; see the module's header.
+    """Writes each line to the place where the program's own lines go. See the module's header.
 
     Args:
         name: the logger's name.
     """
 
-    __slots__ = ("_plain", "_structured")
+    __slots__ = ("_name", "_plain")
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._plain = logging.getLogger(name)
-        self._structured: Any = structlog.get_logger(name)
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """What helps whoever looks closely."""
-        if structlog.is_configured():
-            self._structured.debug(event, **fields)
-        else:
-            self._write(logging.DEBUG, event, fields)
+        """A detail."""
+        self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """What happened, as it should."""
-        if structlog.is_configured():
-            self._structured.info(event, **fields)
-        else:
-            self._write(logging.INFO, event, fields)
+        """Normal operation."""
+        self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """What somebody should look at."""
-        if structlog.is_configured():
-            self._structured.warning(event, **fields)
-        else:
-            self._write(logging.WARNING, event, fields)
+        """A possible mistake."""
+        self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """What went wrong."""
-        if structlog.is_configured():
-            self._structured.error(event, **fields)
-        else:
-            self._write(logging.ERROR, event, fields)
+        """A failure."""
+        self._write(logging.ERROR, event, fields)
 
     def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+        structlog = sys.modules.get("structlog")
+        if structlog is not None and structlog.is_configured():
+            write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
+            write(event, **fields)
+            return
         if not self._plain.isEnabledFor(level):
             return
         error = fields.pop("exc_info", None)
@@ -90,7 +82,7 @@ class Log:
         )
 
 
-#: Which frame a record names as its own: that which called the method of :class:`Log`.
+#: How many frames lie between the caller of a method of :class:`Log` and the standard logger.
 _CALLER: Final = 3
 
 #: The log of this library.

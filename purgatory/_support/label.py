@@ -26,7 +26,6 @@ Threads: functions of their argument; any.
 from __future__ import annotations
 
 import re
-from hashlib import blake2b
 from numbers import Number
 from typing import Any, Final
 
@@ -56,6 +55,8 @@ def label(key: object) -> str:
     text = _written(key)
     if len(text) <= LONGEST:
         return text
+    from hashlib import blake2b  # noqa: PLC0415  # few labels are that long, and it loads OpenSSL
+
     whole = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).hexdigest()
     return f"{text[: LONGEST - 1 - len(whole)]}…{whole}"
 

@@ -220,3 +220,12 @@ def test_machine_paths_are_recognised():
     assert MACHINE.search("/" + "home/ann/src")
     assert not MACHINE.search("PYTHON=/path/to/python")
     assert not MACHINE.search("purgatory/work/queue")
+
+
+def test_import_is_light():
+    """``import purgatory`` imports none of the slow modules: each is imported when it is first needed."""
+    slow = {"asyncio", "hashlib", "prometheus_client", "ssl", "structlog"}
+    script = f"import sys, purgatory; print(*sorted({slow} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert "\n" == done.stdout
