@@ -12,12 +12,11 @@ kind, so such a task runs with the first bucket that comes due, or the first tas
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
 from timer._errors import TimerConfigError
-from timer._fork import start_over_in_child
+from timer._fork import new_lock
 
 __all__ = ["NS_PER_MS", "Clock", "ManualClock", "system_clock"]
 
@@ -42,16 +41,11 @@ class ManualClock:
 
     def __init__(self, start_ns: int = 0) -> None:
         self._now_ns = start_ns
-        self._lock = threading.Lock()
-        start_over_in_child(self)
+        self._lock = new_lock()
 
     def __call__(self) -> int:
         """The time as it was last set, in nanoseconds."""
         return self._now_ns
-
-    def _start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
-        self._lock = threading.Lock()
 
     def advance(self, ms: float) -> None:
         """Move the time forward.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from timer._base import Submits, report_task_error
 from timer._batch import Batch, Tally
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from timer._bucket import TimerTaskList
@@ -62,7 +63,7 @@ class Dispatcher:
         self._executor = executor
         self._own_executor = executor is None
         self._on_error = on_error
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._inside: dict[int, int] = {}  # the threads that run a batch, and since when
         self.clock = clock
         self._put_back = put_back
@@ -128,9 +129,8 @@ class Dispatcher:
         if self._own_executor and isinstance(executor, Executor):
             executor.shutdown(wait=threading.get_ident() not in self._inside)
 
-    def start_over(self) -> None:
-        """In a forked child, which has none of the threads."""
-        self._lock = threading.Lock()
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the threads and what was handed over to them."""
         self._inside.clear()
         self.handed_over = 0
         if self._own_executor:

@@ -1,39 +1,136 @@
-"""Timers in a forked child.
+"""Locks that are free in a forked child, and a call for everything else that a child must change.
 
-A fork copies locks as they are and none of the threads that hold them: a lock that another thread had at that moment
-would stay taken in the child for ever. So the locks of every timer are made free there, before anything else runs;
-those of reapers and of clocks moved by hand, too.
+A fork copies every lock as it is, but only the thread that forked. A lock that another thread held at that moment would
+stay locked in the child for ever. So the library makes its locks here, and each child reinitializes them before any
+other code runs in it:
 
-Rejected: taking all locks before a fork and giving them back after it, in parent and child. It holds up every thread of
-the parent, and waits for whoever has one.
+    self._lock = new_lock()
+
+Two rules follow for code that uses these locks:
+
+1. A plain lock, a condition or an event must not be held while code of the user runs. That code may fork, and the
+   child would leave a ``with`` block whose lock is already free. A re-entrant lock may be held: if the forking thread
+   owns it, the child's thread still owns it.
+2. Data behind a lock may be half changed in a child, if another thread was changing it at the moment of the fork. What
+   a child needs must be written in one step, or repaired by :func:`call_after_fork`.
+
+Objects that must do more (forget a thread, close a copy of a file) define ``after_fork()`` and call
+:func:`call_after_fork` at the end of their constructor. All locks are free by then.
+
+Rejected: acquire all locks before a fork and release them after it, in parent and child. Every thread of the parent
+would stop, and the fork would wait for the slowest holder.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
+import threading
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, Protocol
 
-__all__ = ["start_over_in_child"]
+__all__ = [
+    "AfterFork",
+    "call_after_fork",
+    "free_future",
+    "new_condition",
+    "new_event",
+    "new_lock",
+    "new_rlock",
+    "report_failures_to",
+]
 
 
-class StartsOver(Protocol):
-    """A timer, or a part of one that has a lock of its own."""
+class AfterFork(Protocol):
+    """An object that a forked child must change."""
 
-    def _start_over(self) -> None: ...
-
-
-_timers: weakref.WeakSet[StartsOver] = weakref.WeakSet()
-
-#: Have a timer start over in each forked child. Called once, as it is made.
-start_over_in_child: Callable[[StartsOver], None] = _timers.add
+    def after_fork(self) -> None:
+        """Make this copy usable in a forked child, which has none of the parent's other threads."""
 
 
-def _start_over() -> None:
-    for timer in list(_timers):
-        timer._start_over()
+Report = Callable[[AfterFork, Exception], None]
+
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_rlocks: weakref.WeakSet[Any] = weakref.WeakSet()
+_objects: weakref.WeakValueDictionary[int, AfterFork] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def new_lock() -> threading.Lock:
+    """Return a new lock that is free in a forked child."""
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
+def new_rlock() -> threading.RLock:
+    """Return a new re-entrant lock that is free in a forked child, unless the thread that forks owns it."""
+    lock = threading.RLock()
+    _rlocks.add(lock)
+    return lock
+
+
+def new_condition(lock: threading.Lock | None = None) -> threading.Condition:
+    """Return a new condition on ``lock``, or on a new plain lock. In a forked child it is free and no thread waits."""
+    condition = threading.Condition(new_lock() if lock is None else lock)
+    _locks.add(condition)
+    return condition
+
+
+def new_event() -> threading.Event:
+    """Return a new event. A forked child finds it set or not set, as it was, and can wait for it."""
+    event = threading.Event()
+    _locks.add(event)
+    return event
+
+
+def call_after_fork(thing: AfterFork) -> None:
+    """Call ``thing.after_fork()`` in each forked child, in order of registration, for as long as ``thing`` lives.
+
+    An exception is reported (see :func:`report_failures_to`). The other objects are called all the same.
+    """
+    _objects[next(_numbers)] = thing
+
+
+def free_future(future: Future[Any]) -> None:
+    """Free a future's own lock in a forked child. Another thread may have held it, to add a callback for example."""
+    future._condition._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+def _report_unraisable(thing: AfterFork, error: Exception) -> None:
+    sys.unraisablehook(
+        SimpleNamespace(
+            exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__, err_msg=None, object=thing
+        )
+    )
+
+
+_report: Report = _report_unraisable
+
+
+def report_failures_to(report: Report) -> None:
+    """Report exceptions of ``after_fork()`` methods to ``report(thing, error)``, instead of ``sys.unraisablehook``."""
+    global _report  # noqa: PLW0603
+    _report = report
+
+
+def _restart() -> None:
+    """Free all locks, then call all objects. Runs in a forked child before any other code."""
+    for lock in list(_locks):
+        lock._at_fork_reinit()
+    for lock in list(_rlocks):
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+    for thing in list(_objects.values()):
+        try:
+            thing.after_fork()
+        except Exception as error:  # noqa: BLE001  # the other objects must be called, too
+            _report(thing, error)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_start_over)
+    os.register_at_fork(after_in_child=_restart)

@@ -13,13 +13,13 @@ With the lock, cancel() waits at step 2 for the move to be over, and looks again
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from timer._bucket import TimerTaskList
 from timer._clock import NS_PER_MS, Clock, system_clock
 from timer._entrance import Entrance
 from timer._errors import TimerClosed, TimerConfigError, TimerFull
+from timer._fork import new_condition, new_lock
 from timer._wheel import TimingWheel
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class Intake(Entrance):
             raise TimerConfigError("clock", clock, "a callable that answers with monotonic nanoseconds")
         tick_ns = _positive_ms("tick_ms", tick_ms) * NS_PER_MS
         self._name = name
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._lock = new_lock()
+        self._changed = new_condition(self._lock)
         self._sleepers = 0
         super().__init__(clock or system_clock, tick_ns, TimingWheel(wheel_size, self._lock), max_pending)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from timer._base import Timer
 from timer._errors import TimerClosed, TimerConfigError
-from timer._fork import start_over_in_child
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from timer._base import TimerStatistics
@@ -119,14 +119,9 @@ class SystemTimerReaper(Timer):
         if not isinstance(timer, Timer) or timer.is_driven:
             raise TimerConfigError("timer", timer, "a Timer that nothing drives yet")
         self._timer = timer
-        self._closing = threading.Lock()
+        self._closing = new_lock()
         self._driver: Driver | None = Driver(name, timer)
         timer.driven_by(self._driver)
-        start_over_in_child(self)
-
-    def _start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock. The driver's thread isn't there."""
-        self._closing = threading.Lock()
 
     @property
     def timer(self) -> Timer:

@@ -35,7 +35,7 @@ from timer._cascade import SLICE, Cascade
 from timer._clock import NS_PER_MS, Clock
 from timer._dispatch import Dispatcher
 from timer._errors import DelayTypeError, TimerConfigError
-from timer._fork import start_over_in_child
+from timer._fork import call_after_fork
 from timer._intake import Intake
 from timer._task import MISSING, TimerTask, checked_delay_ms
 
@@ -100,14 +100,13 @@ class SystemTimer(Intake, Timer):
         self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)
         self._driver: Driver | None = None
         self._rest_s = REST_S
-        start_over_in_child(self)
+        call_after_fork(self)
 
-    def _start_over(self) -> None:
-        """In a forked child: nobody has a lock, sleeps or runs a batch; what was handed over is the parent's."""
-        self._changed._at_fork_reinit()  # type: ignore[attr-defined]  # with its lock, which the buckets share
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the threads that slept, and what was handed over: it is the parent's to run."""
         self._sleepers = 0
         self._free_locks(self._waiting())
-        self._dispatcher.start_over()
+        self._dispatcher.after_fork()
 
     # -- expiring
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._events.log import log
 from purgatory._support.fork import in_child, start_over
+from timer._fork import report_failures_to
 
 if TYPE_CHECKING:
     from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-    from purgatory._support.fork import StartsOver
 
     Greet = Callable[[DelayedOperationPurgatory[Any]], object]
 
@@ -32,8 +32,11 @@ def _renew() -> None:
     start_over(_not_renewed)
 
 
-def _not_renewed(thing: StartsOver, error: Exception) -> None:
+def _not_renewed(thing: object, error: Exception) -> None:
     log.error("not_renewed_in_child", what=type(thing).__qualname__, error=repr(error))
+
+
+report_failures_to(_not_renewed)
 
 
 def live() -> list[DelayedOperationPurgatory[Any]]:

@@ -13,8 +13,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._support.fork import start_over_in_child
 from purgatory.console._state import OUTCOMES, Sampler
+from timer._fork import call_after_fork, new_event, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,17 +36,17 @@ class Hub:
 
     def __init__(self) -> None:
         self._sampler = Sampler()
-        self._sampling = threading.Lock()
+        self._sampling = new_lock()
         self._history: tuple[list[Any], ...] = ()  # replaced as a whole: whoever reads it needs no lock
         self._wanted_at = float("-inf")
-        self._woken = threading.Event()
-        self._ended = threading.Event()
-        self._starting = threading.Lock()
+        self._woken = new_event()
+        self._ended = new_event()
+        self._starting = new_lock()
         self._thread: threading.Thread | None = None
         self._latest: tuple[float, bytes] = (float("-inf"), b"")
         #: Counts the looks.
         self.version = 0
-        start_over_in_child(self)
+        call_after_fork(self)
 
     def start(self) -> None:
         """Begin to take notes. Harmless twice, and after closing."""
@@ -68,15 +68,9 @@ class Hub:
             if self._thread is not None:
                 self._thread.join()
 
-    def start_over(self) -> None:
-        """In a forked child, which has no thread of it; one begins if somebody wants to look."""
-        self._sampling = threading.Lock()
-        self._starting = threading.Lock()
+    def after_fork(self) -> None:
+        """Forget the thread, which a forked child does not have. The next reader starts another."""
         self._thread = None
-        self._woken = threading.Event()
-        ended, self._ended = self._ended, threading.Event()
-        if ended.is_set():
-            self._ended.set()
 
     @property
     def is_closed(self) -> bool:

@@ -32,13 +32,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from purgatory._events.log import Log
-from purgatory._support.fork import start_over_in_child
 from purgatory.journal._options import File, JournalStats, Options
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import end, open_name, segment_of
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, check_schema, is_sealed, leave_end, recover, seal, sync_folder
+from timer._fork import call_after_fork, new_condition, new_event, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ class FolderWriter:
         self._held: deque[tuple[bytes, int, int]] = deque()  # frames not written yet, their rows, and what they tell
         self._held_rows = 0
         self._refused = False  # whether it has just refused one
-        self._counting = threading.Lock()
+        self._counting = new_lock()
         self._dropped = self._written = self._bytes = 0
         ended = end(folder)
         self._told = -ended.dropped if ended.next == self._next else 0  # of those dropped, how many a frame tells of
@@ -106,14 +106,14 @@ class FolderWriter:
         self._deleted = self._deleted_bytes = 0
         self._retaining = options.retain_bytes is not None or options.retain_seconds is not None
         self._retain_at = self._seal_at = 0.0
-        self._wake = threading.Event()
-        self._room = threading.Condition()
+        self._wake = new_event()
+        self._room = new_condition()
         self._flushes: deque[threading.Event] = deque()
         self._closing = False
         self._is_copy = False  # in a forked child
         self._sealer = ThreadPoolExecutor(1, thread_name_prefix=f"{schema.name}-sealer")
         self._thread = threading.Thread(target=self._run, name=f"{schema.name}-writer", daemon=True)
-        start_over_in_child(self)  # whole, and before its thread runs: a forked child finds all that it closes
+        call_after_fork(self)  # whole, and before its thread runs: a forked child finds all that it closes
         self._thread.start()
 
     # ---- called from any thread
@@ -167,15 +167,12 @@ class FolderWriter:
         self._lock.release()
         return self.stats()
 
-    def start_over(self) -> None:
-        """In a forked child: no thread of ours is there, and whoever had a lock isn't either. So the copy is closed.
+    def after_fork(self) -> None:
+        """Close this copy of the journal, because a forked child has none of its threads.
 
-        What waits to be written is the parent's to write. What the child's operations tell is counted as dropped.
+        The parent writes the rows that wait. Rows of the child's operations are counted as dropped.
         """
         self._is_copy = self._closing = True
-        self._counting = threading.Lock()
-        self._wake = threading.Event()
-        self._room = threading.Condition()
         self._lock.release()  # its copy: the parent's stays, and is free when the parent is gone
         self._buffer.start_over()
 

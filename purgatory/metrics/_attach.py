@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import purgatory
-from purgatory._support.fork import start_over_in_child
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,15 +27,10 @@ class Attached(Generic[ObserverT]):
 
     def __init__(self, make: Callable[[DelayedOperationPurgatory[Any]], ObserverT]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._stop: Callable[[], None] | None = None
         self._observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], ObserverT]
         self._observers = weakref.WeakKeyDictionary()
-        start_over_in_child(self)
-
-    def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
-        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Attach to all, from now on. Once is enough."""

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily
 
 from purgatory import Observer, Outcome
-from purgatory._support.fork import start_over_in_child
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._histograms import FOLD_AT
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -49,15 +48,10 @@ class _Tally:
 
     def __init__(self) -> None:
         self.waiting: list[tuple[type, Outcome, int]] = []
-        self._lock = Lock()
+        self._lock = new_lock()
         self._names: set[str] = set()
         self._left: Counter[tuple[str, Outcome]] = Counter()
         self._parked_ns: Counter[str] = Counter()
-        start_over_in_child(self)
-
-    def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
-        self._lock = Lock()
 
     def fold(self) -> tuple[Counter[tuple[str, Outcome]], Counter[str]]:
         """Add up the notes; how many left by type and outcome, and nanoseconds parked by type."""

@@ -15,7 +15,6 @@ Nothing here keeps a purgatory alive, and nothing runs between scrapes.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import purgatory
-from purgatory._support.fork import in_child, start_over_in_child
 from purgatory._threads.watchdog import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._by_tenant import ByTenant
@@ -41,6 +39,7 @@ from purgatory.metrics._readings import (
     read_purgatory,
     read_timer,
 )
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -109,17 +108,12 @@ class PurgatoryCollector(Collector):
     """
 
     def __init__(self) -> None:
-        self._scraping = threading.Lock()
+        self._scraping = new_lock()
         self._names: dict[tuple[Of, str], _Namesakes] = {}
         self.parked_time = Attached(_parked_time)
         self.callback_time = Attached(lambda _: CallbackTime())
         self.by_type = ByType()
         self.by_tenant = ByTenant()
-        start_over_in_child(self)
-
-    def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
-        self._scraping = threading.Lock()
 
     def close(self) -> None:
         """Measure no more."""
@@ -233,13 +227,7 @@ def _fill(
 
 
 _collectors: weakref.WeakKeyDictionary[CollectorRegistry, PurgatoryCollector] = weakref.WeakKeyDictionary()
-_registering = threading.Lock()
-
-
-@in_child
-def _renew() -> None:
-    global _registering  # noqa: PLW0603  # a fork may have copied it while another thread held it
-    _registering = threading.Lock()
+_registering = new_lock()
 
 
 def register(

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from purgatory import Observer, Outcome
-from purgatory._support.fork import start_over_in_child
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -66,12 +65,7 @@ class PowerHistogram:
         self.waiting: list[int] = []
         self._counts = [0] * 65
         self._sum_ns = 0
-        self._lock = Lock()
-        start_over_in_child(self)
-
-    def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def fold(self) -> Observed:
         """Sort into buckets what has come in; all counts, and the sum in nanoseconds."""

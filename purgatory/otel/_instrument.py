@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import purgatory
-from purgatory._support.fork import start_over_in_child
 from purgatory.otel._spans import Spans
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,11 +47,10 @@ class _Instrumented:
 
     def __init__(self, make: Callable[[str], Spans]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._stopped = False
         self._stop_greeting: Callable[[], None] | None = None
         self._observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], Spans] = weakref.WeakKeyDictionary()
-        start_over_in_child(self)
 
     def start(self) -> None:
         self._stop_greeting = purgatory.on_start(self._greet)
@@ -66,10 +64,6 @@ class _Instrumented:
             for member, observer in list(self._observers.items()):
                 member.detach(observer)
             self._observers.clear()
-
-    def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
-        self._lock = threading.Lock()
 
     def _greet(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
         with self._lock:

@@ -1,8 +1,9 @@
-"""Of each lock, event and thread in ``timer`` and ``purgatory`` it is known how a forked child has it.
+"""For each lock, event and thread in ``timer`` and ``purgatory`` it is known what a forked child does with it.
 
-A fork copies locks as they are, and no thread. So a class that keeps one makes it anew, or forgets it, in a method
-``start_over`` or ``_start_over``, which ``purgatory._support.fork`` and ``timer._fork`` see called; a module does so in
-a function ``_renew``. The sources are walked: what is not made anew must be named in ``LEFT``, with the reason.
+A fork copies locks as they are, and no thread. Locks and events are made by ``timer._fork``, which frees them in the
+child. A class that keeps a thread forgets it in a method ``after_fork`` (some classes of the core still replace their
+locks in ``start_over`` or ``_start_over``, and modules in ``_renew``). The sources are walked. A lock or thread that is
+made in another way must be named in ``LEFT``, with the reason.
 """
 
 import ast
@@ -17,13 +18,15 @@ MAKERS = frozenset(
     }
 )
 MODULES = frozenset({"threading", "concurrent.futures", "queue"})
-RENEWING = frozenset({"start_over", "_start_over", "_renew"})
+RENEWING = frozenset({"after_fork", "start_over", "_start_over", "_renew"})
 
 #: What a child doesn't make anew, and why that is well.
 LEFT = {
-    "timer._dispatch.Dispatcher._executor_now.executor": "kept as _executor, which start_over forgets",
-    "timer._intake.Intake._lock": "with _changed: SystemTimer frees them where they are, as the buckets share them",
-    "timer._intake.Intake._changed": "likewise",
+    "timer._dispatch.Dispatcher._executor_now.executor": "kept as _executor, which after_fork forgets",
+    "timer._fork.new_condition.condition": "the module that frees them",
+    "timer._fork.new_event.event": "likewise",
+    "timer._fork.new_lock.lock": "likewise",
+    "timer._fork.new_rlock.lock": "likewise",
     "timer._reaper.Driver._thread": "nothing expires in a child, and a thread that isn't there is joined at once",
     "purgatory._operations.hold._THREADINGS": "made for their types",
     "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which start_over forgets",

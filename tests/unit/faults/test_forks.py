@@ -101,7 +101,7 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
 
         def locks():
             "All locks of all that starts over."
-            things = [thing for owner in (_fork._things, timers._timers) for thing in owner]
+            things = [*_fork._things, *timers._objects.values()]
             things += [threshold._number, *numbers._numbers.values()]
             found = []
             for thing in things:
@@ -112,8 +112,8 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
                         lock = lock._cond._lock
                     if isinstance(lock, KINDS):
                         found.append((f"{type(thing).__name__}.{name}", lock))
-            collector = sys.modules.get("purgatory.metrics._collector")
-            found += [("metrics", collector._registering)] if collector else []
+            found += [(repr(lock), getattr(getattr(lock, "_cond", lock), "_lock", lock)) for lock in timers._locks]
+            found += [(repr(lock), lock) for lock in timers._rlocks]
             found += [(f"future {number}", future._condition._lock) for number, future in enumerate(waited)]
             found += [("watchdog", _slow._watchdog._rest._cond._lock)]
             return list({id(lock): (name, lock) for name, lock in found}.values())
@@ -148,12 +148,12 @@ def test_what_fails_to_start_over_keeps_nothing_else_from_it():
     out = run(
         """
         from structlog.testing import capture_logs
-        from purgatory._support import fork as _fork
+        from timer import _fork
         class Thing:
             def __init__(self, fails):
                 self.fails, self.asked = fails, False
-                _fork.start_over_in_child(self)
-            def start_over(self):
+                _fork.call_after_fork(self)
+            def after_fork(self):
                 self.asked = True
                 if self.fails:
                     raise OSError("no more")
