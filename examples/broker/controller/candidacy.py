@@ -17,7 +17,7 @@ import structlog
 from examples.broker.controller.layout import CONTROLLER, EPOCH, controller_of, write_controller
 from examples.broker.coordination import BadVersion, Create, Delete, Node, NodeExists, NoNode, Operation, Set, Store
 
-__all__ = ["Election", "stand"]
+__all__ = ["Election", "epoch_in", "stand"]
 
 _log = structlog.get_logger(__name__)
 _TRIES = 20
@@ -52,7 +52,7 @@ def stand(store: Store, node: int, *, in_office: bool = False) -> Election:
             if current is not None and (current != node or in_office):
                 return Election(current)
         epoch_node = store.get(EPOCH)
-        epoch = _epoch_in(epoch_node) + 1
+        epoch = epoch_in(epoch_node) + 1
         operations: list[Operation] = [
             Set(EPOCH, b"%d" % epoch, epoch_node.version),
             *([Delete(CONTROLLER, found.version)] if found is not None else []),
@@ -82,7 +82,8 @@ def _controller_in(node: Node) -> int | None:
         return None
 
 
-def _epoch_in(node: Node) -> int:
+def epoch_in(node: Node) -> int:
+    """Give the epoch that `/controller_epoch` holds."""
     # Nonsense here can only come from a hand. The version counts every change, so it is at least as large as the epoch
     # was, and goes on from there.
     return int(node.data) if node.data.isdigit() else node.version

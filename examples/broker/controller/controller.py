@@ -28,6 +28,7 @@ from examples.broker.controller.duties import Duties
 from examples.broker.controller.events import EventQueue
 from examples.broker.controller.writer import Deposed
 from examples.broker.coordination import BadVersion, Create, Delete, NodeExists, NoNode, SessionChange, SessionLost
+from examples.broker.replication.node_key import NodeKey
 from timer import TimerTask
 
 if TYPE_CHECKING:
@@ -65,10 +66,18 @@ class Controller:
         channel: how to reach the other nodes.
         timer: what periodic events are timed by.
         rebalance_ms: how often leadership is given back to preferred replicas; 0 for never.
+        key: is given the cluster's secret before the node registers.
     """
 
     def __init__(
-        self, info: BrokerInfo, store: Store, channel: Channel, timer: Timer, *, rebalance_ms: int = 5_000
+        self,
+        info: BrokerInfo,
+        store: Store,
+        channel: Channel,
+        timer: Timer,
+        *,
+        rebalance_ms: int = 5_000,
+        key: NodeKey | None = None,
     ) -> None:
         self.info = info
         self.store = store
@@ -80,6 +89,7 @@ class Controller:
         self._channel = channel
         self._timer = timer
         self._rebalance_ms = rebalance_ms
+        self._key = key or NodeKey(info.node_id)
         self._duties: Duties | None = None
         self._begun = False
         """Whether the term's memory is whole."""
@@ -138,6 +148,7 @@ class Controller:
     def _take_part(self) -> None:
         try:
             layout.make_roots(self.store)
+            self._key.secret = layout.secret_of(self.store)
             if not self._watching:
                 self.store.watch(layout.CONTROLLER, lambda: self.events.put("controller", self._stand))
                 self._watching = True

@@ -2,6 +2,7 @@
 
     /controller                            ephemeral; who is the controller
     /controller_epoch                      how many controllers there were
+    /cluster_secret                        what nodes prove to each other with that they are nodes
     /brokers/ids/2                         ephemeral; where node 2 listens, and which start of its process it is
     /brokers/topics/orders                 which nodes have which partition, the preferred leader first; the topic's id
     /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas; changed by version only
@@ -20,6 +21,7 @@ Pure functions.
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +55,7 @@ __all__ = [
     "make_roots",
     "partition_path",
     "reassignments_of",
+    "secret_of",
     "state_of",
     "state_path",
     "topic_id_of",
@@ -67,6 +70,7 @@ __all__ = [
 
 CONTROLLER = "/controller"
 EPOCH = "/controller_epoch"
+SECRET = "/cluster_secret"  # noqa: S105 - a path
 IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
 ISR_CHANGES = "/isr_change_notification"
@@ -80,11 +84,17 @@ _ROOTS = ("/brokers", IDS, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", 
 
 def make_roots(store: Store) -> None:
     """Create what all else is created under, where it isn't there."""
-    for path in (*_ROOTS, EPOCH):
+    contents = {EPOCH: b"0", SECRET: secrets.token_hex(32).encode()}
+    for path in (*_ROOTS, *contents):
         try:
-            store.multi([Create(path, b"0" if path == EPOCH else b"")])
+            store.multi([Create(path, contents.get(path, b""))])
         except NodeExists:
             continue
+
+
+def secret_of(store: Store) -> bytes:
+    """Read the cluster's secret."""
+    return store.get(SECRET).data
 
 
 def topic_path(topic: str) -> str:

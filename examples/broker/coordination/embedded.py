@@ -33,6 +33,7 @@ Rejected: a process of its own that serves the tree, since that would be one mor
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -134,12 +135,21 @@ class EmbeddedStore:
             Unreachable: if the file can't be had, or is no such file.
         """
         with self._reachable():
+            self._create_file()
             self._db = self._open()
             self._observer = self._open()
             self._seen_change = self._last_change(self._observer)
         self._begin_session()
         if self._thread is not None:
             self._thread.start()
+
+    def _create_file(self) -> None:
+        """Create the file readable by this user only, as it holds the cluster's secret; SQLite's others follow it.
+
+        A file that is there is not opened: to close it again would drop all locks that this process has on it.
+        """
+        with contextlib.suppress(OSError):  # SQLite says it better
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def _open(self) -> sqlite3.Connection:
         # `isolation_level=None`: transactions begin where BEGIN stands, and nowhere else.

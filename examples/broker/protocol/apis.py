@@ -17,7 +17,7 @@ import attrs
 
 from examples.broker.protocol.messages import configs, controller, groups, header, offsets, records, topics
 
-__all__ = ["APIS", "BETWEEN_NODES", "Api", "ApiKey"]
+__all__ = ["APIS", "BETWEEN_NODES", "NODES_ONLY", "Api", "ApiKey"]
 
 
 class ApiKey(IntEnum):
@@ -53,11 +53,13 @@ class ApiKey(IntEnum):
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    NODE_HANDSHAKE = 10_000
+    """This broker's own; see `replication.node_key`."""
 
 
-BETWEEN_NODES = frozenset(
-    {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
-)
+NODES_ONLY = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN})
+"""Closed to a connection that has not proved to be a node's."""
+BETWEEN_NODES = NODES_ONLY | {ApiKey.NODE_HANDSHAKE}
 """In a form of their own, and not advertised: a client that knows the real ones would misread them."""
 
 
@@ -115,5 +117,6 @@ APIS: dict[int, Api] = {
         Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.StopReplicaResponse),
         Api(ApiKey.UPDATE_METADATA, 0, controller.UpdateMetadataRequest, controller.UpdateMetadataResponse),
         Api(ApiKey.CONTROLLED_SHUTDOWN, 0, controller.ControlledShutdownRequest, controller.ControlledShutdownResponse),
+        Api(ApiKey.NODE_HANDSHAKE, 0, controller.NodeHandshakeRequest, controller.NodeHandshakeResponse),
     )
 }

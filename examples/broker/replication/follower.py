@@ -45,6 +45,7 @@ from examples.broker.replication.link import Link
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from examples.broker.replication.node_key import NodeKey
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
 
@@ -63,8 +64,9 @@ Followed = dict["Key", int]
 class Follower:
     """Follows all leaders of this node's partitions, until closed."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, key: NodeKey) -> None:
         self._replicas = replicas
+        self._key = key
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._followed: dict[int, Followed] = {}
 
@@ -101,6 +103,7 @@ class Follower:
             try:
                 if address is not None:
                     async with Link(*address, name, replicas.settings.max_fetch_bytes) as link:
+                        await link.prove(self._key, leader)
                         _log.info("following", leader=leader, partitions=len(self._followed[leader]))
                         await _Fetcher(replicas, leader, link).run(lambda: self._followed[leader])
             except (OSError, EOFError, TimeoutError, MalformedRequest) as error:

@@ -6,14 +6,18 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import MalformedRequest
+from examples.broker.protocol.messages.controller import NodeHandshakeRequest, NodeHandshakeResponse
 from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.wire import decode, encode
 
 if TYPE_CHECKING:
-    from examples.broker.protocol.apis import ApiKey
+    from examples.broker.replication.node_key import NodeKey
 
 __all__ = ["Link"]
+
+_PROOF_S = 5
 
 R = TypeVar("R")
 
@@ -37,6 +41,17 @@ class Link:
     async def __aexit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
+
+    async def prove(self, key: NodeKey, target: int) -> None:
+        """Prove to the node `target` that this connection is a node's.
+
+        Raises:
+            OSError, EOFError, TimeoutError, MalformedRequest: it was not accepted.
+        """
+        ask, answer = NodeHandshakeRequest(key.node_id), NodeHandshakeResponse
+        challenge = (await self.ask(ApiKey.NODE_HANDSHAKE, 0, ask, answer, _PROOF_S)).challenge
+        proof = NodeHandshakeRequest(key.node_id, key.proof(challenge, target))
+        await self.ask(ApiKey.NODE_HANDSHAKE, 0, proof, answer, _PROOF_S)
 
     async def ask(self, api: ApiKey, version: int, request: object, answer: type[R], timeout_s: float) -> R:
         """Send a request and read its response.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from examples.broker.controller.layout import BrokerInfo
     from examples.broker.controller.requests import Message
+    from examples.broker.replication.node_key import NodeKey
 
 __all__ = ["Channels"]
 
@@ -43,18 +44,18 @@ class Channels:
     """Queues to all nodes.
 
     Args:
-        node_id: this node; what is for itself doesn't go over a socket.
+        key: of this node; what is for itself doesn't go over a socket.
         deliver: takes a message for this node, and a callback for the answer.
         answered: told what a node answered.
     """
 
     def __init__(
         self,
-        node_id: int,
+        key: NodeKey,
         deliver: Callable[[Message, Callable[[Any], None]], None],
         answered: Callable[[int, Message, Any], None],
     ) -> None:
-        self._node_id = node_id
+        self._key = key
         self._deliver = deliver
         self._answered = answered
         self._loop = asyncio.get_running_loop()
@@ -73,7 +74,7 @@ class Channels:
             self._loop.call_soon_threadsafe(self._know, dict(brokers))
 
     def _send(self, node: int, message: Message) -> None:
-        if node == self._node_id:
+        if node == self._key.node_id:
             self._deliver(message, lambda answer: self._answered(node, message, answer))
             return
         if node not in self._tasks:
@@ -92,8 +93,10 @@ class Channels:
         message: Message | None = None
         while True:
             there = self._brokers[node]
+            name = f"controller-{self._key.node_id}"
             try:
-                async with Link(there.host, there.port, f"controller-{self._node_id}", _MOST_RESPONSE_BYTES) as link:
+                async with Link(there.host, there.port, name, _MOST_RESPONSE_BYTES) as link:
+                    await link.prove(self._key, node)
                     while True:
                         message = message or await queue.get()
                         api, answer = _APIS[type(message)]

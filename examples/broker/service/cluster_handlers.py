@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.apis import ApiKey
@@ -25,6 +26,7 @@ class ClusterHandlers:
         self.membership = membership
         self.replicas = replicas
         self.table: dict[int, Handler] = {
+            ApiKey.NODE_HANDSHAKE: self.handshake,
             ApiKey.LEADER_AND_ISR: self.carry_out,
             ApiKey.STOP_REPLICA: self.carry_out,
             ApiKey.UPDATE_METADATA: self.carry_out,
@@ -32,9 +34,21 @@ class ClusterHandlers:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
         }
 
+    def handshake(self, request: m.NodeHandshakeRequest, _version: int, reply: Reply) -> None:
+        """Give a challenge, or take the proof that answers it."""
+        connection = reply.connection
+        challenge, connection.challenge = connection.challenge, secrets.token_bytes(32)
+        if not request.proof:
+            reply(m.NodeHandshakeResponse(connection.challenge))
+        elif self.membership.key.accepts(request.proof, challenge, request.node_id):
+            connection.node = request.node_id
+            reply(m.NodeHandshakeResponse())
+        else:
+            connection.close(f"the proof of node {request.node_id} is wrong")
+
     def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
         """Do what the controller says; the answer comes after what it caused."""
-        self.membership.deliver(request, reply)
+        self.membership.receive(request, reply)
 
     def controlled_shutdown(self, request: m.ControlledShutdownRequest, _version: int, reply: Reply) -> None:
         """Move a node's leaderships away, and name those that stay."""

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from examples.broker.protocol.apis import APIS, ApiKey
+from examples.broker.protocol.apis import APIS, NODES_ONLY, ApiKey
 from examples.broker.protocol.errors import ErrorCode, MalformedRequest
 from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.wire import decode, decode_prefix, encode
@@ -113,6 +113,10 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """When the first byte of a frame came that isn't whole yet."""
         self.peer = "?"
         self.client_id = ""
+        self.challenge = b""
+        """What a node has to answer with its proof."""
+        self.node: int | None = None
+        """The node that has proved that this connection is its."""
 
     # -- what asyncio calls
 
@@ -218,6 +222,8 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self._replies.append(Reply(self, 0, header.correlation_id))
             self._replies[-1](self._server.api_versions(ErrorCode.UNSUPPORTED_VERSION))
             return
+        if header.api_key in NODES_ONLY and self.node is None:
+            raise MalformedRequest(f"API {header.api_key} is for nodes of the cluster only")
         request: Any = decode(api.request, version, data, position, end)
         self._replies.append(reply)
         self._server.requests += 1

@@ -5,8 +5,8 @@
     replica manager --> a wish for other in-sync replicas --> tree
     clients         --> elect; a node that stops          --> controller
 
-**Fencing.** Every request from a controller carries its epoch; a smaller one than was seen is refused, so that what a
-controller sent before it was replaced changes nothing when it comes late.
+**Fencing.** Every request from a controller carries its epoch. A smaller one than was seen is refused, so that what a
+controller sent before it was replaced changes nothing when it comes late. A larger one counts once the tree has it.
 
 Belongs to the broker's loop; the controller has a thread of its own, and so have calls to the tree.
 """
@@ -30,6 +30,7 @@ from examples.broker.replication.follower import Follower
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.link import Link
 from examples.broker.replication.metadata import KnownPartition
+from examples.broker.replication.node_key import NodeKey
 from examples.broker.service.channels import Channels
 from examples.broker.service.cluster_topics import ClusterTopics
 from examples.broker.service.controller_metrics import ControllerMetrics
@@ -56,6 +57,13 @@ _INTRODUCED_S = 10.0
 _SHUTDOWN_S = 2.0
 _SHUTDOWN_TRIES = 4
 _SHUTDOWN_RETRY_S = 0.1
+_EPOCH_TRIES = 8
+_EPOCH_RETRY_S = 0.25
+_RESPONSES: dict[type, type] = {
+    m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
+    m.UpdateMetadataRequest: m.UpdateMetadataResponse,
+    m.StopReplicaRequest: m.StopReplicaResponse,
+}
 
 
 class Membership:
@@ -79,12 +87,13 @@ class Membership:
         self._watching = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has told this node what there is, or that took too long."""
-        self.follower = Follower(replicas)
-        self.channels = Channels(here.node_id, self.deliver, self._answered)
+        self.key = NodeKey(here.node_id)
+        self.follower = Follower(replicas, self.key)
+        self.channels = Channels(self.key, self.deliver, self._answered)
         durable = config.replication.fsync is Fsync.ALWAYS
         store = open_store(config.coordination, config.shared_folder, session_ms=config.session_ms, durable=durable)
         info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex)
-        self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms)
+        self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms, key=self.key)
         self.controller.on_session = self._session_changed
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()
@@ -145,6 +154,7 @@ class Membership:
             return None
         try:
             async with Link(*address, f"shutdown-{node}", 1 << 20) as link:
+                await link.prove(self.key, controller or 0)
                 request = m.ControlledShutdownRequest(node)
                 response = await link.ask(
                     ApiKey.CONTROLLED_SHUTDOWN, 0, request, m.ControlledShutdownResponse, _SHUTDOWN_S
@@ -184,13 +194,29 @@ class Membership:
 
     # -- from the controller
 
+    def receive(self, message: Message, respond: Callable[[Any], None], tries: int = _EPOCH_TRIES) -> None:
+        """Take a message from another node; an epoch that is new here must stand in the tree, now or soon."""
+        if message.controller_epoch <= self._controller_epoch:
+            self.deliver(message, respond)
+            return
+
+        def compare(newest: int) -> None:
+            if message.controller_epoch <= newest:
+                self.deliver(message, respond)
+            elif tries > 1:
+                self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries - 1)
+            else:
+                _log.error("no such controller", node=message.controller_id, epoch=message.controller_epoch)
+                respond(_RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH))
+
+        def retry(_: BrokerError) -> None:
+            self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries)
+
+        self._tree.run(self._jobs.controller_epoch, compare, retry)
+
     def deliver(self, message: Message, respond: Callable[[Any], None]) -> None:
         """Do what a controller says, in the order in which it comes, unless a newer one was heard of."""
-        kind = {
-            m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
-            m.UpdateMetadataRequest: m.UpdateMetadataResponse,
-            m.StopReplicaRequest: m.StopReplicaResponse,
-        }[type(message)]
+        kind = _RESPONSES[type(message)]
         if message.controller_epoch < self._controller_epoch:
             _log.warning("stale controller", node=message.controller_id, epoch=message.controller_epoch)
             respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))

@@ -153,7 +153,13 @@ class RecordHandlers:
         self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
 
     def fetch(self, request: m.FetchRequest, version: int, reply: Reply) -> None:
-        """Read at once, or when enough has gathered."""
+        """Read at once, or when enough has gathered; what a follower asks for counts as its acknowledgement.
+
+        Raises:
+            MalformedRequest: if a client fetches in the name of a node.
+        """
+        if request.replica_id >= 0 and reply.connection.node != request.replica_id:
+            raise MalformedRequest(f"a fetch in the name of node {request.replica_id}")
         wanted = {
             (topic.name, part.index): Wanted(
                 part.fetch_offset, part.partition_max_bytes, part.log_start_offset, part.current_leader_epoch

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from examples.broker.controller import layout
+from examples.broker.controller import candidacy, layout
 from examples.broker.coordination import BadVersion, Check, Create, NodeExists, NoNode, Set, Store, StoreError
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.topics import Topic
@@ -77,6 +77,10 @@ class TreeJobs:
             with contextlib.suppress(NoNode):
                 found[name] = layout.topic_id_of(self._store.get(layout.topic_path(name)).data)
         return {name: topic_id for name, topic_id in found.items() if name not in leaving}
+
+    def controller_epoch(self) -> int:
+        """Give the epoch of the newest controller."""
+        return candidacy.epoch_in(self._store.get(layout.EPOCH))
 
     def topic_names(self) -> set[str]:
         """Give the names of all topics, those that are being deleted included."""

@@ -16,10 +16,13 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from examples.broker.controller import layout
+from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import StoppedPartition, StopReplicaRequest, StopReplicaResponse
 from examples.broker.replication.link import Link
+from examples.broker.replication.node_key import NodeKey
 from tests.integration.broker.load import Load, admin_of, all_kept_once, create
 
 SESSION_MS = 2_000
@@ -158,9 +161,14 @@ def test_late_controller_is_refused(cluster, topic):
 
     async def say(port):
         async with Link("127.0.0.1", port, "late", 1 << 20) as link:
+            await link.prove(NodeKey(1, secret), cluster.ports.index(port) + 1)
             stop = StopReplicaRequest(1, 0, True, [StoppedPartition(topic, 0)])
             return await link.ask(ApiKey.STOP_REPLICA, 0, stop, StopReplicaResponse, 20)
 
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite", thread=False)
+    store.start()
+    secret = layout.secret_of(store)
+    store.close()
     answers = [asyncio.run(say(port)) for port in cluster.ports]
 
     assert [ErrorCode.STALE_CONTROLLER_EPOCH] * 3 == [answer.error_code for answer in answers]

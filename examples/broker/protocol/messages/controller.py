@@ -7,6 +7,7 @@ import attrs
 from examples.broker.protocol.messages.common import TopicPartitions  # noqa: TC001 - annotations are read
 from examples.broker.protocol.wire import (
     Boolean,
+    Bytes,
     Int8,
     Int16,
     Int32,
@@ -31,6 +32,8 @@ __all__ = [
     "LeaderAndIsrRequest",
     "LeaderAndIsrResponse",
     "LiveBroker",
+    "NodeHandshakeRequest",
+    "NodeHandshakeResponse",
     "OffsetForLeaderEpochRequest",
     "OffsetForLeaderEpochResponse",
     "PartitionOutcome",
@@ -42,6 +45,20 @@ __all__ = [
     "UpdateMetadataRequest",
     "UpdateMetadataResponse",
 ]
+
+# --- between nodes: the proof that a connection is a node's ------------------------------------------------------
+
+
+@attrs.define
+class NodeHandshakeRequest:
+    node_id: Int32 = 0
+    proof: Bytes = b""
+
+
+@attrs.define
+class NodeHandshakeResponse:
+    challenge: Bytes = b""
+
 
 # --- from the controller: who leads, what everybody knows, what to let go ---------------------------------------
 

@@ -7,7 +7,7 @@ from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.old import admin as old_admin
 from kafka.protocol.old import commit, fetch, list_offsets, produce
 
-from examples.broker.protocol.apis import APIS, ApiKey
+from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 from examples.broker.protocol.messages.header import ApiVersionsResponse, RequestHeader
 from examples.broker.protocol.wire import decode, encode
 
@@ -18,7 +18,6 @@ OLD = {}
 for module in (old_admin, commit, fetch, list_offsets, produce):
     OLD |= {name: value for name, value in vars(module).items() if isinstance(value, list)}
 
-BETWEEN_NODES = (ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN)
 # Of this one the other implementation knows none before.
 FIRST_KNOWN = {ApiKey.OFFSET_FOR_LEADER_EPOCH: 2}
 
