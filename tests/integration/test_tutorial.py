@@ -1,0 +1,109 @@
+"""The tutorial, followed word by word: its files are saved, its tests run, and its service answers real clients."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.compile(r"[Ss]ave this as `([a-z_.]+)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+METRICS = re.compile(r"^## 3\. Metrics.*?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A new folder with the files that the tutorial saves, its third section included."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    for name, text in NAMED.findall(page):
+        (folder / name).write_text(text, encoding="utf-8")
+    added, blank, route = METRICS.search(page)[1].splitlines()
+    assert not blank
+    service = (folder / "inbox.py").read_text(encoding="utf-8")
+    (folder / "inbox.py").write_text(
+        f"{added}\n" + service.replace("    return app\n", f"    {route}\n    return app\n"), encoding="utf-8"
+    )
+    return folder
+
+
+def test_tests_of_the_tutorial_pass(folder):
+    """The tests that the reader is given pass, and take no time to speak of."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "test_inbox.py"],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+@pytest.fixture
+def service(folder):
+    """The service of the tutorial behind uvicorn, and its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "--factory", "inbox:app", "--port", str(port), "--log-level", "warning"],
+        cwd=folder,
+        env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""},
+    )
+    address = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            httpx.get(f"{address}/metrics", timeout=5)
+            break
+        except httpx.TransportError:
+            assert time.monotonic() < deadline, "the service did not start"
+            time.sleep(0.05)
+    yield server, address
+    server.kill()
+    server.wait()
+
+
+def polling(address):
+    """A client that waits for a message on a thread of its own; the answer is appended to the list."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/inbox/ann", timeout=60)))
+    thread.start()
+    deadline = time.monotonic() + 30
+    while "purgatory_parked{" not in (text := httpx.get(f"{address}/metrics").text) or not re.search(
+        r"^purgatory_parked\{[^}]*\} 1\.0$", text, re.MULTILINE
+    ):
+        assert time.monotonic() < deadline, "the client does not wait"
+        time.sleep(0.02)
+    return thread, answers
+
+
+def test_message_answers_a_client_that_waits(service):
+    """The client of the first section gets the message of the second one."""
+    _, address = service
+    thread, answers = polling(address)
+    httpx.post(f"{address}/inbox/ann", params={"text": "hello"})
+    thread.join(30)
+
+    assert [["hello"]] == [answer.json() for answer in answers]
+
+
+def test_client_that_waits_at_the_shutdown_is_told_to_come_again(service):
+    """Ctrl-C answers the client at once, and the server ends."""
+    server, address = service
+    thread, answers = polling(address)
+    server.send_signal(signal.SIGINT)
+    thread.join(30)
+
+    assert [(503, True)] == [(answer.status_code, "retry-after" in answer.headers) for answer in answers]
+    server.wait(30)
