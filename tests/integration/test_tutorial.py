@@ -80,8 +80,8 @@ def polling(address):
     thread = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/inbox/ann", timeout=60)))
     thread.start()
     deadline = time.monotonic() + 30
-    while "purgatory_parked{" not in (text := httpx.get(f"{address}/metrics").text) or not re.search(
-        r"^purgatory_parked\{[^}]*\} 1\.0$", text, re.MULTILINE
+    while not re.search(
+        r"^purgatory_parked_operations\{.*\} 1\.0$", httpx.get(f"{address}/metrics").text, re.MULTILINE
     ):
         assert time.monotonic() < deadline, "the client does not wait"
         time.sleep(0.02)
