@@ -1,9 +1,13 @@
 """Sphinx: pages in Markdown, the reference from docstrings, nothing fetched from anywhere while building."""
 
 import os
+import sys
 from importlib.metadata import version as installed
+from pathlib import Path
 
 from sphinx.ext.napoleon.docstring import GoogleDocstring
+
+sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 # The reference is made from the Python edition, which has the types; tests/unit/test_editions.py sees to it that the
 # native one takes and says the same. PURGATORY_PURE=0 makes it from that.
@@ -14,12 +18,16 @@ author = "The purgatory maintainers"
 copyright = "the purgatory maintainers. Apache-2.0, without warranty"
 release = version = installed("delayed-operation-purgatory")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "public_names"]
+# Links to the standard library need its inventory from the network. A build that has none goes without.
+if os.environ.get("DOCS_INTERSPHINX") == "1":
+    extensions.append("sphinx.ext.intersphinx")
+    intersphinx_mapping = {"python": ("https://docs.python.org/3", None)}
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-autodoc_member_order = "bysource"
+autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
 maximum_signature_line_length = 100
 autodoc_default_options = {
@@ -40,5 +48,3 @@ GoogleDocstring._consume_returns_section = lambda self, _=False: [
 html_theme = "furo"
 html_title = "purgatory"
 html_copy_source = False
-html_static_path = ["_static"]
-html_css_files = ["wide.css"]
