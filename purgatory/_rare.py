@@ -43,6 +43,11 @@ def _closed_error(name: str) -> NoReturn:
     raise PurgatoryClosed(name)
 
 
+def _refuse_own_hook(operation: Operation) -> NoReturn:
+    """The thread that parks the operation has its lock already."""
+    raise InvalidOperation(operation, "a hook of its own asks for it, and would wait for itself")
+
+
 def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
     """The error for the first key that has no hash; None if all have, and their own code raised."""
     try:
@@ -103,7 +108,7 @@ if CORE is not None:
         wait_for=_wait_for,
         find_place=_parking.find_place,
         put_off=_put_off,
-        refuse_own_hook=_parking.refuse_own_hook,
+        refuse_own_hook=_refuse_own_hook,
         refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,
         check_some=_parking.check_some,

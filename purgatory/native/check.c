@@ -62,10 +62,11 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     PyObject *row = PySequence_Tuple(shards), *admitted = PySet_New(NULL);
     int is_row = row != NULL && PyTuple_GET_SIZE(row) > 0;
     for (Py_ssize_t i = 0; is_row && i < PyTuple_GET_SIZE(row); i++)
-        is_row = PyObject_TypeCheck(PyTuple_GET_ITEM(row, i), core.shard);
+        is_row = PyObject_TypeCheck(PyTuple_GET_ITEM(row, i), core.shard)
+                 && ((Shard *)PyTuple_GET_ITEM(row, i))->by_key != NULL;
     if (!is_row || admitted == NULL || self->count > 0) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a purgatory has a row of shards, which it gets once");
+            PyErr_SetString(PyExc_TypeError, "shards must be a sequence of Shard objects, given once");
         Py_XDECREF(row);
         Py_XDECREF(admitted);
         return -1;

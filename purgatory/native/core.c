@@ -4,6 +4,7 @@
  * them:
  *
  *     core.h         the structs, the objects that all parts share, their locks
+ *     stack.c        how much of the C stack is left
  *     hooks.c        calls of the user's hooks
  *     observers.c    Told: the callables that are notified of an operation's events
  *     watchers.c     Watchers: the operations under one key, a linked list of links
@@ -40,6 +41,7 @@
  * Rare paths are Python: rejections, contained errors, retries. purgatory._rare passes these functions to `bind`. */
 #include "purgatory/native/core.h"
 
+#include "purgatory/native/stack.c"
 #include "purgatory/native/hooks.c"
 #include "purgatory/native/observers.c"
 #include "purgatory/native/watchers.c"

@@ -28,8 +28,9 @@ struct Operation {
     Link *further;      /* owned: the links of the keys after the first */
     int further_count;
     int checks;
-    unsigned char state, busy, held, pending, overdue;
+    unsigned char state, pending, overdue;
     unsigned char is_special; /* its type has a maybe_try_complete of its own */
+    uint16_t holder;          /* the number of the thread that checks or parks it, see my_number(); 0: none */
     Mutex mutex;
 };
 
@@ -113,6 +114,8 @@ static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, _
 /* The other small fields, which one thread writes and any may read. */
 static inline int flag_of(unsigned char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 static inline void set_flag(unsigned char *flag, int value) { __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED); }
+static inline uint16_t holder_of(Operation *op) { return __atomic_load_n(&op->holder, __ATOMIC_RELAXED); }
+static inline void set_holder(Operation *op, uint16_t number) { __atomic_store_n(&op->holder, number, __ATOMIC_RELAXED); }
 static inline void count_check(Operation *op) { __atomic_store_n(&op->checks, op->checks + 1, __ATOMIC_RELAXED); }
 static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
 

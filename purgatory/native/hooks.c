@@ -1,38 +1,11 @@
 /* Calls of the user's hooks, and the try_complete methods that are called without Python. */
 
-/* How many hooks this thread is in. Each has a frame of the interpreter's on the C stack, of which CPython 3.12 and newer
- * keep count, and 3.11 doesn't: with a recursion limit that its user has raised, a chain of hooks would use it up. */
-enum { DEEPEST = 4000, FRAMES = 8 }; /* some 700 bytes each; and what a hook needs to begin */
-#if PY_VERSION_HEX < 0x030C0000
-#ifdef __GLIBC__ /* whose loader has room for four bytes more: found without a call */
-static _Thread_local __attribute__((tls_model("initial-exec"))) int depth;
-#else
-static _Thread_local int depth;
-#endif
-
-static int is_too_deep(int most)
-{
-    if (depth <= most)
-        return 0;
-    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded: a hook in a hook, and so on");
-    return 1;
-}
-
-static inline void go_deeper(int by) { depth += by; }
-#else
-static inline int is_too_deep(int Py_UNUSED(most)) { return 0; }
-static inline void go_deeper(int Py_UNUSED(by)) {}
-#endif
-
 static inline PyObject *call_hook(Operation *op, PyObject *name)
 {
     PyObject *self = (PyObject *)op;
-    if (is_too_deep(DEEPEST + FRAMES))
+    if (!has_room_for_call())
         return NULL;
-    go_deeper(1);
-    PyObject *answer = PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    go_deeper(-1);
-    return answer;
+    return PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
 }
 
 /* The same in the context of whoever parked the operation, if that was kept. */

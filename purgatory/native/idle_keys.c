@@ -99,7 +99,7 @@ static int look(IdleKeys *self)
         Py_XDECREF(known);
         if (in_use == -1 && PyErr_Occurred())
             return -1;
-        in_use -= noted + (forgotten != 1);
+        in_use = in_use < 0 ? 0 : in_use - noted - (forgotten != 1);
         lock_idle(self);
         self->limit = self->interval == 0 ? 0 : in_use > self->interval ? in_use : self->interval;
         unlock_idle(self);
@@ -156,18 +156,21 @@ static PyObject *idle_get(IdleKeys *self, void *which)
     return PyLong_FromSsize_t(number);
 }
 
-static int idle_init(IdleKeys *self, PyObject *args, PyObject *kwargs)
+static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"interval", "known", NULL};
     PyObject *most, *known;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:__init__", names, &most, &known))
-        return -1;
-    Py_ssize_t interval = PyNumber_AsSsize_t(most, NULL); /* one that doesn't fit is as good as the largest */
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:IdleKeys", names, &most, &known))
+        return NULL;
+    Py_ssize_t interval = PyNumber_AsSsize_t(most, NULL); /* a larger number becomes the largest that fits */
     if (interval == -1 && PyErr_Occurred())
-        return -1;
-    self->interval = self->limit = interval;
-    Py_XSETREF(self->known, Py_NewRef(known));
-    return 0;
+        return NULL;
+    IdleKeys *self = (IdleKeys *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->interval = self->limit = interval;
+        self->known = Py_NewRef(known);
+    }
+    return (PyObject *)self;
 }
 
 static int idle_traverse(IdleKeys *self, visitproc visit, void *arg)
@@ -234,8 +237,7 @@ static PyGetSetDef idle_attributes[] = {
     {NULL}};
 
 static PyType_Slot idle_slots[] = {{Py_tp_doc, "The idle keys of one purgatory. Any thread may note one."},
-                                   {Py_tp_new, PyType_GenericNew},
-                                   {Py_tp_init, idle_init},
+                                   {Py_tp_new, idle_new},
                                    {Py_tp_dealloc, idle_dealloc},
                                    {Py_tp_traverse, idle_traverse},
                                    {Py_tp_clear, idle_clear},

@@ -100,13 +100,14 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     int moved = 0;
     if (was_made(self))
         return NULL;
-    if (state_of(self) != PARKED)
-        moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms)); /* one that is arriving is left alone: taken out of the timer below, it would be parked without a deadline */
+    /* While it is being parked, the operation is not in the timer yet: the withdraw below would leave it without a
+     * deadline. */
+    if (state_of(self) != PARKED || home->timer == NULL || home->timer == Py_None)
+        moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms));
     else if (home->native_timer)
         moved = core.timer->put_off(home->timer, &self->entry, delay_ms);
     else
-        moved = truth_of_call(PyObject_CallFunctionObjArgs(
-            core.put_off, home->timer == NULL ? Py_None : home->timer, self, delay_ms, NULL));
+        moved = truth_of_call(PyObject_CallFunctionObjArgs(core.put_off, home->timer, self, delay_ms, NULL));
     if (moved < 0)
         return NULL;
     if (!moved)
@@ -136,7 +137,7 @@ static PyObject *operation_start_over(Operation *self, PyObject *Py_UNUSED(none)
     self->mutex = self->entry.mutex = (PyMutex){0}; /* whoever had them isn't here */
 #endif
     lock_operation(self);
-    self->held = self->busy = 0;
+    self->holder = 0;
     if (self->state == ARRIVING)
         self->state = CANCELLED;
     unlock_operation(self);
@@ -166,7 +167,7 @@ static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
 }
 static PyObject *get_pending(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->pending)); }
 static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none)) { return PyLong_FromLong(flag_of(&self->overdue)); }
-static PyObject *get_held(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->held)); }
+static PyObject *get_held(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(holder_of(self) != 0); }
 static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
 {
     if (was_made(self))

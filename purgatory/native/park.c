@@ -218,19 +218,23 @@ static int is_unmade(Parking *self)
     return 1;
 }
 
-/* Look at a type of operations: once, unless it has a maybe_try_complete of its own. 1 if it has; -1 with an error. */
+/* Check a type of operations. This happens once, unless the type overrides maybe_try_complete: 1 if it does, 0, or -1 with
+ * an error. Other threads read `admitted` meanwhile, so the type is added to it when its answer is known. */
 static int admit(Parking *self, PyObject *given)
 {
-    PyObject *type = (PyObject *)Py_TYPE(given);
-    if (done_call(PyObject_CallFunctionObjArgs(core.admit, self->admitted, given, NULL)))
-        return -1;
-    PyObject *check = PyObject_GetAttr(type, core.str_maybe_try_complete);
-    if (check == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError))
-        return -1;
-    PyErr_Clear();
-    int is_special = check != core.own_check;
+    PyObject *type = (PyObject *)Py_TYPE(given), *accepted = PySet_New(NULL), *check = NULL;
+    int is_special = -1;
+    if (accepted != NULL && done_call(PyObject_CallFunctionObjArgs(core.admit, accepted, given, NULL)) == 0
+        && ((check = PyObject_GetAttr(type, core.str_maybe_try_complete)) != NULL
+            || PyErr_ExceptionMatches(PyExc_AttributeError))) {
+        PyErr_Clear();
+        is_special = check != core.own_check;
+        if (!is_special && PySet_GET_SIZE(accepted) > 0 && PySet_Add(self->admitted, type))
+            is_special = -1;
+    }
     Py_XDECREF(check);
-    return is_special && PySet_Discard(self->admitted, type) < 0 ? -1 : is_special;
+    Py_XDECREF(accepted);
+    return is_special;
 }
 
 /* Whether a type was looked at, and has no maybe_try_complete of its own: 1, 0, or -1 with an error. */
@@ -365,7 +369,6 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     op->is_special = (unsigned char)is_special;
     if (wait_for_hold(op))
         goto end;
-    set_flag(&op->busy, 1);
     int completed = arrive(op, home);
     int arrived = completed == 1;
     if (arrived)

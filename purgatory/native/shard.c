@@ -85,6 +85,10 @@ static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
 
 static PyObject *shard_find(Shard *self, PyObject *key)
 {
+    if (self->by_key == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "the shard was not initialized; call super().__init__() in its __init__");
+        return NULL;
+    }
     Watchers *found = find(self, key);
     if (found == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;

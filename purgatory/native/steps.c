@@ -2,45 +2,70 @@
 
 /* ---------------------------------------------------------------- the lock of an operation */
 
-/* Take the hold, if it can be had at once: 1, 0, or -1 with an error of the user's lock. Who misses it leaves word. */
-static int try_hold(Operation *op)
+/* The number of this thread, from 1 to 65,535. Numbers repeat in a process that has had more threads. Then two threads
+ * can have one number, and a thread that parks an operation which the other one is just parking gets InvalidOperation in
+ * place of AlreadyParked. */
+static uint16_t my_number(void)
 {
-    if (op->lock == NULL) {
-        lock_operation(op);
-        int taken = !op->held;
-        set_flag(&op->held, 1);
-        set_flag(&op->pending, !taken); /* the holder looks at it in the step in which he gives the hold back */
-        unlock_operation(op);
-        return taken;
-    }
-    PyObject *blocking[2] = {op->lock, Py_False};
-    int taken = 0;
-    for (int turn = 0; turn < 2 && !taken; turn++) {
-        taken = truth_of_call(
-            PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
-        if (!taken) {
-            __atomic_store_n(&op->pending, 1, __ATOMIC_SEQ_CST);
-            __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the word is there before the lock is looked at again */
-        }
-    }
+    static uint16_t last;
+    THREAD_LOCAL uint16_t mine;
+    while (mine == 0)
+        mine = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+    return mine;
+}
+
+/* Take the lock of the operation's own: 1, or 0. If another thread has it, `leaves_word` asks that thread to check again. */
+static int take_own(Operation *op, int leaves_word)
+{
+    lock_operation(op);
+    int taken = op->holder == 0;
+    if (taken)
+        set_holder(op, my_number());
+    if (taken || leaves_word)
+        set_flag(&op->pending, !taken); /* the holder reads it in the step that releases the lock */
+    unlock_operation(op);
     return taken;
 }
 
-/* Take the hold, however long that takes. 0, or -1 with an error. */
+/* Take the user's lock without waiting: 1, 0, or -1 with an error. */
+static int try_lock(Operation *op)
+{
+    PyObject *blocking[2] = {op->lock, Py_False};
+    return truth_of_call(PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+}
+
+/* Take the operation's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `pending` is set. */
+static int try_hold(Operation *op)
+{
+    if (op->lock == NULL)
+        return take_own(op, 1);
+    int taken = try_lock(op);
+    if (taken)
+        return taken;
+    __atomic_store_n(&op->pending, 1, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the flag is set before the lock is tried again */
+    return try_lock(op);
+}
+
+/* Take the operation's lock for its parker, and wait for it if need be. 0, or -1 with an error. */
 static int wait_for_hold(Operation *op)
 {
-    /* Looked at first: who tries leaves word, and a holder who left word for himself would never be done. */
-    if (op->lock == NULL && flag_of(&op->held) && done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)))
-        return -1;
-    int taken = try_hold(op);
+    int taken = op->lock == NULL ? take_own(op, 0) : try_lock(op);
+    if (taken > 0 && op->lock != NULL)
+        set_holder(op, my_number());
     if (taken)
         return taken < 0 ? -1 : 0;
-    if (op->lock != NULL)
-        return done_call(PyObject_CallMethodNoArgs(op->lock, core.str_acquire));
-    while (!try_hold(op)) { /* an operation is rarely looked at before it is parked, and never for long */
+    if (holder_of(op) == my_number()) /* it would wait for itself */
+        return done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)), -1;
+    if (op->lock != NULL) {
+        if (done_call(PyObject_CallMethodNoArgs(op->lock, core.str_acquire)))
+            return -1;
+        set_holder(op, my_number());
+        return 0;
+    }
+    while (!take_own(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
         if (done_call(PyObject_CallNoArgs(core.wait_for)))
             return -1;
-    }
     return 0;
 }
 
@@ -50,13 +75,12 @@ static int give_hold(Operation *op)
 {
     if (op->lock == NULL) {
         lock_operation(op);
-        set_flag(&op->busy, 0);
-        set_flag(&op->held, 0);
+        set_holder(op, 0);
         int again = flag_of(&op->pending);
         unlock_operation(op);
         return again;
     }
-    set_flag(&op->busy, 0);
+    set_holder(op, 0);
     Kept kept = keep_error();
     int failed = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
     if (!failed)
@@ -146,7 +170,7 @@ static int finish(Operation *op, int outcome, PyObject **struck)
     }
     int was_parked = 0;
     if (outcome == FORCED)
-        outcome = state == ARRIVING ? IMMEDIATE : flag_of(&op->busy) ? SATISFIED : FORCED;
+        outcome = state == ARRIVING ? IMMEDIATE : holder_of(op) != 0 ? SATISFIED : FORCED;
     else
         was_parked = state == ARRIVING; /* it was not completed at once */
     __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
@@ -201,35 +225,13 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
     return failed;
 }
 
-/* Whether the stack has room for the beginning of a hook: 1, or 0 with an error. Asked before an outcome is taken, since
- * whoever has taken it owes the hook, and one that can't even begin has answered nobody. */
-static int has_room(void)
-{
-    PyThreadState *thread = PyThreadState_Get();
-#if PY_VERSION_HEX >= 0x030C0000
-    int remaining = thread->py_recursion_remaining;
-#else
-    int remaining = thread->recursion_remaining;
-#endif
-#if PY_VERSION_HEX >= 0x030C0000 && PY_VERSION_HEX < 0x030E0000
-    if (thread->c_recursion_remaining < remaining)
-        remaining = thread->c_recursion_remaining;
-#endif
-    if (is_too_deep(DEEPEST))
-        return 0;
-    if (remaining > FRAMES)
-        return 1;
-    PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded where an operation would have completed");
-    return 0;
-}
-
 /* Complete it, unless it is done: 1, 0, or -1 with an error that stops this thread. */
 static int force(Operation *op)
 {
     PyObject *error = NULL, *struck = NULL;
     if (state_of(op) > PARKED)
         return 0;
-    if (!has_room())
+    if (!has_room_for_outcome())
         return -1;
     if (!finish(op, FORCED, &struck))
         return 0;
@@ -270,7 +272,7 @@ static int check(Operation *op)
                 retry(op);
             return 0;
         }
-        if (flag_of(&op->busy)) { /* a re-entrant lock, and this thread is at this very operation, further up */
+        if (op->lock != NULL && holder_of(op) != 0) { /* a re-entrant lock, and an outer call of this thread has it */
             set_flag(&op->pending, 1);
             int failed = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
             if (failed)
@@ -279,11 +281,12 @@ static int check(Operation *op)
         }
         int expired = 0, failed = 0;
         PyObject *error = NULL, *struck = NULL;
-        set_flag(&op->busy, 1);
-        if (op->lock != NULL)
+        if (op->lock != NULL) {
+            set_holder(op, my_number());
             __atomic_store_n(&op->pending, 0, __ATOMIC_SEQ_CST);
+        }
         if (flag_of(&op->overdue)) {
-            failed = has_room() ? 0 : -1;
+            failed = has_room_for_outcome() ? 0 : -1;
             expired = completed = !failed && finish(op, EXPIRED, &struck);
             if (expired)
                 failed = run_hook(op, core.str_on_complete, &error);

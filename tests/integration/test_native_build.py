@@ -20,8 +20,8 @@ needs_compiler = pytest.mark.skipif(
 
 @needs_compiler
 def test_extension_is_compiled_without_a_warning(tmp_path):
-    """Every C file compiles with all warnings as errors, and what comes out can be imported."""
-    built = compile_core(tmp_path)
+    """Every C file compiles with all warnings as errors, and the result can be imported."""
+    built = compile_core(tmp_path, strict=True)
 
     assert tmp_path / f"timer/_core{hatch_build.suffix()}" in built
     for path in built:
@@ -38,6 +38,27 @@ def test_what_is_newer_than_its_source_is_kept(tmp_path):
     compile_core(tmp_path)
 
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.so")}
+
+
+@needs_compiler
+def test_new_warning_of_a_compiler_does_not_stop_an_installation(tmp_path, monkeypatch):
+    """A warning of the compiler is an error for developers and CI only."""
+    header = tmp_path / "warns.h"
+    header.write_text("static int unused_by_all(void) { return 1; }")
+    monkeypatch.setenv("CFLAGS", f"-include {header}")
+
+    assert len(hatch_build.SOURCES) == len(compile_core(tmp_path / "user"))
+    with pytest.raises(CannotCompileError, match="unused_by_all"):
+        compile_core(tmp_path / "developer", strict=True)
+
+
+def test_other_interpreters_compile_nothing(tmp_path, monkeypatch):
+    """On PyPy no compiler is called."""
+    monkeypatch.setattr(hatch_build.sys.implementation, "name", "pypy")
+    with pytest.raises(CannotCompileError, match="pure Python"):
+        compile_core(tmp_path)
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_missing_compiler_is_told_in_a_line(tmp_path, monkeypatch):

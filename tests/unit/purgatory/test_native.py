@@ -102,6 +102,15 @@ def test_bad_delay_is_refused_in_any_state():
         Waiting().extend("soon")
 
 
+def test_bad_delay_is_rejected_without_a_timer():
+    """``extend()`` checks its argument also where no timer would use it."""
+    with DelayedOperationPurgatory("untimed", timer_enabled=False) as purgatory:
+        operation = Small()
+        purgatory.try_complete_else_watch(operation, ["key"])
+        with pytest.raises(TypeError, match="whole number"):
+            operation.extend("x")
+
+
 def test_lock_stays(purgatory):
     """An operation keeps the lock that it was made with, even if its __init__ runs again."""
     operation = Small()
@@ -266,6 +275,123 @@ def test_nothing_leaks_where_something_raises(purgatory, logs):
         used.append(sys.getallocatedblocks())
 
     assert used[-1] - used[2] < 200, used
+
+
+@pytest.mark.parametrize("limit", [1_000, 200_000])
+@pytest.mark.parametrize("stack_kib", [128, 256, 1024])
+def test_chain_of_hooks_in_a_thread_with_a_small_stack(stack_kib, limit):
+    """Hooks that complete further operations end with a RecursionError before the thread's C stack ends."""
+    program = """
+import logging, sys, threading
+logging.disable()
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+class Next(DelayedOperation):
+    def try_complete(self):
+        return False
+    def on_complete(self):
+        answered.append(self)
+        operations[len(answered)].force_complete()
+sys.setrecursionlimit(int(sys.argv[1]))
+threading.stack_size(int(sys.argv[2]) * 1024)
+answered = []
+purgatory = DelayedOperationPurgatory("deep", timer_enabled=False)
+operations = [Next(1) for _ in range(20_000)]
+for operation in operations:
+    purgatory.try_complete_else_watch(operation, ["k"])
+thread = threading.Thread(target=operations[0].force_complete)
+thread.start()
+thread.join()
+print(len(answered), sum(operation.is_completed for operation in operations))
+purgatory.shutdown("cancel")
+"""
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", program, str(limit), str(stack_kib)], capture_output=True, text=True, check=False
+    )
+    assert 0 == done.returncode, done.stderr[-500:]
+    answered, completed = map(int, done.stdout.split())
+    assert completed == answered
+    assert 20 < answered < 20_000
+
+
+@pytest.mark.timeout(20)
+def test_future_whose_done_parks_the_operation_that_asks_is_rejected(purgatory):
+    """A ``done()`` that parks the operation which calls it gets an error: the operation cannot wait for itself."""
+    errors = []
+
+    class Parks(Future):
+        def done(self):
+            try:
+                purgatory.try_complete_else_watch(operation, ["key"])
+            except InvalidOperation as error:
+                errors.append(str(error))
+            return False
+
+    operation = DelayedFuture(60_000, [Parks()], lambda _: None)
+    for _ in range(2):  # the second check calls the look in C directly
+        assert not operation.maybe_try_complete()
+    assert 2 == len(errors)
+    assert "wait for itself" in errors[0]
+    assert not purgatory.try_complete_else_watch(DelayedFuture(60_000, [Future()], print), ["key"])
+
+
+def test_overridden_check_counts_when_two_threads_bring_the_first_of_a_type(purgatory):
+    """A ``maybe_try_complete`` is called also if another thread parks one while the type is looked at."""
+    parked, called = [], []
+
+    class Meta(type(DelayedOperation)):
+        def __getattribute__(cls, name):
+            if name == "maybe_try_complete" and len(parked) == 1:
+                parked.append(cls(60_000))
+                other = threading.Thread(target=purgatory.try_complete_else_watch, args=(parked[1], ["key"]))
+                other.start()
+                other.join()
+            return super().__getattribute__(name)
+
+    class Own(DelayedOperation, metaclass=Meta):
+        def try_complete(self):
+            return False
+
+        def maybe_try_complete(self):
+            called.append(self)
+            return False
+
+    parked.append(Own(60_000))
+    purgatory.try_complete_else_watch(parked[0], ["key"])
+    purgatory.check_and_complete("key")
+    assert {*parked} == {*called}
+    assert 2 == len(parked)
+
+
+def test_lock_of_an_operation_is_tried_once_and_then_waited_for(purgatory):
+    """The parker calls ``acquire`` without blocking, then with it, as the pure implementation does."""
+    calls = []
+
+    class Lock:
+        def acquire(self, blocking=True):
+            calls.append(blocking)
+            return blocking
+
+        def release(self):
+            calls.append("release")
+
+    operation = Small(lock=Lock())
+    purgatory.try_complete_else_watch(operation, ["key"])
+    assert [False, True, "release"] == calls
+    assert 2 == operation.checks  # its parker's two, and none for a flag that its parker set
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: CORE.Shard.__new__(CORE.Shard).find("x"),
+        lambda: CORE.IdleKeys.__new__(CORE.IdleKeys),
+        lambda: CORE.Parking("name", [CORE.Shard.__new__(CORE.Shard)], None, CORE.Told(), None),
+    ],
+)
+def test_half_made_object_of_a_private_type_raises(call):
+    """An object of a private type whose ``__init__`` did not run raises; it does not crash the process."""
+    with pytest.raises((TypeError, AttributeError)):
+        call()
 
 
 def test_idle_keys_take_watchers_only():
