@@ -321,7 +321,8 @@ def _rests(task: asyncio.Task[Any]) -> bool:
 
 def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:
     """Whether somebody has an answer and has not taken it."""
-    return any(operation.outcome is not None for operation in purgatory._waiters.entries)  # noqa: SLF001
+    waiters = purgatory._waiters  # noqa: SLF001
+    return waiters.count > len(waiters.open())
 
 
 with contextlib.suppress(ModuleNotFoundError):  # there is the class without it

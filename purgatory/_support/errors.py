@@ -14,6 +14,7 @@ __all__ = [
     "InvalidSetting",
     "InvalidTenant",
     "NoKeys",
+    "NoRunningLoop",
     "PurgatoryClosed",
     "PurgatoryError",
     "PurgatoryFull",
@@ -198,6 +199,18 @@ class WrongLoop(PurgatoryError, RuntimeError):
 
     def __init__(self, name: str, what_to_do: str) -> None:
         super().__init__(f"{name!r} belongs to another event loop; {what_to_do}")
+        self.name = name
+
+
+class NoRunningLoop(PurgatoryError, RuntimeError):
+    """An ``AsyncPurgatory`` was used where no asyncio loop runs.
+
+    Attributes:
+        name: the purgatory's name.
+    """
+
+    def __init__(self, name: str, what_to_do: str) -> None:
+        super().__init__(f"purgatory {name!r} needs a running asyncio loop; {what_to_do}")
         self.name = name
 
 
