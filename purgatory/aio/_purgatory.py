@@ -443,5 +443,5 @@ class AsyncPurgatory(Generic[OperationT]):
 
 def _checked_slice(slice_size: Any) -> int:
     if type(slice_size) is not int or slice_size < 1:
-        raise InvalidSetting("slice_size", slice_size, "a whole number of operations, 1 or more")
+        raise InvalidSetting("slice_size", slice_size, "an int, 1 or more")
     return slice_size

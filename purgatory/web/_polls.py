@@ -79,7 +79,7 @@ class LongPolls(Generic[OperationT]):
             raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory")
         for name, value in (("margin_ms", margin_ms), ("jitter_ms", jitter_ms), ("retry_after_s", retry_after_s)):
             if type(value) is not int or value < 0:
-                raise InvalidSetting(name, value, "a whole number, 0 or more")
+                raise InvalidSetting(name, value, "an int, 0 or more")
         self.purgatory = purgatory
         self._waiters = purgatory._waiters  # noqa: SLF001  # aio's own way to await, which is not public
         self._margin_ms = margin_ms
