@@ -34,6 +34,7 @@ ARGUMENTS = {
     "JournalMissing": (Path("var/journal"),),
     "LeftParked": ([("p", Waiting(), "due in 7 ms")],),
     "NoKeys": (),
+    "NoRunningLoop": ("p", "await it on a loop"),
     "NoReport": (Path("var/out"),),
     "PlaceUnusable": ("s3://bucket", "no access"),
     "PurgatoryFull": ("p", 5, "tenant", "it holds its share"),
