@@ -84,6 +84,7 @@ broker: $(READY) ## Start the broker example on 127.0.0.1:9092 (ARGS="--replicas
 bench-broker: $(READY) ## Measure the broker example with a real client, beside its prototype's figures, and how long it takes to fail over
 	$(PY) -m tests.benchmarks.broker $(ARGS)
 	$(PY) -m tests.benchmarks.broker_failover
+	$(PY) -m tests.benchmarks.broker_stalls
 
 bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
 	$(PY) -m tests.benchmarks.plots $(ARGS)

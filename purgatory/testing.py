@@ -43,7 +43,6 @@ from purgatory import (
 )
 from purgatory.aio import AsyncPurgatory
 from timer import NS_PER_MS, InlineExecutor, MockTimer
-from timer._errors import reduced
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -64,8 +63,6 @@ class LeftParked(AssertionError):
         operations: who.
     """
 
-    __reduce__ = reduced
-
     def __init__(self, left: list[tuple[str, DelayedOperation, str]]) -> None:
         lines = "".join(
             f"\n  {type(operation).__qualname__} under {', '.join(map(repr, operation.keys))} in {name!r}, {how}"
@@ -84,8 +81,6 @@ class HookRaised(AssertionError):
     Attributes:
         errors: how often, by purgatory and hook.
     """
-
-    __reduce__ = reduced
 
     def __init__(self, errors: Counter[tuple[str, str]], first: BaseException | None) -> None:
         told = ", ".join(f"{hook} in {name!r} ({count} times)" for (name, hook), count in errors.items())
@@ -326,8 +321,7 @@ def _rests(task: asyncio.Task[Any]) -> bool:
 
 def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:
     """Whether somebody has an answer and has not taken it."""
-    waiters = purgatory._waiters  # noqa: SLF001
-    return waiters.count > len(waiters.open())
+    return any(operation.outcome is not None for operation in purgatory._waiters.entries)  # noqa: SLF001
 
 
 with contextlib.suppress(ModuleNotFoundError):  # there is the class without it

@@ -1,28 +1,19 @@
-"""The errors of this package: one class per mistake, under `PurgatoryError` and the built-in class that it refines.
-
-They can be pickled, so that they cross a ``multiprocessing.Pool`` with their text and attributes.
-"""
+"""What can go wrong with a purgatory: one class per mistake, each refining the built-in that callers already catch."""
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from timer._errors import reduced
-
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterable
 
 __all__ = [
-    "AddressUnusable",
     "AlreadyParked",
     "InvalidAction",
     "InvalidOperation",
     "InvalidSetting",
     "InvalidTenant",
     "NoKeys",
-    "NoRunningLoop",
     "PurgatoryClosed",
     "PurgatoryError",
     "PurgatoryFull",
@@ -38,35 +29,35 @@ __all__ = [
 
 
 class PurgatoryError(Exception):
-    """Base class of the errors that this package raises."""
-
-    __reduce__ = reduced
+    """Everything that this package raises on purpose."""
 
 
 class PurgatoryClosed(PurgatoryError, RuntimeError):
-    """The purgatory is shut down and accepts no operations.
+    """The purgatory was shut down and takes no more operations.
 
     Attributes:
         name: the purgatory's name.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"purgatory {name!r} is shut down and accepts no operations; answer the client yourself")
+        super().__init__(f"purgatory {name!r} is shut down and takes no more operations; answer the client yourself")
         self.name = name
 
 
 class PurgatoryFull(PurgatoryError, RuntimeError):
-    """The purgatory holds ``max_parked`` operations. The rejected operation is unchanged.
+    """The purgatory holds as many operations as it was allowed to. The operation was not touched.
 
     Attributes:
         name: the purgatory's name.
         limit: its ``max_parked``.
-        tenant: the operation's tenant if there are limits by tenant, else None.
+        tenant: whose operation it was, if places are divided by tenant; None otherwise.
     """
 
     def __init__(self, name: str, limit: int, tenant: Hashable = None, reason: str | None = None) -> None:
         if reason is None:
-            text = f"purgatory {name!r} is full: {limit} operations are parked; answer 'busy' or raise max_parked"
+            text = (
+                f"purgatory {name!r} holds its limit of {limit} parked operations; answer 'busy', or raise max_parked"
+            )
         else:
             text = f"purgatory {name!r} has no place for tenant {tenant!r}: {reason}"
         super().__init__(text)
@@ -76,27 +67,25 @@ class PurgatoryFull(PurgatoryError, RuntimeError):
 
 
 class WaitCancelled(PurgatoryError, RuntimeError):
-    """The awaited operation was cancelled, so there is no result.
+    """Whoever awaited a result gets none: somebody took the wait out of the purgatory.
 
     Attributes:
         name: the purgatory's name.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"the wait in purgatory {name!r} was cancelled by cancel_for_key() or by its own cancel()")
+        super().__init__(f"the wait was taken out of purgatory {name!r}, by cancel_for_key() or its own cancel()")
         self.name = name
 
 
 class WaitDrained(PurgatoryClosed, TimeoutError):
-    """The purgatory was shut down before the awaited operation's deadline, so there is no result.
+    """Whoever awaited a result gets none: its purgatory was shut down, before the time was up.
 
-    It is a ``TimeoutError`` too, for callers that treat an early end like a timeout.
+    A ``TimeoutError`` as well, for whoever makes no difference between an end that is early and one that is due.
 
     Attributes:
         name: the purgatory's name.
     """
-
-    __new__ = TimeoutError.__new__  # type: ignore[assignment]  # the other bases have another layout in memory
 
     def __init__(self, name: str, awaited: str) -> None:
         super().__init__(name)
@@ -104,59 +93,53 @@ class WaitDrained(PurgatoryClosed, TimeoutError):
 
 
 class AlreadyParked(PurgatoryError, RuntimeError):
-    """An operation was parked a second time.
+    """An operation was given to a purgatory for the second time.
 
     Attributes:
         operation: the operation.
     """
 
     def __init__(self, operation: object) -> None:
-        super().__init__(f"operation must not have been parked before, got {operation!r}; create a new one")
+        super().__init__(f"{operation!r} was parked before; an operation is good for one stay, make a new one")
         self.operation = operation
 
 
 class NoKeys(PurgatoryError, ValueError):
-    """``watch_keys`` is empty, so no event could complete the operation."""
+    """An operation was to be watched under no key at all: no event could ever complete it."""
 
     def __init__(self) -> None:
-        super().__init__("watch_keys must hold at least one key, got none; give at least one key")
+        super().__init__("watch_keys is empty, so no check could ever reach the operation; give at least one key")
 
 
 class WatchKeysType(PurgatoryError, TypeError):
     """``watch_keys`` is not a sequence of keys.
 
     Attributes:
-        watch_keys: the value given.
+        watch_keys: what was given.
     """
 
     def __init__(self, watch_keys: object) -> None:
-        if watch_keys is None:
-            hint = "give at least one key"
-        elif isinstance(watch_keys, Iterable) and not isinstance(watch_keys, (str, bytes, bytearray, tuple)):
-            hint = "pass list(keys)"
-        else:
-            hint = "for a single key, write [key]"
-        super().__init__(f"watch_keys must be a sequence of keys, got {watch_keys!r}; {hint}")
+        super().__init__(f"watch_keys must be a sequence of keys, not {watch_keys!r}; for a single key write [key]")
         self.watch_keys = watch_keys
 
 
 class UnhashableKey(PurgatoryError, TypeError):
-    """A watch key is not hashable.
+    """A watch key has no hash, so that nothing could be found under it.
 
     Attributes:
         key: the key.
     """
 
     def __init__(self, key: object) -> None:
-        super().__init__(f"watch key must be hashable, got {type(key).__name__} {key!r}; use a tuple or a frozen value")
+        super().__init__(f"watch key {key!r} is unhashable ({type(key).__name__}); use a tuple or a frozen value")
         self.key = key
 
 
 class InvalidOperation(PurgatoryError, TypeError):
-    """An object cannot be parked.
+    """What was to be parked cannot be.
 
     Attributes:
-        operation: the object given.
+        operation: what was given.
     """
 
     def __init__(self, operation: object, why: str) -> None:
@@ -165,14 +148,14 @@ class InvalidOperation(PurgatoryError, TypeError):
 
 
 class InvalidTenant(PurgatoryError, TypeError):
-    """The ``tenant`` function of a purgatory did not return a tenant. The operation is unchanged.
+    """The ``tenant`` function of a purgatory doesn't say whose an operation is. The operation was not touched.
 
     Attributes:
         operation: the operation.
     """
 
     def __init__(self, operation: object, why: str) -> None:
-        super().__init__(f"tenant must return a hashable tenant for a {type(operation).__qualname__}: {why}")
+        super().__init__(f"the tenant of a {type(operation).__qualname__} can't be told: {why}")
         self.operation = operation
 
 
@@ -195,19 +178,19 @@ class ReservedName(PurgatoryError, AttributeError):
 
 
 class InvalidAction(PurgatoryError, TypeError):
-    """An object put into an action queue is not callable.
+    """What was put into an action queue can't be called.
 
     Attributes:
-        action: the object given.
+        action: what was given.
     """
 
     def __init__(self, action: object) -> None:
-        super().__init__(f"action must be callable, got {action!r}; give the function and then its arguments")
+        super().__init__(f"an action must be callable, not {action!r}; give the function, and its arguments after it")
         self.action = action
 
 
 class WrongLoop(PurgatoryError, RuntimeError):
-    """A purgatory or a timer of one event loop was used on another loop.
+    """A purgatory or a timer of one event loop was used on another.
 
     Attributes:
         name: the purgatory's or the timer's name.
@@ -218,65 +201,36 @@ class WrongLoop(PurgatoryError, RuntimeError):
         self.name = name
 
 
-class NoRunningLoop(PurgatoryError, RuntimeError):
-    """An ``AsyncPurgatory`` was used where no asyncio loop runs.
-
-    Attributes:
-        name: the purgatory's name.
-    """
-
-    def __init__(self, name: str, what_to_do: str) -> None:
-        super().__init__(f"purgatory {name!r} needs a running asyncio loop; {what_to_do}")
-        self.name = name
-
-
 class InvalidSetting(PurgatoryError, ValueError):
-    """A purgatory was created, or a function called, with an argument that cannot work.
+    """A purgatory was built, or a call made, with a setting that cannot work.
 
     Attributes:
         setting: the parameter's name.
-        value: the value given.
+        value: what was given.
     """
 
-    def __init__(self, setting: str, value: object, wanted: str, hint: str = "") -> None:
-        super().__init__(f"{setting} must be {wanted}, got {value!r}{'; ' if hint else ''}{hint}")
+    def __init__(self, setting: str, value: object, wanted: str) -> None:
+        super().__init__(f"{setting} must be {wanted}, not {value!r}")
         self.setting = setting
         self.value = value
 
 
-class AddressUnusable(PurgatoryError, OSError):
-    """A server cannot listen on its address.
-
-    Attributes:
-        addr: the address.
-        port: the port.
-    """
-
-    def __init__(self, addr: str, port: int, why: OSError) -> None:
-        hint = "choose another port, or 0 for a free one" if why.errno != errno.EADDRNOTAVAIL else "choose another addr"
-        super().__init__(f"cannot listen on {addr} port {port}: {why.strerror or why}; {hint}")
-        self.errno = why.errno
-        self.addr = addr
-        self.port = port
-
-
-def whole(setting: str, value: object, least: int, most: int | None = None) -> int:
-    """``value`` if it is an ``int`` of at least ``least``, and of at most ``most`` if given.
+def whole(setting: str, value: object, least: int) -> int:
+    """``value`` if it is a whole number of at least ``least``.
 
     Raises:
         InvalidSetting: it is not.
     """
-    if type(value) is not int or value < least or (most is not None and value > most):
-        limits = f"{least} or more" if most is None else f"from {least} to {most}"
-        raise InvalidSetting(setting, value, f"an int, {limits}")
+    if type(value) is not int or value < least:
+        raise InvalidSetting(setting, value, f"a whole number, {least} or more")
     return value
 
 
 def unhashable(keys: Iterable[object]) -> UnhashableKey:
-    """The error for the first key that is not hashable."""
+    """The error for the first key that has no hash."""
     for key in keys:
         try:
             hash(key)
         except TypeError:
             return UnhashableKey(key)
-    raise AssertionError("every key is hashable after all")
+    raise AssertionError("every key has a hash after all")

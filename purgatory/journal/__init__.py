@@ -20,7 +20,6 @@ from purgatory.journal.records.errors import (
     JournalLevel,
     JournalLocked,
     JournalMissing,
-    JournalSetting,
 )
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "JournalLocked",
     "JournalMissing",
     "JournalServer",
-    "JournalSetting",
     "JournalStats",
     "Options",
     "Record",

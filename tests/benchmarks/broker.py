@@ -79,7 +79,7 @@ def cluster(replicas, *, eager=False):
                     )
                 )
                 assert b"listens" in nodes[-1].stdout.readline()
-            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[0]}"})
+            client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[0]}", "log_level": 0})
             while len(client.list_topics(timeout=10).brokers) < replicas:
                 time.sleep(0.1)
             yield f"127.0.0.1:{ports[0]}", nodes[0].pid

@@ -2,10 +2,9 @@
 
 The log holds batches only (see `records`). A message set that comes in becomes one batch; batches that go
 out to an old client become message sets, of format 0 for Fetch 0 and 1, and of format 1 for Fetch 2 and 3. That
-costs a walk over the records each time, which is why nobody else pays for it. Gzip is understood on the way in;
-other compressions, and compressed batches on the way out to old clients, are refused with the code for it.
+costs a walk over the records each time, so only these clients pay for it.
 
-Pure functions; call them from anywhere.
+Both directions work in steps. Pure functions; call them from anywhere.
 """
 
 from __future__ import annotations
@@ -13,43 +12,52 @@ from __future__ import annotations
 import struct
 import time
 import zlib
+from typing import TYPE_CHECKING
 
+from examples.broker.protocol.compression import decompress
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import batches, build, records_of
+from examples.broker.protocol.records import RECORDS_PER_STEP, batches, build_in_steps, records_of
+
+if TYPE_CHECKING:
+    from examples.broker.protocol.steps import Steps
+
+    _Message = tuple[int | None, bytes | None, bytes | None]
 
 __all__ = ["from_batches", "to_batches"]
 
 _ENTRY = struct.Struct(">qi")
 _COMPRESSION = 0x07
-_GZIP = 1
-_MOST_UNPACKED = 64 * 1024 * 1024
 
 
-def to_batches(data: bytes) -> bytes:
+def to_batches(data: bytes) -> Steps[bytes]:
     """Turn a produced message set into a batch.
 
     Raises:
-        BrokerError: if it is broken, or compressed in a way that isn't understood.
+        BrokerError: if it is broken, or compressed in an unknown way.
     """
-    messages = _messages(data, nested=False)
+    messages = yield from _messages(data, nested=False)
     if not messages:
         return b""
     now = int(time.time() * 1_000)
-    return build(
-        [(key, value) for _, key, value in messages],
-        timestamps=[now if timestamp is None else timestamp for timestamp, _, _ in messages],
+    return (
+        yield from build_in_steps(
+            [(key, value) for _, key, value in messages],
+            timestamps=[now if timestamp is None else timestamp for timestamp, _, _ in messages],
+        )
     )
 
 
-def from_batches(data: bytes, offset: int, *, magic: int = 1) -> bytes:
+def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
     """Turn batches into messages of format 0 or 1, from `offset` on; format 0 has no timestamps.
 
     Raises:
-        BrokerError: if a batch is compressed by something else than gzip.
+        BrokerError: if a batch is broken, or compressed in an unknown way.
     """
     out = bytearray()
     for batch in batches(data):
-        for record in records_of(data, batch):
+        for number, record in enumerate(records_of(data, batch)):
+            if number % RECORDS_PER_STEP == 0:
+                yield
             if record.offset < offset:
                 continue
             body = bytearray(struct.pack(">bbq", 1, 0, record.timestamp) if magic else b"\0\0")
@@ -59,9 +67,9 @@ def from_batches(data: bytes, offset: int, *, magic: int = 1) -> bytes:
     return bytes(out)
 
 
-def _messages(data: bytes, *, nested: bool) -> list[tuple[int | None, bytes | None, bytes | None]]:
+def _messages(data: bytes, *, nested: bool) -> Steps[list[_Message]]:
     """Take a message set apart: timestamp (None in format 0), key and value of each message."""
-    found: list[tuple[int | None, bytes | None, bytes | None]] = []
+    found: list[_Message] = []
     position = 0
     try:
         while position < len(data):
@@ -82,10 +90,12 @@ def _messages(data: bytes, *, nested: bool) -> list[tuple[int | None, bytes | No
             method = attributes & _COMPRESSION
             if method == 0:
                 found.append((timestamp, key, value))
-            elif method == _GZIP and not nested:
-                found += _messages(_unpacked(value or b""), nested=True)
+                if len(found) % RECORDS_PER_STEP == 0:
+                    yield
+            elif not nested:
+                found += yield from _messages(decompress(method, value or b""), nested=True)
             else:
-                raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {method}")
+                raise BrokerError(ErrorCode.INVALID_RECORD, "a compressed message inside another")
     except struct.error as error:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     return found
@@ -99,14 +109,3 @@ def _part(message: bytes, position: int) -> tuple[bytes | None, int]:
     if length > len(message) - position:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "a key or value does not fit")
     return message[position : position + length], position + length
-
-
-def _unpacked(data: bytes) -> bytes:
-    unpacker = zlib.decompressobj(wbits=31)
-    try:
-        plain = unpacker.decompress(data, _MOST_UNPACKED)
-    except zlib.error as error:
-        raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if unpacker.unconsumed_tail:
-        raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "the messages unpack to more than is allowed")
-    return plain

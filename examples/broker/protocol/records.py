@@ -16,27 +16,34 @@ All functions are pure; call them from anywhere.
 from __future__ import annotations
 
 import struct
-import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import google_crc32c
 
+from examples.broker.protocol.compression import decompress
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.steps import run_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from typing_extensions import Buffer
 
+    from examples.broker.protocol.steps import Steps
+
+    Pair = tuple[bytes | None, bytes | None]
+
 __all__ = [
     "CODEC_AND_FLAGS",
     "HEADER_SIZE",
+    "RECORDS_PER_STEP",
     "ZSTD",
     "Batch",
     "Record",
     "batches",
     "build",
+    "build_in_steps",
     "compressions",
     "newest_timestamp_at",
     "parse",
@@ -50,15 +57,14 @@ _CRC_STARTS = 21
 _TIMES = struct.Struct(">qq")
 _TIMES_START = 27
 _COMPRESSION = 0x07
-_GZIP = 1
 ZSTD = 4
+RECORDS_PER_STEP = 256
 _CONTROL = 0x20
 CODEC_AND_FLAGS = 0x37
 """Of a batch's attributes: how it is compressed, and whether it is of a transaction or a control batch.
 
 What a client may produce here has neither flag, and a codec that there is: these bits are no larger than `ZSTD`.
 """
-_MAX_UNPACKED = 64 * 1024 * 1024
 
 
 @attrs.define(eq=False)
@@ -152,17 +158,24 @@ def compressions(data: bytes) -> set[int]:
     return found
 
 
-def build(
-    records: Sequence[tuple[bytes | None, bytes | None]],
+def build(records: Sequence[Pair], *, timestamps: Sequence[int], **header: Any) -> bytes:
+    """Build an uncompressed batch at once: see `build_in_steps`."""
+    return run_at_once(build_in_steps(records, timestamps=timestamps, **header))
+
+
+def build_in_steps(
+    records: Sequence[Pair],
     *,
     timestamps: Sequence[int],
     base_offset: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
-) -> bytes:
+) -> Steps[bytes]:
     """Build an uncompressed batch of `(key, value)` pairs; `producer` is its id, epoch and base sequence."""
     first = timestamps[0]
     body = bytearray()
     for delta, ((key, value), timestamp) in enumerate(zip(records, timestamps, strict=True)):
+        if delta % RECORDS_PER_STEP == 0:
+            yield
         entry = bytearray(b"\0")  # attributes of a record: none are defined
         _put_varint(entry, timestamp - first)
         _put_varint(entry, delta)
@@ -182,22 +195,12 @@ def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
     """Take a batch apart; control batches hold no records for clients.
 
     Raises:
-        BrokerError: if it is compressed by another method than gzip, or broken inside.
+        BrokerError: if it is compressed in an unknown way, or broken inside.
     """
     if batch.attributes & _CONTROL:
         return
     body = data[batch.position + HEADER_SIZE : batch.position + batch.size]
-    method = batch.attributes & _COMPRESSION
-    if method == _GZIP:
-        unpacker = zlib.decompressobj(wbits=31)
-        try:
-            body = unpacker.decompress(body, _MAX_UNPACKED)
-        except zlib.error as error:
-            raise BrokerError(ErrorCode.INVALID_RECORD, str(error)) from error
-        if unpacker.unconsumed_tail:
-            raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "the batch unpacks to more than is allowed")
-    elif method:
-        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {method} can't be taken apart")
+    body = decompress(batch.attributes & _COMPRESSION, body)
     (first,) = struct.unpack_from(">q", data, batch.position + 27)
     try:
         position = 0

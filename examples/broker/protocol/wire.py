@@ -19,7 +19,8 @@ and was rejected for its speed: a request costs a call per field there, and the 
 cost of a small produce request. Types are seen by mypy as what they decode to (`Int16` is an `int`).
 
 Decoding trusts nothing: a length that is negative where null isn't allowed, or that reaches past the end,
-raises `MalformedRequest` before anything of that size is allocated. All functions here are pure; call them
+raises `MalformedRequest` before anything of that size is allocated. So does an array with too many elements: the
+objects for one take many times the bytes that it has on the wire. All functions here are pure; call them
 from anywhere.
 """
 
@@ -102,28 +103,34 @@ def array(first: int = 0, last: int = _LATEST) -> Any:
     return attrs.field(factory=list, metadata={"versions": range(first, last + 1)})
 
 
-def decode(message: type[M], version: int, data: bytes, start: int = 0, end: int | None = None) -> M:
+def decode(
+    message: type[M], version: int, data: bytes, start: int = 0, end: int | None = None, *, most: int = 1 << 62
+) -> M:
     """Read one message that fills `data` from `start` to `end`, else to where the data ends.
+
+    All its arrays together have at most `most` elements.
 
     Raises:
         MalformedRequest: if the bytes are no such message.
     """
     end = len(data) if end is None else end
-    value, position = decode_prefix(message, version, data, start, end)
+    value, position = decode_prefix(message, version, data, start, end, most=most)
     if position != end:
         wrong = f"{end - position} bytes too many" if position < end else f"{position - end} bytes are missing"
         raise MalformedRequest(f"{message.__name__} v{version}: {wrong}")
     return value
 
 
-def decode_prefix(message: type[M], version: int, data: bytes, start: int, end: int) -> tuple[M, int]:
+def decode_prefix(
+    message: type[M], version: int, data: bytes, start: int, end: int, *, most: int = 1 << 62
+) -> tuple[M, int]:
     """Read one message that starts at `start`; give it and where it ends, which may lie past `end` if it is broken.
 
     Raises:
         MalformedRequest: if the bytes are no such message.
     """
     try:
-        return _decoder(message, version)(data, start, end)  # type: ignore[arg-type]  # classes hash
+        return _decoder(message, version)(data, start, end, most)  # type: ignore[arg-type]  # classes hash
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedRequest(f"{message.__name__} v{version}: {error}") from error
 
@@ -190,11 +197,11 @@ def _wire_type(hint: Any) -> tuple[Any, bool]:
 
 
 @cache
-def _decoder(message: Any, version: int) -> Callable[[bytes, int, int], tuple[Any, int]]:
+def _decoder(message: Any, version: int) -> Callable[[bytes, int, int, int], tuple[Any, int]]:
     source = _Source()
     result = _decode_struct(source, message, version)
     source.add(f"return {result}, pos")
-    return source.build("buf, pos, size")  # type: ignore[no-any-return]  # made of source
+    return source.build("buf, pos, size, left")  # type: ignore[no-any-return]  # made of source
 
 
 def _unpack(source: _Source) -> None:
@@ -249,6 +256,9 @@ def _decode_value(source: _Source, hint: Any, version: int) -> str:
 
 def _decode_array(source: _Source, element: Any, version: int, result: str, length: str) -> None:
     wire, _ = _wire_type(element)
+    source.add(f"left -= {length}")
+    source.add("if left < 0:")
+    source.add("    raise MalformedRequest('too many elements in the arrays of one request')")
     if isinstance(wire, _Fixed):
         source.add(f"{result} = list(struct.unpack_from(f'>{{{length}}}{wire.char}', buf, pos))")
         source.add(f"pos += {length} * {struct.calcsize('>' + wire.char)}")

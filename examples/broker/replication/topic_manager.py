@@ -11,6 +11,7 @@ import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.steps import Steps, run_at_once
 from examples.broker.storage.topic_settings import MIN_ISR, check_settings
 from examples.broker.storage.topics import Topic, check_name
 
@@ -31,6 +32,8 @@ class TopicManager:
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self._store = replicas.store
+        self._deleting: set[str] = set()
+        """Names that have no topic any more, but still records."""
         self.on_deleted: Callable[[str], None] = lambda _: None
         """Told of a topic that this node alone has deleted."""
 
@@ -66,6 +69,8 @@ class TopicManager:
         check_name(name)
         nodes = self._replicas.cluster.nodes
         replicas = len(nodes) if replicas is None else replicas
+        if name in self._deleting:
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"the topic {name!r} is being deleted; try again")
         if name in self._store.topics:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {name!r}")
         if not 1 <= partitions <= _MOST_PARTITIONS:
@@ -74,12 +79,23 @@ class TopicManager:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"there are {len(nodes)} nodes")
         return _checked(Topic(name, partitions, nodes[:replicas], check_settings(settings or {})))
 
-    def create(self, topic: Topic) -> None:
-        """Make a topic that was planned, or that another node has, with its logs."""
-        self._store.add(topic)
-        for index in range(topic.partitions):
-            self._replicas.open(topic, index, is_new=True)
-        _log.info("topic created", topic=topic.name, partitions=topic.partitions, replicas=topic.replicas)
+    def create(self, *topics: Topic) -> None:
+        """Make topics that were planned, with their logs, at once."""
+        run_at_once(self.create_in_steps(*topics))
+
+    def create_in_steps(self, *topics: Topic) -> Steps[None]:
+        """Make topics that were planned, with their logs; together they cost one write of the list of topics.
+
+        Between two steps a topic may be deleted, and another one may be created under its name.
+        """
+        self._store.add(*topics)
+        for planned in topics:
+            for index in range(planned.partitions):
+                topic = self._store.topics.get(planned.name)
+                if topic is not None and (topic.name, index) not in self._replicas.partitions:
+                    self._replicas.open(topic, index, is_new=True)
+                yield
+            _log.info("topic created", topic=planned.name, partitions=planned.partitions, replicas=planned.replicas)
 
     def plan_growth(self, name: str, partitions: int) -> Topic:
         """Give the topic with more partitions.
@@ -131,18 +147,30 @@ class TopicManager:
         _log.info("topic changed", topic=topic.name, settings=dict(topic.settings))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its logs; whoever waits for it is told.
+        """Delete a topic with its logs at once.
 
         Raises:
             BrokerError: if there is no such topic.
         """
-        topic = self.existing(name)
-        self._store.remove(name)
-        for index in range(topic.partitions):
-            self._replicas.delete_replica((name, index))
+        run_at_once(self.delete_in_steps(name))
+
+    def delete_in_steps(self, *names: str) -> Steps[None]:
+        """Delete topics with their logs; requests that wait for them are answered.
+
+        Raises:
+            BrokerError: if there is no such topic.
+        """
+        topics = [self.existing(name) for name in names]
+        self._store.remove(*names)
+        self._deleting.update(names)
+        for topic in topics:
+            for index in range(topic.partitions):
+                self._replicas.delete_replica((topic.name, index))
+                yield
+            self._deleting.discard(topic.name)
+            self.on_deleted(topic.name)
+            _log.info("topic deleted", topic=topic.name)
         self._replicas.checkpoint()
-        self.on_deleted(name)
-        _log.info("topic deleted", topic=name)
 
 
 def _checked(topic: Topic) -> Topic:

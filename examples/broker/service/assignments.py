@@ -1,4 +1,4 @@
-"""What a client says when it creates topics or has them grow, checked: replicas placed by hand, and names.
+"""What a client says when it creates topics or has them grow, checked: replicas placed by hand, names and numbers.
 
 The functions about replicas give nodes by partition, or None where the client leaves the choice to us.
 """
@@ -13,11 +13,49 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from examples.broker.protocol.messages.topics import CreatableTopic, PartitionsOfTopic
+    from examples.broker.protocol.messages.topics import CreatableTopic, MetadataRequest, PartitionsOfTopic
+    from examples.broker.storage.topics import Topic
 
-__all__ = ["assigned_at_creation", "assigned_at_growth", "check_named_once", "named_twice"]
+__all__ = [
+    "MOST_AT_ONCE",
+    "Creations",
+    "assigned_at_creation",
+    "assigned_at_growth",
+    "check_named_once",
+    "named",
+    "named_twice",
+]
 
 Assignment: TypeAlias = "Mapping[int, tuple[int, ...]]"
+
+MOST_AT_ONCE = 200
+"""Topics that are created together; a Metadata request creates no more, counted in partitions."""
+_MOST_PER_REQUEST = 10_000
+
+
+class Creations:
+    """Counts the partitions that one request creates."""
+
+    def __init__(self) -> None:
+        self._partitions = 0
+
+    def counted(self, topic: Topic, before: int = 0) -> Topic:
+        """Count a topic's partitions, but for those it had before, and give it.
+
+        Raises:
+            BrokerError: POLICY_VIOLATION, if they are too many for one request.
+        """
+        self._partitions += topic.partitions - before
+        if self._partitions > _MOST_PER_REQUEST:
+            raise BrokerError(ErrorCode.POLICY_VIOLATION, f"one request creates at most {_MOST_PER_REQUEST} partitions")
+        return topic
+
+
+def named(request: MetadataRequest, version: int) -> list[str] | None:
+    """Give the topics that a request asks for, each once; None stands for all."""
+    if request.topics is None or (version == 0 and not request.topics):
+        return None
+    return list(dict.fromkeys(request.topics))
 
 
 def assigned_at_creation(wanted: CreatableTopic, nodes: Collection[int]) -> Assignment | None:

@@ -16,9 +16,12 @@ from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.leadership import NO_LEADER
 from examples.broker.service.assignments import (
+    MOST_AT_ONCE,
+    Creations,
     assigned_at_creation,
     assigned_at_growth,
     check_named_once,
+    named,
     named_twice,
 )
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
@@ -26,6 +29,7 @@ from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, che
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from examples.broker.protocol.steps import Steps
     from examples.broker.replication.partition import Key
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.connection import Handler, Reply
@@ -36,6 +40,7 @@ __all__ = ["ClusterTopicHandlers"]
 _log = structlog.get_logger(__name__)
 _CLUSTER_ID = "purgatory-broker"
 _PREFERRED, _UNCLEAN = 0, 1
+_NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
 
 
 class ClusterTopicHandlers:
@@ -61,24 +66,30 @@ class ClusterTopicHandlers:
 
     def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
         """Describe the cluster, as soon as this node knows it: what it knows nothing of is not missing."""
-        self.membership.once_introduced(lambda: self._describe(request, version, reply))
+        self.membership.once_introduced(lambda: reply.go_on(self._describe(request, version, reply)))
 
-    def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+    def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         # A topic that is asked for may be created by that.
-        names = request.topics
-        if names is None or (version == 0 and not names):
-            names = sorted(self.metadata.topics)
-        topics = [
-            self._described(name) if name in self.metadata.topics else self._missing(name, request) for name in names
-        ]
+        names = named(request, version)
+        creations = 0
+        topics = []
+        for name in sorted(self.metadata.topics) if names is None else names:
+            if name in self.metadata.topics:
+                topics.append(self._described(name))
+            elif names is not None:
+                may_create = creations * self.config.partitions < MOST_AT_ONCE
+                topics.append(self._missing(name, request, may_create=may_create))
+                creations += topics[-1].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+            yield
         brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
         controller = self.membership.controller.controller_id or -1
         reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics))
 
-    def _missing(self, name: str, request: m.MetadataRequest) -> m.MetadataTopic:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if request.allow_auto_topic_creation and self.config.auto_create_topics:
-            code = ErrorCode.LEADER_NOT_AVAILABLE
+    def _missing(self, name: str, request: m.MetadataRequest, *, may_create: bool) -> m.MetadataTopic:
+        if not request.allow_auto_topic_creation or not self.config.auto_create_topics:
+            return m.MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+        if may_create:
             try:
                 check_name(name)
                 topic = Topic(name, self.config.partitions, ())
@@ -121,7 +132,7 @@ class ClusterTopicHandlers:
         if self.membership.controller.controller_id != self.config.cluster.node_id:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask the controller")
 
-    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> None:
+    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Create topics, and answer when their leaders are known here."""
         work = _Work(
             [wanted.name for wanted in request.topics],
@@ -130,10 +141,13 @@ class ClusterTopicHandlers:
             ),
         )
         twice = named_twice(request.topics)
+        creations = Creations()
         for wanted in {each.name: each for each in request.topics}.values():
+            yield
             try:
                 check_named_once(wanted.name, twice)
                 topic, assignment = self._planned(wanted)
+                creations.counted(topic)
             except BrokerError as error:
                 work.settled(wanted.name, error)
             else:
@@ -160,7 +174,7 @@ class ClusterTopicHandlers:
         )
         return topic, self.cluster_topics.place(topic, len(topic.replicas))
 
-    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> None:
+    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Give topics more partitions, and answer when their leaders are known here."""
         work = _Work(
             [wanted.name for wanted in request.topics],
@@ -169,10 +183,12 @@ class ClusterTopicHandlers:
             ),
         )
         twice = named_twice(request.topics)
+        creations = Creations()
         for wanted in {each.name: each for each in request.topics}.values():
+            yield
             try:
                 check_named_once(wanted.name, twice)
-                new = self._grown(wanted)
+                new = self._grown(wanted, creations)
             except BrokerError as error:
                 work.settled(wanted.name, error)
             else:
@@ -182,17 +198,17 @@ class ClusterTopicHandlers:
                     wait = work.waiter(self.cluster_topics.wait_for_topics, {wanted.name: wanted.count}, request)
                     self.cluster_topics.grow(wanted.name, new, work.then(wanted.name, wait))
 
-    def _grown(self, wanted: m.PartitionsOfTopic) -> Mapping[int, tuple[int, ...]]:
+    def _grown(self, wanted: m.PartitionsOfTopic, creations: Creations) -> Mapping[int, tuple[int, ...]]:
         self._check_controls()
         check_not_internal(wanted.name)
         known = self.topics.existing(wanted.name)
-        topic = self.topics.plan_growth(wanted.name, wanted.count)
+        topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), known.partitions)
         assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
         if assignment is None:
             return self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
         return assignment
 
-    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> None:
+    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Delete topics, and answer when nothing is left of them."""
         work = _Work(
             list(request.topic_names),
@@ -201,6 +217,7 @@ class ClusterTopicHandlers:
             ),
         )
         for name in dict.fromkeys(request.topic_names):
+            yield
             try:
                 self._check_controls()
                 check_not_internal(name)
@@ -249,17 +266,19 @@ class _Work:
     """What one request asked for, by name, until all of it has an answer."""
 
     def __init__(self, names: list[str], respond: Callable[[dict[str, tuple[ErrorCode, str | None]]], None]) -> None:
-        self._results: dict[str, tuple[ErrorCode, str | None] | None] = dict.fromkeys(names)
+        self._results = dict.fromkeys(names, _NO_ERROR)
+        self._missing = set(names)
         self._respond = respond
         if not names:
             respond({})
 
     def settled(self, name: str, error: BrokerError | None = None) -> None:
         """Note how it went; answer with the last one."""
-        self._results[name] = (ErrorCode.NONE, None) if error is None else (error.code, str(error))
-        results = {each: result for each, result in self._results.items() if result is not None}
-        if len(results) == len(self._results):
-            self._respond(results)
+        if error is not None:
+            self._results[name] = (error.code, str(error))
+        self._missing.discard(name)
+        if not self._missing:
+            self._respond(self._results)
 
     def then(self, name: str, wait: Callable[[], None]) -> Callable[[BrokerError | None], None]:
         """Give what is to be called when the tree has it, or not: what isn't refused is waited for."""

@@ -42,6 +42,10 @@ class Config:
     max_connections: int = attrs.field(default=5_000, validator=ge(1))
     max_request_bytes: int = attrs.field(default=32 * 1024 * 1024, validator=ge(1))
     max_buffered_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=ge(1))
+    max_elements: int = attrs.field(default=20_000, validator=ge(1))
+    """In all arrays of one request together."""
+    turn_ms: int = attrs.field(default=10, validator=ge(0))
+    """How long one connection's requests are handled before the others have their turn."""
     max_in_flight: int = attrs.field(default=256, validator=ge(1))
     frame_timeout_ms: int = attrs.field(default=30_000, validator=ge(1))
     """A request must arrive whole within this time of its first byte."""

@@ -14,6 +14,7 @@ from examples.broker.storage.topic_settings import FACTS, check_known
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from examples.broker.protocol.steps import Steps
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
@@ -65,10 +66,11 @@ class ConfigHandlers:
 
     # -- show
 
-    def describe_configs(self, request: m.DescribeConfigsRequest, _version: int, reply: Reply) -> None:
-        """Show the settings that are asked for, or all."""
+    def describe_configs(self, request: m.DescribeConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Show the settings that are asked for, or all, of each resource once."""
         results = []
-        for resource in request.resources:
+        for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+            yield
             result = m.DescribedResource(0, None, resource.resource_type, resource.resource_name)
             try:
                 shown = self._describe(resource.resource_type, resource.resource_name)
@@ -122,25 +124,27 @@ class ConfigHandlers:
 
     # -- change
 
-    def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> None:
+    def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Have topics with the settings that are given, and no others of their own."""
 
         def replaced(topic: Topic, configs: list[m.AlterableConfig]) -> Topic:
             return self.topics.with_settings(topic, {config.name: config.value for config in configs})
 
-        self._alter(
+        return self._alter(
             [(resource, partial(replaced, configs=resource.configs)) for resource in request.resources],
             validate_only=request.validate_only,
             respond=lambda answers: reply(m.AlterConfigsResponse(responses=answers)),
         )
 
-    def incremental_alter_configs(self, request: m.IncrementalAlterConfigsRequest, _version: int, reply: Reply) -> None:
+    def incremental_alter_configs(
+        self, request: m.IncrementalAlterConfigsRequest, _version: int, reply: Reply
+    ) -> Steps[None]:
         """Change single settings of topics, and leave the others as they are."""
 
         def changed(topic: Topic, changes: list[m.ConfigChange]) -> Topic:
             return self.topics.with_settings(topic, _changed(topic.settings, changes))
 
-        self._alter(
+        return self._alter(
             [(resource, partial(changed, changes=resource.configs)) for resource in request.resources],
             validate_only=request.validate_only,
             respond=lambda answers: reply(m.IncrementalAlterConfigsResponse(responses=answers)),
@@ -152,7 +156,7 @@ class ConfigHandlers:
         *,
         validate_only: bool,
         respond: Callable[[list[m.AlteredResource]], None],
-    ) -> None:
+    ) -> Steps[None]:
         """Change what can be changed, and respond when each is done or refused."""
         answers = [m.AlteredResource(0, None, each.resource_type, each.resource_name) for each, _ in wishes]
         waiting = set(range(len(wishes)))
@@ -167,6 +171,7 @@ class ConfigHandlers:
         if not wishes:
             respond([])
         for number, (resource, change) in enumerate(wishes):
+            yield
             try:
                 if resource.resource_type != _Resource.TOPIC:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "only a topic's settings can be changed while it runs")

@@ -21,8 +21,12 @@ are handed on in pieces: without the copies a produce of 900 KB takes half the p
 **What a bad client can do** is limited here: a frame larger than `max_request_bytes` or one that is no
 request closes the connection with a logged reason; so does one that doesn't arrive whole within
 `frame_timeout_ms`, however steadily it drips. Unfinished frames of all connections together hold at most
-`max_buffered_bytes`. Who sends without reading its responses is no longer read from after `max_in_flight`
-requests, or when its socket is full.
+`max_buffered_bytes`. A client that sends without reading its responses is no longer read from after `max_in_flight`
+requests, or when its socket is full. A client's request has at most `max_elements` elements in all its arrays.
+
+**Turns.** A connection's requests are handled for `turn_ms` at most, then the other connections have their turn. A
+handler that may take longer is a generator, and its turn can end wherever it yields. Until it has ended, nothing more
+is read from its connection. Other requests are handled between two steps, so a step keeps no state that they change.
 """
 
 from __future__ import annotations
@@ -43,9 +47,10 @@ from examples.broker.protocol.wire import decode, decode_prefix, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from examples.broker.protocol.steps import Steps
     from examples.broker.service.server import Server
 
-    Handler = Callable[[Any, int, "Reply"], None]
+    Handler = Callable[[Any, int, "Reply"], Steps[None] | None]
 
 __all__ = ["Connection", "Reply"]
 
@@ -53,6 +58,7 @@ _log = structlog.get_logger(__name__)
 _SIZE = struct.Struct(">i")
 _FRAME = struct.Struct(">ii")
 _SMALLEST_REQUEST = 8
+_NO_LIMIT = 1 << 62
 _WORTH_JOINING = 16 * 1024
 
 
@@ -81,6 +87,10 @@ class Reply:
         """Who asked."""
         return self.connection.peer
 
+    def go_on(self, steps: Steps[None]) -> None:
+        """Run what leads to the answer, in steps: see the module's turns."""
+        self.connection.go_on(steps)
+
     def nothing(self) -> None:
         """Give up the place: this request gets no response."""
         self._fill([])
@@ -108,6 +118,10 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         self._handling = False
         self._blocked = False
         self._paused = False
+        self._steps: deque[Steps[None]] = deque()
+        """Handlers that work in steps and have not ended."""
+        self._turn_ends = 0.0
+        self._is_between_turns = False
         self._transport: asyncio.Transport | None = None
         self.frame_began: float | None = None
         """When the first byte of a frame came that isn't whole yet."""
@@ -117,6 +131,11 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """What a node has to answer with its proof."""
         self.node: int | None = None
         """The node that has proved that this connection is its."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client is still there."""
+        return self._transport is not None
 
     # -- what asyncio calls
 
@@ -188,6 +207,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """Handle the whole frames at the start of `data`; give how many bytes they took."""
         position, end = 0, len(data)
         self._handling = True
+        self._turn_ends = time.monotonic() + self._config.turn_ms / 1_000
         try:
             while end - position >= 4 and not self._paused and self._transport is not None:  # noqa: PLR2004
                 (size,) = _SIZE.unpack_from(data, position)
@@ -198,6 +218,8 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
                     break
                 self._handle(data, start, following)
                 position = following
+                if end > position and time.monotonic() >= self._turn_ends:
+                    self._end_turn()
                 if len(self._replies) >= self._config.max_in_flight:
                     self._pace()
         except MalformedRequest as error:
@@ -224,16 +246,53 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             return
         if header.api_key in NODES_ONLY and self.node is None:
             raise MalformedRequest(f"API {header.api_key} is for nodes of the cluster only")
-        request: Any = decode(api.request, version, data, position, end)
+        most = self._config.max_elements if self.node is None else _NO_LIMIT
+        request: Any = decode(api.request, version, data, position, end, most=most)
         self._replies.append(reply)
         self._server.requests += 1
         try:
-            handler(request, version, reply)
+            steps = handler(request, version, reply)
+            if steps is not None:
+                self.go_on(steps)
         except MalformedRequest:
             raise
         except Exception:  # noqa: BLE001 - contained: one request fails, and its client hears of it
             _log.exception("handler failed", api=api.key.name, version=version, peer=self.peer)
             self.close(f"the handler of {api.key.name} failed")
+
+    # -- turns
+
+    def go_on(self, steps: Steps[None]) -> None:
+        """Run what works in steps, after the steps that this connection has already, and between other connections."""
+        self._steps.append(steps)
+        if not self._is_between_turns:
+            self._advance()
+
+    def _advance(self) -> None:
+        while self._steps:  # also when the client is gone: what was begun is finished
+            if next(self._steps[0], True):
+                self._steps.popleft()
+            elif time.monotonic() >= self._turn_ends:
+                self._end_turn()
+                return
+
+    def _end_turn(self) -> None:
+        self._is_between_turns = True
+        self._pace()
+        self._server.loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_between_turns = False
+        self._turn_ends = time.monotonic() + self._config.turn_ms / 1_000
+        try:
+            self._advance()
+        except MalformedRequest as error:
+            self.close(str(error))
+        except Exception:  # noqa: BLE001 - contained, as in `_handle`
+            _log.exception("handler failed", peer=self.peer)
+            self.close("a handler failed")
+        self._pace()
+        self._after_input()
 
     def _after_input(self) -> None:
         self.flush()
@@ -276,7 +335,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """Stop or resume reading from the client."""
         if self._transport is None:
             return
-        wanted = self._blocked or len(self._replies) >= self._config.max_in_flight
+        wanted = self._blocked or self._is_between_turns or len(self._replies) >= self._config.max_in_flight
         if wanted and not self._paused:
             self._paused = True
             self._transport.pause_reading()

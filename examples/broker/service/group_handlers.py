@@ -13,6 +13,7 @@ from examples.broker.protocol.messages import groups as m
 
 if TYPE_CHECKING:
     from examples.broker.groups.coordinator import Coordinator
+    from examples.broker.protocol.steps import Steps
     from examples.broker.replication.metadata import Metadata
     from examples.broker.service.config import Config
     from examples.broker.service.connection import Handler, Reply
@@ -145,10 +146,11 @@ class GroupHandlers:
         groups = [m.ListedGroup(group.group_id, group.protocol_type) for group in self.coordinator.groups]
         reply(m.ListGroupsResponse(groups=groups))
 
-    def describe_groups(self, request: m.DescribeGroupsRequest, _version: int, reply: Reply) -> None:
-        """Show groups and their members."""
+    def describe_groups(self, request: m.DescribeGroupsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Show groups and their members, each group once."""
         described = []
-        for group_id in request.groups:
+        for group_id in dict.fromkeys(request.groups):
+            yield
             try:
                 described.append(_described(group_id, self.coordinator.groups.find(group_id)))
             except BrokerError as error:

@@ -21,6 +21,7 @@ from examples.broker.storage.topics import check_not_internal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from examples.broker.protocol.steps import Steps
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
@@ -48,14 +49,14 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
     check_not_internal(topic)
 
 
-def _in_batches(data: bytes, version: int) -> bytes:
-    """What is produced, as batches.
+def _in_batches(data: bytes, version: int) -> Steps[bytes]:
+    """Give what is produced, as batches.
 
     Raises:
-        BrokerError: if it can't be turned into them, or is compressed as whoever speaks this version can't read back.
+        BrokerError: if it cannot be turned into batches, or its compression is of a later version.
     """
     if version < _FIRST_WITH_BATCHES_PRODUCE:
-        return to_batches(data)
+        return (yield from to_batches(data))
     if version < _FIRST_WITH_ZSTD_PRODUCE:
         _check_no_zstd(data)
     return data
@@ -66,13 +67,15 @@ def _check_no_zstd(data: bytes) -> None:
         raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd is of a later version")
 
 
-def _fetched(index: int, found: Found, offset: int, version: int) -> m.FetchedPartition:
-    """What a fetch found, in the format that its version may carry; never null, which librdkafka takes for broken."""
+def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.FetchedPartition]:
+    """Give what a fetch found, in the format of its version; never null, which librdkafka takes for broken."""
     code, records = found.code, found.records
     if records and version < _FIRST_WITH_ZSTD_FETCH:
         try:
             if version < _FIRST_WITH_BATCHES_FETCH:
-                records = from_batches(records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1)
+                records = yield from from_batches(
+                    records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1
+                )
             else:
                 _check_no_zstd(records)
         except BrokerError as error:
@@ -82,7 +85,9 @@ def _fetched(index: int, found: Found, offset: int, version: int) -> m.FetchedPa
     return m.FetchedPartition(index, code, watermark, watermark, found.log_start, records=records)
 
 
-def _looked_up(partition: Partition, timestamp: int, *, by_follower: bool, version: int) -> tuple[int, int] | None:
+def _looked_up(
+    partition: Partition, timestamp: int, *, by_follower: bool, version: int
+) -> Steps[tuple[int, int] | None]:
     """Give the offset that a timestamp stands for, and the timestamp found there; None if all is older.
 
     Raises:
@@ -94,7 +99,7 @@ def _looked_up(partition: Partition, timestamp: int, *, by_follower: bool, versi
     if timestamp < 0 and timestamp != _LATEST:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} means nothing")
     end = partition.readable_end(by_follower=by_follower)
-    found = (end, -1) if timestamp == _LATEST else partition.log.offset_for_timestamp(timestamp, end)
+    found = (end, -1) if timestamp == _LATEST else (yield from partition.log.offset_for_timestamp(timestamp, end))
     if (timestamp == _LATEST or found is None) and not by_follower and not partition.knows_committed:
         is_known = version >= _FIRST_WITH_NOT_AVAILABLE
         raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
@@ -115,7 +120,7 @@ class RecordHandlers:
             ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
         }
 
-    def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> None:
+    def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
         """Append; `acks=0` gets no response, and a closed connection when something is wrong."""
         entries: dict[Key, bytes] = {}
         refused: dict[Key, tuple[ErrorCode, int]] = {}
@@ -126,7 +131,7 @@ class RecordHandlers:
                     raise MalformedRequest(f"{key} twice in one produce request")
                 try:
                     _check_produce(request, topic.name)
-                    entries[key] = _in_batches(part.records or b"", version)
+                    entries[key] = yield from _in_batches(part.records or b"", version)
                 except BrokerError as error:
                     _log.warning("produce refused", key=key, version=version, reason=str(error), peer=reply.peer)
                     refused[key] = (error.code, -1)
@@ -177,12 +182,11 @@ class RecordHandlers:
             reply(m.FetchResponse(error_code=error.code))
             return
 
-        def respond(found: list[Found]) -> None:
+        def answer(found: list[tuple[Found, int]]) -> Steps[None]:
             topics: dict[str, m.FetchedTopic] = {}
-            for each in found:
-                name, index = each.key
-                part = _fetched(index, each, session.wanted[each.key].offset, version)
-                topics.setdefault(name, m.FetchedTopic(name)).partitions.append(part)
+            for each, offset in found:
+                part = yield from _fetched(each.key[1], each, offset, version)
+                topics.setdefault(each.key[0], m.FetchedTopic(each.key[0])).partitions.append(part)
             reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
 
         operation = self.replicas.fetches.fetch(
@@ -190,22 +194,25 @@ class RecordHandlers:
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,
-            respond=respond,
+            respond=lambda found: reply.go_on(answer([(each, session.wanted[each.key].offset) for each in found])),
         )
         if operation is not None:
             reply.on_lost = operation.cancel
 
-    def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> None:
-        """Give the first, the last, or the offset of a timestamp (to the batch), with the leader epoch it is of."""
+    def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> Steps[None]:
+        """Give the first, the last, or the offset of a timestamp, with the leader epoch it is of."""
         topics = []
         for topic in request.topics:
             parts = []
             for part in topic.partitions:
+                if not reply.connection.is_open:
+                    return
                 answer = m.ListedPartition(part.index)
                 try:
                     partition = self.replicas.leader((topic.name, part.index))
                     partition.check_epoch(part.current_leader_epoch)
-                    found = _looked_up(partition, part.timestamp, by_follower=request.replica_id >= 0, version=version)
+                    by_follower = request.replica_id >= 0
+                    found = yield from _looked_up(partition, part.timestamp, by_follower=by_follower, version=version)
                     if found is not None:
                         answer.offset, answer.timestamp = found
                         answer.old_style_offsets = [found[0]]
@@ -213,6 +220,7 @@ class RecordHandlers:
                 except BrokerError as error:
                     answer.error_code = error.code
                 parts.append(answer)
+                yield
             topics.append(m.ListedTopic(topic.name, parts))
         reply(m.ListOffsetsResponse(topics=topics))
 

@@ -9,14 +9,20 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.cluster import LEADER
 from examples.broker.service.assignments import (
+    MOST_AT_ONCE,
+    Creations,
     assigned_at_creation,
     assigned_at_growth,
     check_named_once,
+    named,
     named_twice,
 )
 from examples.broker.storage.topics import check_name, check_not_internal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from examples.broker.protocol.steps import Steps
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
@@ -43,30 +49,41 @@ class TopicHandlers:
             ApiKey.CREATE_PARTITIONS: self.create_partitions,
         }
 
-    def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+    def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         """Describe the cluster; a topic that is asked for may be created by that."""
-        names = request.topics
-        if names is None or (version == 0 and not names):
-            names = sorted(self.topics.topics)
+        names = named(request, version)
+        codes: Mapping[str, ErrorCode] = {}
+        if names is not None and request.allow_auto_topic_creation and self.config.auto_create_topics:
+            codes = yield from self._create_missing(names)
         topics = []
-        for name in names:
+        for name in sorted(self.topics.topics) if names is None else names:
             topic = self.topics.topics.get(name)
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if topic is None and request.allow_auto_topic_creation and self.config.auto_create_topics:
-                code = ErrorCode.LEADER_NOT_AVAILABLE
-                try:
-                    check_name(name)
-                    topic = self.topics.plan(name, partitions=self.config.partitions)
-                    self.topics.create(topic)
-                except BrokerError as error:
-                    code = error.code
-            if topic is None:
-                topics.append(m.MetadataTopic(code, name))
-            else:
+            if topic is not None:
                 topics.append(self._describe(topic))
+            elif names is not None:
+                topics.append(m.MetadataTopic(codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name))
+            yield
         here = self.config.cluster
         brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
         reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=LEADER, topics=topics))
+
+    def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:
+        """Create the first of the topics that there are not, and give a code for each of the others."""
+        planned: dict[str, Topic] = {}
+        codes = {}
+        for name in names:
+            if name in self.topics.topics:
+                continue
+            try:
+                check_name(name)
+                if planned and len(planned) * self.config.partitions >= MOST_AT_ONCE:
+                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
+                planned[name] = self.topics.plan(name, partitions=self.config.partitions)
+            except BrokerError as error:
+                codes[name] = error.code
+        if planned:
+            yield from self.topics.create_in_steps(*planned.values())
+        return codes
 
     def _describe(self, topic: Topic) -> m.MetadataTopic:
         parts = []
@@ -77,62 +94,80 @@ class TopicHandlers:
             parts.append(m.MetadataPartition(0, index, LEADER, epoch, list(topic.replicas), isr))
         return m.MetadataTopic(0, topic.name, topic.is_internal, parts)
 
-    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> None:
+    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Create topics; -1 stands for the node's own number of partitions and of replicas."""
         answers = []
+        planned: list[Topic] = []
         twice = named_twice(request.topics)
+        creations = Creations()
         for wanted in {each.name: each for each in request.topics}.values():
             answer = m.CreatedTopic(wanted.name)
             try:
                 check_named_once(wanted.name, twice)
-                self._create(wanted, validate_only=request.validate_only)
+                planned.append(creations.counted(self._planned(wanted)))
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             answers.append(answer)
+            if len(planned) == MOST_AT_ONCE:
+                yield from self._create(planned, request)
+            if not planned:
+                yield  # not before: another request could create a topic that is only planned here
+        yield from self._create(planned, request)
         reply(m.CreateTopicsResponse(topics=answers))
 
-    def _create(self, wanted: m.CreatableTopic, *, validate_only: bool) -> None:
+    def _create(self, planned: list[Topic], request: m.CreateTopicsRequest) -> Steps[None]:
+        if planned and not request.validate_only:
+            yield from self.topics.create_in_steps(*planned)
+        planned.clear()
+
+    def _planned(self, wanted: m.CreatableTopic) -> Topic:
         assignment = assigned_at_creation(wanted, _NODES)
         partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
-        topic = self.topics.plan(
+        return self.topics.plan(
             wanted.name,
             partitions=partitions if assignment is None else len(assignment),
             replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
             settings={config.name: config.value for config in wanted.configs},
         )
-        if not validate_only:
-            self.topics.create(topic)
 
-    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> None:
+    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Have topics with more partitions."""
         answers = []
         twice = named_twice(request.topics)
+        creations = Creations()
         for wanted in {each.name: each for each in request.topics}.values():
             answer = m.CreatedPartitions(wanted.name)
             try:
                 check_named_once(wanted.name, twice)
-                self._grow(wanted, validate_only=request.validate_only)
+                self._grow(wanted, creations, validate_only=request.validate_only)
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             answers.append(answer)
+            yield
         reply(m.CreatePartitionsResponse(results=answers))
 
-    def _grow(self, wanted: m.PartitionsOfTopic, *, validate_only: bool) -> None:
+    def _grow(self, wanted: m.PartitionsOfTopic, creations: Creations, *, validate_only: bool) -> None:
         check_not_internal(wanted.name)
-        topic = self.topics.plan_growth(wanted.name, wanted.count)
-        assigned_at_growth(wanted, self.topics.existing(wanted.name).partitions, _NODES)
+        before = self.topics.existing(wanted.name).partitions
+        topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), before)
+        assigned_at_growth(wanted, before, _NODES)
         if not validate_only:
             self.topics.grow(topic)
 
-    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> None:
+    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Delete topics with their records."""
         answers = []
+        doomed: list[Topic] = []
         for name in dict.fromkeys(request.topic_names):
             code = ErrorCode.NONE
             try:
                 check_not_internal(name)
-                self.topics.delete(name)
+                doomed.append(self.topics.existing(name))
             except BrokerError as error:
                 code = error.code
             answers.append(m.DeletedTopic(name, code))
+            if not doomed:
+                yield  # not before, as above
+        if doomed:
+            yield from self.topics.delete_in_steps(*(topic.name for topic in doomed))
         reply(m.DeleteTopicsResponse(responses=answers))

@@ -30,13 +30,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import Batch, batches
+from examples.broker.protocol.records import RECORDS_PER_STEP, Batch, batches, parse, records_of
 from examples.broker.storage.leader_epochs import LeaderEpochs
 from examples.broker.storage.producers import ProducerStates
 from examples.broker.storage.segment import Segment
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from examples.broker.protocol.steps import Steps
 
 __all__ = ["Fsync", "Log"]
 
@@ -221,13 +223,28 @@ class Log:
         """Tell whether the offset lies before the active segment."""
         return offset < self._bases[-1]
 
-    def offset_for_timestamp(self, timestamp: int, limit: int) -> tuple[int, int] | None:
-        """Give offset and timestamp of the first batch below `limit` that reaches `timestamp`."""
-        for segment in self._segments:
-            found = segment.offset_for_timestamp(timestamp, self.start_offset)
-            if found is not None and found[0] < limit:
-                return max(found[0], self.start_offset), found[1]
+    def offset_for_timestamp(self, timestamp: int, limit: int) -> Steps[tuple[int, int] | None]:
+        """Look for the first record below `limit` of `timestamp` or later; return its offset and timestamp.
+
+        A batch may hold a million records. The log may change between two steps.
+
+        Raises:
+            BrokerError: if a batch cannot be taken apart.
+        """
+        start = self.start_offset
+        while (data := self._batch_reaching(timestamp, start)) is not None:
+            batch = parse(data)
+            for number, record in enumerate(records_of(data, batch)):
+                if number % RECORDS_PER_STEP == 0:
+                    yield
+                if record.timestamp >= timestamp and record.offset >= self.start_offset:
+                    return (record.offset, record.timestamp) if record.offset < limit else None
+            start = batch.next_offset  # only deleted records of this batch are as late
         return None
+
+    def _batch_reaching(self, timestamp: int, start: int) -> bytes | None:
+        found = (segment.batch_reaching(timestamp, start) for segment in self._segments)
+        return next((data for data in found if data is not None), None)
 
     def delete_before(self, offset: int) -> None:
         """Move the start of the log to `offset`; segments that lie wholly before it are removed."""

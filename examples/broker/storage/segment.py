@@ -122,24 +122,24 @@ class Segment:
     def _end_of(self, number: int) -> int:
         return self._positions[number + 1] if number + 1 < len(self._positions) else self.size
 
-    def offset_for_timestamp(self, timestamp: int, start: int = 0) -> tuple[int, int] | None:
-        """Give offset and newest timestamp of the first batch that reaches `timestamp`, and doesn't end before `start`.
+    def batch_reaching(self, timestamp: int, start: int) -> bytes | None:
+        """Read the first batch that ends after the offset `start` and has a record of `timestamp` or later.
 
-        The index has each batch's timestamp with all before it. That of a batch that is deleted may hide those behind
-        it, which are then read from the file.
+        The index has each batch's newest timestamp together with all before it. A deleted batch may hide those behind
+        it, which are then looked at in the file.
         """
         number = bisect_left(self._timestamps, timestamp)
         if number == len(self._timestamps) or start >= self.next_offset:
             return None
         first = bisect_right(self._offsets, start) - 1
-        if number >= first:
-            return self._offsets[number], self._timestamps[number]
-        with mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ) as content:
-            for number in range(first, len(self._offsets)):
-                newest = newest_timestamp_at(content, self._positions[number])
-                if newest >= timestamp:
-                    return self._offsets[number], newest
-        return None
+        if number < first:
+            with mmap.mmap(self._fd, self.size, access=mmap.ACCESS_READ) as content:
+                newest = (newest_timestamp_at(content, position) for position in self._positions[first:])
+                number = next((number for number, each in enumerate(newest, first) if each >= timestamp), -1)
+        if number < 0:
+            return None
+        position = self._positions[number]
+        return os.pread(self._fd, self._end_of(number) - position, position)
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that holds `offset` or something later."""

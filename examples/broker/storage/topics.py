@@ -94,14 +94,15 @@ class TopicStore:
         self._reserved = self._next_producer_id
         self._checkpoint: dict[str, list[int]] = _load(self._checkpoint_path)
 
-    def add(self, topic: Topic) -> None:
-        """Remember a topic, in the place of what was known of it."""
-        self.topics[topic.name] = topic
+    def add(self, *topics: Topic) -> None:
+        """Remember topics, in the place of what was known of them. All are written at once."""
+        self.topics.update({topic.name: topic for topic in topics})
         self._save_topics()
 
-    def remove(self, name: str) -> None:
-        """Forget a topic."""
-        del self.topics[name]
+    def remove(self, *names: str) -> None:
+        """Forget topics."""
+        for name in names:
+            del self.topics[name]
         self._save_topics()
 
     def next_producer_id(self) -> int:

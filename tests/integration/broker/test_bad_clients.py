@@ -142,7 +142,7 @@ def test_who_never_reads_is_not_read_from(cluster, connect):
     greedy = connect()
     before = cluster.leader.rss_mb
     greedy.settimeout(1)
-    request = frame(3, 4, MetadataRequest(["alive"] * 200))
+    request = frame(3, 4, MetadataRequest([f"unknown-{number}" for number in range(200)], False))
     sent = 0
     try:
         while sent < 200_000_000:

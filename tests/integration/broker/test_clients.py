@@ -203,6 +203,22 @@ def test_offsets_by_timestamp(broker, topic):
         consumer.close()
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_offsets_by_timestamp_inside_a_batch(broker, topic, compression):
+    """A client that asks by time is told of the very record, in the midst of a batch, with each codec."""
+    settings = {"bootstrap.servers": broker.bootstrap, "linger.ms": 500, "compression.type": compression}
+    producer = confluent_kafka.Producer(settings)
+    for number in range(100):
+        producer.produce(topic, b"x" * 20, timestamp=1_000 * (number + 1))
+    producer.flush(10)
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap)
+    try:
+        part = TopicPartition(topic, 0)
+        assert (51, 52_000) == consumer.offsets_for_times({part: 51_500})[part][:2]
+    finally:
+        consumer.close()
+
+
 def test_a_batch_that_names_no_newest_timestamp_is_found_by_its_first(broker, topic):
     """What Sarama before 1.45.1 writes, -1 for the newest timestamp, is found by timestamp all the same."""
 

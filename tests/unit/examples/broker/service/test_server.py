@@ -12,6 +12,7 @@ from examples.broker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupMember,
+    JoinGroupProtocol,
     JoinGroupRequest,
     JoinGroupResponse,
 )
@@ -70,8 +71,9 @@ class FakeLoop:
 class Client:
     """A connection, with a handler that keeps the replies to be called later."""
 
-    def __init__(self, server=None, **limits):
-        self.server = server or Server(Config(data="unused", max_request_bytes=1_000, **limits), ActionQueue())
+    def __init__(self, server=None, turn_ms=60_000, **limits):
+        config = Config(data="unused", max_request_bytes=1_000, turn_ms=turn_ms, **limits)
+        self.server = server or Server(config, ActionQueue())
         self.server.loop = FakeLoop()
         self.server.handlers[HEARTBEAT] = self.handle
         self.replies = []
@@ -288,3 +290,91 @@ def test_what_nodes_say_to_each_other_is_not_advertised(tmp_path):
     server = Server(Config(data=tmp_path), ActionQueue())
     server.handlers |= dict.fromkeys((0, 4, 5, 6, 7), None)
     assert [0, API_VERSIONS] == [row.api_key for row in server.api_versions(ErrorCode.NONE).api_keys]
+
+
+def test_a_handler_in_steps_lets_others_have_their_turn(make):
+    """A handler that yields ends its turn there; nothing more is handled on its connection until it has ended."""
+    client = make(turn_ms=0)
+    other = make(client.server)
+    done = []
+
+    def handle(_request, _version, reply):
+        for number in range(3):
+            done.append(number)
+            yield
+        reply(HeartbeatResponse())
+
+    client.server.handlers[HEARTBEAT] = handle
+    client.send(heartbeat(1) + heartbeat(2))
+    assert ([0], [], False) == (done, client.answered, client.transport.reading)
+    other.server.handlers[HEARTBEAT] = other.handle
+    other.send(heartbeat(9))
+    other.replies[0](HeartbeatResponse())
+    assert ([0], [9]) == (done, other.answered)
+
+    client.server.handlers[HEARTBEAT] = client.handle
+    for _ in range(4):
+        client.server.loop.run()
+    client.replies[0](HeartbeatResponse())
+    assert ([0, 1, 2], [1, 2], True) == (done, client.answered, client.transport.reading)
+
+
+def test_many_requests_in_one_input_are_handled_in_turns(make):
+    """What one connection has sent at once is handled in several turns of the loop, in order."""
+    client = make(turn_ms=0)
+    client.send(b"".join(map(heartbeat, range(4))))
+    assert 1 == len(client.replies)
+    while client.server.loop.soon:
+        client.server.loop.run()
+    for reply in client.replies:
+        reply(HeartbeatResponse())
+    assert [0, 1, 2, 3] == client.answered
+
+
+def test_a_handler_in_steps_may_fail(make):
+    """An error in a later step closes that connection and no other."""
+    client = make(turn_ms=0)
+
+    def handle(_request, _version, _reply):
+        yield
+        raise RuntimeError("in the second step")
+
+    client.server.handlers[HEARTBEAT] = handle
+    client.send(heartbeat(1))
+    assert not client.transport.closed
+    client.server.loop.run()
+    assert client.transport.closed
+
+
+def test_what_was_begun_is_finished_without_the_client(make):
+    """The steps of a handler go on when its client goes away: a topic that is half created would be worse."""
+    client = make(turn_ms=0)
+    done = []
+
+    def handle(_request, _version, reply):
+        yield
+        reply(HeartbeatResponse())
+        done.append(True)
+
+    client.server.handlers[HEARTBEAT] = handle
+    client.send(heartbeat(1))
+    client.connection.connection_lost(None)
+    client.server.loop.run()
+    assert [True] == done
+
+
+def test_a_request_with_too_many_elements_is_refused(make):
+    """All arrays of a request together have a limit, small as the request may be in bytes."""
+    client = make(max_elements=3)
+    request = JoinGroupRequest("g", 1, 1, "", None, "consumer", [JoinGroupProtocol(name) for name in "abc"])
+
+    def send():
+        body = b"".join([*encode(RequestHeader(JOIN, 5, 1, "c"), 0), *encode(request, 5)])
+        client.send(struct.pack(">i", len(body)) + body)
+
+    client.server.handlers[JOIN] = client.handle
+    send()
+    assert 1 == len(client.replies)
+    request.protocols.append(JoinGroupProtocol("d"))
+    send()
+    assert (1, True) == (len(client.replies), client.transport.closed)

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.replica_manager import ReplicaManager
@@ -18,6 +19,16 @@ from examples.broker.service.topic_handlers import TopicHandlers
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
+
+
+class Answers(list):
+    """A reply that keeps its answers, and lets a handler take all of its steps."""
+
+    def __call__(self, answer):
+        self.append(answer)
+
+    def go_on(self, steps):
+        run_at_once(steps)
 
 
 class Tree:
@@ -82,8 +93,8 @@ def ask(request, tmp_path, replicas, topics, tree):
         )
 
     def ask(method, message):
-        answers = []
-        getattr(handlers, method)(message, 4, answers.append)
+        answers = Answers()
+        run_at_once(getattr(handlers, method)(message, 4, answers))
         (answer,) = answers
         return answer
 
@@ -134,13 +145,13 @@ def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topic
         raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas on 2 nodes")
 
     tree.place = refuse
-    answers = []
+    answers = Answers()
     request = m.MetadataRequest(["new"], allow_auto_topic_creation=True)
     with capture_logs() as logs:
         for _ in range(3):
-            handlers.describe(request, 8, answers.append)
+            handlers.describe(request, 8, answers)
     assert 3 * [ErrorCode.LEADER_NOT_AVAILABLE] == [answer.topics[0].error_code for answer in answers]
     assert ["new"] == [entry["topic"] for entry in logs]
     tree.place = place
-    handlers.describe(request, 8, answers.append)
+    handlers.describe(request, 8, answers)
     assert [("create", "new")] == tree.asked

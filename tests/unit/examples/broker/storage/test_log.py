@@ -2,12 +2,15 @@
 
 import os
 
+import google_crc32c
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import batches, build, parse, records_of
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.log import Fsync, Log
 
 
@@ -18,6 +21,10 @@ def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
 def append(log, *values, **kwargs):
     data = payload(*values, **kwargs)
     return log.append(data, parse(data))
+
+
+def found(log, timestamp, limit=None):
+    return run_at_once(log.offset_for_timestamp(timestamp, log.next_offset if limit is None else limit))
 
 
 def values(log, offset=None, limit=None):
@@ -184,8 +191,33 @@ def test_timestamps_find_offsets(log):
     """A timestamp gives the first batch that reaches it, none if no batch does."""
     for timestamp in (10, 20, 30):
         append(log, b"x", timestamp=timestamp)
-    assert [(0, 10), (1, 20), (2, 30), None] == [log.offset_for_timestamp(t, 3) for t in (5, 20, 21, 31)]
-    assert None is log.offset_for_timestamp(21, 2)
+    assert [(0, 10), (1, 20), (2, 30), None] == [found(log, t, 3) for t in (5, 20, 21, 31)]
+    assert None is found(log, 21, 2)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_timestamps_find_records_inside_a_batch(log, codec):
+    """The offset and the timestamp are those of the record, whatever its batch is compressed by."""
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+    for number in range(100):
+        builder.append(number, timestamp=1_000 * number, key=None, value=b"x" * 50, headers=[])
+    data = bytes(builder.build())
+    log.append(data, parse(data))
+    assert [(52, 52_000), (0, 0), (99, 99_000), None] == [found(log, t, 100) for t in (51_500, 0, 98_001, 99_001)]
+    assert None is found(log, 51_500, 52), "the record is not readable yet"
+    log.delete_before(70)
+    assert (70, 70_000) == found(log, 51_500, 100)
+
+
+def test_a_batch_that_is_broken_inside_has_no_timestamps(log):
+    """A lookup in a batch that cannot be decompressed is an error, not a wrong offset."""
+    data = bytearray(payload(b"x"))
+    data[22] = 4
+    data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
+    log.append(bytes(data), parse(bytes(data)))
+    with pytest.raises(BrokerError) as caught:
+        found(log, 1, 1)
+    assert ErrorCode.CORRUPT_MESSAGE is caught.value.code
 
 
 @pytest.mark.parametrize("large", [b"b", b"b" * 100_000], ids=["small", "large"])
@@ -298,13 +330,13 @@ def test_a_timestamp_finds_no_deleted_record(log):
     for timestamp in (100, 900, 300, 500):
         append(log, b"a", b"b", timestamp=timestamp)
     log.delete_before(4)
-    assert (4, 300) == log.offset_for_timestamp(50, log.next_offset)
-    assert (6, 500) == log.offset_for_timestamp(400, log.next_offset)
-    assert None is log.offset_for_timestamp(600, log.next_offset)
+    assert (4, 300) == found(log, 50)
+    assert (6, 500) == found(log, 400)
+    assert None is found(log, 600)
     log.delete_before(5)
-    assert (5, 300) == log.offset_for_timestamp(200, log.next_offset), "the batch's later record is there"
+    assert (5, 300) == found(log, 200), "the batch's later record is there"
     log.delete_before(8)
-    assert None is log.offset_for_timestamp(50, log.next_offset)
+    assert None is found(log, 50)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(0, 24), st.integers(0, 10))
@@ -317,7 +349,6 @@ def test_a_lookup_by_time_is_that_of_a_walk(tmp_path_factory, timestamps, start,
         ends.append((log.next_offset, timestamp))
     log.delete_before(start)
     walk = ((max(end - 2, log.start_offset), time) for end, time in ends if end > log.start_offset and time >= wanted)
-    found = log.offset_for_timestamp(wanted, log.next_offset)
-    expected = next(walk, None)
+    at = found(log, wanted)
     log.close()
-    assert (expected and expected[0]) == (found and found[0])
+    assert next(walk, None) == at
