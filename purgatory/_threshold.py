@@ -197,7 +197,7 @@ class _Number:
 
 def _whole(setting: str, value: object) -> None:
     if type(value) is not int:
-        raise InvalidSetting(setting, value, "a whole number")
+        raise InvalidSetting(setting, value, "an int")
 
 
 def _complete(waiters: Iterable[_Waiter], *, value: int | None = None, error: BaseException | None = None) -> int:

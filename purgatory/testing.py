@@ -43,6 +43,7 @@ from purgatory import (
 )
 from purgatory.aio import AsyncPurgatory
 from timer import NS_PER_MS, InlineExecutor, MockTimer
+from timer._errors import reduced
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -63,6 +64,8 @@ class LeftParked(AssertionError):
         operations: who.
     """
 
+    __reduce__ = reduced
+
     def __init__(self, left: list[tuple[str, DelayedOperation, str]]) -> None:
         lines = "".join(
             f"\n  {type(operation).__qualname__} under {', '.join(map(repr, operation.keys))} in {name!r}, {how}"
@@ -81,6 +84,8 @@ class HookRaised(AssertionError):
     Attributes:
         errors: how often, by purgatory and hook.
     """
+
+    __reduce__ = reduced
 
     def __init__(self, errors: Counter[tuple[str, str]], first: BaseException | None) -> None:
         told = ", ".join(f"{hook} in {name!r} ({count} times)" for (name, hook), count in errors.items())
@@ -321,7 +326,8 @@ def _rests(task: asyncio.Task[Any]) -> bool:
 
 def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:
     """Whether somebody has an answer and has not taken it."""
-    return any(operation.outcome is not None for operation in purgatory._waiters.entries)  # noqa: SLF001
+    waiters = purgatory._waiters  # noqa: SLF001
+    return waiters.count > len(waiters.open())
 
 
 with contextlib.suppress(ModuleNotFoundError):  # there is the class without it

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copyreg
+import pickle
+from typing import Any
+
 __all__ = [
     "DelayTypeError",
     "DelayValueError",
@@ -11,68 +15,91 @@ __all__ = [
     "TimerConfigError",
     "TimerError",
     "TimerFull",
+    "reduced",
 ]
 
 
+def reduced(error: BaseException) -> tuple[Any, ...]:
+    """How to pickle an error whose ``__init__`` takes other arguments than its text: ``__reduce__ = reduced``.
+
+    The copy has the class, the text and the attributes. An attribute that cannot be pickled is replaced by its
+    ``repr``, because an error that cannot be unpickled hangs a ``multiprocessing.Pool``.
+    """
+    state = {name: _portable(value) for name, value in vars(error).items()}
+    if isinstance(error, OSError):
+        state["errno"] = error.errno
+    return copyreg.__newobj__, (type(error), *error.args), {**state, "args": error.args}  # type: ignore[attr-defined]
+
+
+def _portable(value: object) -> object:
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301  # our own bytes
+    except Exception:  # whatever a value's own methods raise  # noqa: BLE001
+        return repr(value)
+    return value
+
+
 class TimerError(Exception):
-    """Everything that this package raises on purpose."""
+    """Base class of the errors that this package raises."""
+
+    __reduce__ = reduced
 
 
 class DelayTypeError(TimerError, TypeError):
     """A delay is not a number of milliseconds.
 
     Attributes:
-        delay: what was given.
+        delay: the value given.
     """
 
     def __init__(self, delay: object) -> None:
         super().__init__(
-            f"a delay is a whole number of milliseconds, not {type(delay).__name__} {delay!r}; "
-            "write delay_ms=1500 for a second and a half"
+            f"delay_ms must be a number of milliseconds, got {type(delay).__name__} {delay!r}; "
+            "write 1500 for a second and a half"
         )
         self.delay = delay
 
 
 class DelayValueError(TimerError, ValueError):
-    """A delay is a number, but no point in time: NaN or infinite.
+    """A delay is NaN or infinite.
 
     Attributes:
-        delay: what was given.
+        delay: the value given.
     """
 
     def __init__(self, delay: float) -> None:
-        super().__init__(f"a delay must be finite, not {delay!r}; for 'no timeout' use a very long delay, in ms")
+        super().__init__(f"delay_ms must be finite, got {delay!r}; for no timeout, pass 10**12 (31 years)")
         self.delay = delay
 
 
 class TimerConfigError(TimerError, ValueError):
-    """A timer, wheel or reaper was built with a setting that cannot work.
+    """A timer, wheel or reaper was created with a setting that cannot work.
 
     Attributes:
         setting: the parameter's name.
-        value: what was given.
+        value: the value given.
     """
 
     def __init__(self, setting: str, value: object, wanted: str) -> None:
-        super().__init__(f"{setting} must be {wanted}, not {value!r}")
+        super().__init__(f"{setting} must be {wanted}, got {value!r}")
         self.setting = setting
         self.value = value
 
 
 class TimerClosed(TimerError, RuntimeError):
-    """The timer was shut down: nothing that is added now would ever run.
+    """The timer is shut down and would never run another task.
 
     Attributes:
         name: the timer's name.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"timer {name!r} is shut down and takes no more tasks; make a new one")
+        super().__init__(f"timer {name!r} is shut down and accepts no tasks; create a new timer")
         self.name = name
 
 
 class TimerFull(TimerError, RuntimeError):
-    """The timer holds as many pending tasks as it was allowed to.
+    """The timer holds ``max_pending`` tasks.
 
     Attributes:
         name: the timer's name.
@@ -80,35 +107,33 @@ class TimerFull(TimerError, RuntimeError):
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        super().__init__(
-            f"timer {name!r} holds its limit of {limit} pending tasks; try again later or raise max_pending"
-        )
+        super().__init__(f"timer {name!r} is full: {limit} tasks are pending; try again later or raise max_pending")
         self.name = name
         self.limit = limit
 
 
 class InvalidTask(TimerError, TypeError):
-    """What was to be added is no task, or a class of tasks can't work.
+    """An object cannot be added to a timer, or a class of tasks cannot work.
 
     Attributes:
-        task: what was given.
+        task: the object or class given.
     """
 
     def __init__(self, task: object, why: str | None = None) -> None:
-        super().__init__(why or f"a timer holds TimerTasks, not {type(task).__qualname__} {task!r}; subclass TimerTask")
+        super().__init__(why or f"task must be a TimerTask, got {type(task).__qualname__} {task!r}; subclass TimerTask")
         self.task = task
 
 
 class TaskHeld(TimerError, RuntimeError):
-    """A pending task was added again, but whoever holds it keeps an account of it, and it isn't anybody else's to move.
+    """A pending operation was added to a timer again. Only its purgatory may reschedule it.
 
     Attributes:
-        task: the task. It is where it was.
+        task: the operation. It stays where it is.
     """
 
     def __init__(self, task: object) -> None:
         super().__init__(
-            f"{type(task).__qualname__} is pending already, and held by its purgatory, not by whoever adds it; "
-            "to move its deadline use extend()"
+            f"{type(task).__qualname__} is parked in a purgatory, which owns its place in the timer; "
+            "call extend() to move its deadline"
         )
         self.task = task

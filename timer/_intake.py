@@ -30,7 +30,7 @@ __all__ = ["Intake"]
 
 def _positive_ms(setting: str, value: object) -> int:
     if type(value) is not int or value < 1:
-        raise TimerConfigError(setting, value, "a whole number of milliseconds, 1 or more")
+        raise TimerConfigError(setting, value, "an int number of milliseconds, 1 or more")
     return value
 
 
@@ -49,9 +49,9 @@ class Intake(Entrance):
 
     def __init__(self, name: str, tick_ms: int, wheel_size: int, clock: Clock | None, max_pending: int | None) -> None:
         if max_pending is not None and (type(max_pending) is not int or max_pending < 1):
-            raise TimerConfigError("max_pending", max_pending, "a whole number of tasks, 1 or more, or None")
+            raise TimerConfigError("max_pending", max_pending, "an int, 1 or more, or None")
         if clock is not None and not callable(clock):
-            raise TimerConfigError("clock", clock, "a callable that answers with monotonic nanoseconds")
+            raise TimerConfigError("clock", clock, "a callable that returns monotonic nanoseconds as an int")
         tick_ns = _positive_ms("tick_ms", tick_ms) * NS_PER_MS
         self._name = name
         self._lock = new_lock()

@@ -94,7 +94,7 @@ class SystemTimer(Intake, Timer):
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
         if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise TimerConfigError("executor", executor, "something with a submit(fn, *args) method")
+            raise TimerConfigError("executor", executor, "an executor with a submit(fn, *args) method")
         super().__init__(name, tick_ms, wheel_size, clock, max_pending)
         self._cascade = Cascade(self._wheel, self._lock, self._origin_ns, self._tick_ns)
         self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)

@@ -106,7 +106,7 @@ class TimingWheel:
 
     def __init__(self, wheel_size: int, lock: threading.Lock) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
-            raise TimerConfigError("wheel_size", wheel_size, "a whole number of buckets, 1 or more")
+            raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
         # A ring of one bucket could never be finer than the next: two is what one means.
         self._wheel_size = max(wheel_size, 2)
         self._slots = 2 * self._wheel_size

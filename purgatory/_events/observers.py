@@ -81,7 +81,7 @@ class Observers(Told):
         self._errors: Counter[str] = Counter()
         self._observers: tuple[Observer, ...] = ()
         if not isinstance(observers, Iterable):
-            raise InvalidSetting("observers", observers, "Observers, in a list or the like")
+            raise InvalidSetting("observers", observers, "a list of Observer objects")
         for observer in observers:
             self.attach(observer)
 
@@ -92,7 +92,7 @@ class Observers(Told):
             InvalidSetting: it has no method of an observer.
         """
         if not any(callable(getattr(observer, name, None)) for name in ("parked", "leaving", "finished")):
-            raise InvalidSetting("observer", observer, "an Observer, with at least one of its methods")
+            raise InvalidSetting("observer", observer, "an Observer with at least one method")
         with self._lock:
             if all(other is not observer for other in self._observers):
                 self._replace((*self._observers, observer))

@@ -167,12 +167,12 @@ class TenantCapacity(Capacity):
         try:
             name = self._tenant_of(operation)
         except Exception as error:
-            raise InvalidTenant(operation, f"the function raised {error!r}") from error
+            raise InvalidTenant(operation, f"it raised {error!r}") from error
         try:
             hash(name)
         except Exception as error:
             raise InvalidTenant(
-                operation, f"{name!r} is unhashable ({type(name).__name__}); return a text, a number or a tuple of such"
+                operation, f"it returned {type(name).__name__} {name!r}; return a str, a number or a tuple of these"
             ) from error
         return name
 
@@ -222,13 +222,13 @@ def capacity_of(
         InvalidSetting: a setting that cannot work.
     """
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
-        raise InvalidSetting("tenant_share", share, "a number above 0, and 1 at most")
+        raise InvalidSetting("tenant_share", share, "a number above 0 and up to 1")
     if tenant is None:
         if share != 1:
-            raise InvalidSetting("tenant_share", share, "left out where there is no tenant=")
+            raise InvalidSetting("tenant_share", share, "1.0 without tenant=", "pass tenant= too")
         return None if limit is None else Capacity(name, limit)
     if not callable(tenant):
-        raise InvalidSetting("tenant", tenant, "a function of an operation")
+        raise InvalidSetting("tenant", tenant, "a function of one operation")
     if limit is None:
-        raise InvalidSetting("tenant", tenant, "given with max_parked, whose places it divides")
+        raise InvalidSetting("tenant", tenant, "None without max_parked", "pass max_parked too")
     return TenantCapacity(name, limit, tenant, share)

@@ -61,9 +61,7 @@ def checked_lock(lock: object) -> None:
         InvalidSetting: it can't.
     """
     if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
-        raise InvalidSetting(
-            "lock", lock, "a lock, with acquire() and release(), or None for one of the operation's own"
-        )
+        raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None for a lock of its own")
 
 
 class SharedHold:

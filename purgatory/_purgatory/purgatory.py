@@ -109,9 +109,9 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         observers: Iterable[Observer] = (),
     ) -> None:
         if type(name) is not str or not name:
-            raise InvalidSetting("name", name, "a text that is not empty")
+            raise InvalidSetting("name", name, "a non-empty str")
         if timer is not None and not isinstance(timer, Timer):
-            raise InvalidSetting("timer", timer, "a timer.Timer, or None for one of the purgatory's own")
+            raise InvalidSetting("timer", timer, "a timer.Timer, or None for a timer of its own")
         whole("shards", shards, 1)
         interval = whole("purge_interval", purge_interval, 0)
         limit = None if max_parked is None else whole("max_parked", max_parked, 1)

@@ -1,19 +1,28 @@
-"""What can go wrong with a purgatory: one class per mistake, each refining the built-in that callers already catch."""
+"""The errors of this package: one class per mistake, under `PurgatoryError` and the built-in class that it refines.
+
+They can be pickled, so that they cross a ``multiprocessing.Pool`` with their text and attributes.
+"""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from timer._errors import reduced
+
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Hashable
 
 __all__ = [
+    "AddressUnusable",
     "AlreadyParked",
     "InvalidAction",
     "InvalidOperation",
     "InvalidSetting",
     "InvalidTenant",
     "NoKeys",
+    "NoRunningLoop",
     "PurgatoryClosed",
     "PurgatoryError",
     "PurgatoryFull",
@@ -29,35 +38,35 @@ __all__ = [
 
 
 class PurgatoryError(Exception):
-    """Everything that this package raises on purpose."""
+    """Base class of the errors that this package raises."""
+
+    __reduce__ = reduced
 
 
 class PurgatoryClosed(PurgatoryError, RuntimeError):
-    """The purgatory was shut down and takes no more operations.
+    """The purgatory is shut down and accepts no operations.
 
     Attributes:
         name: the purgatory's name.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"purgatory {name!r} is shut down and takes no more operations; answer the client yourself")
+        super().__init__(f"purgatory {name!r} is shut down and accepts no operations; answer the client yourself")
         self.name = name
 
 
 class PurgatoryFull(PurgatoryError, RuntimeError):
-    """The purgatory holds as many operations as it was allowed to. The operation was not touched.
+    """The purgatory holds ``max_parked`` operations. The rejected operation is unchanged.
 
     Attributes:
         name: the purgatory's name.
         limit: its ``max_parked``.
-        tenant: whose operation it was, if places are divided by tenant; None otherwise.
+        tenant: the operation's tenant if there are limits by tenant, else None.
     """
 
     def __init__(self, name: str, limit: int, tenant: Hashable = None, reason: str | None = None) -> None:
         if reason is None:
-            text = (
-                f"purgatory {name!r} holds its limit of {limit} parked operations; answer 'busy', or raise max_parked"
-            )
+            text = f"purgatory {name!r} is full: {limit} operations are parked; answer 'busy' or raise max_parked"
         else:
             text = f"purgatory {name!r} has no place for tenant {tenant!r}: {reason}"
         super().__init__(text)
@@ -67,25 +76,27 @@ class PurgatoryFull(PurgatoryError, RuntimeError):
 
 
 class WaitCancelled(PurgatoryError, RuntimeError):
-    """Whoever awaited a result gets none: somebody took the wait out of the purgatory.
+    """The awaited operation was cancelled, so there is no result.
 
     Attributes:
         name: the purgatory's name.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"the wait was taken out of purgatory {name!r}, by cancel_for_key() or its own cancel()")
+        super().__init__(f"the wait in purgatory {name!r} was cancelled by cancel_for_key() or by its own cancel()")
         self.name = name
 
 
 class WaitDrained(PurgatoryClosed, TimeoutError):
-    """Whoever awaited a result gets none: its purgatory was shut down, before the time was up.
+    """The purgatory was shut down before the awaited operation's deadline, so there is no result.
 
-    A ``TimeoutError`` as well, for whoever makes no difference between an end that is early and one that is due.
+    It is a ``TimeoutError`` too, for callers that treat an early end like a timeout.
 
     Attributes:
         name: the purgatory's name.
     """
+
+    __new__ = TimeoutError.__new__  # type: ignore[assignment]  # the other bases have another layout in memory
 
     def __init__(self, name: str, awaited: str) -> None:
         super().__init__(name)
@@ -93,53 +104,59 @@ class WaitDrained(PurgatoryClosed, TimeoutError):
 
 
 class AlreadyParked(PurgatoryError, RuntimeError):
-    """An operation was given to a purgatory for the second time.
+    """An operation was parked a second time.
 
     Attributes:
         operation: the operation.
     """
 
     def __init__(self, operation: object) -> None:
-        super().__init__(f"{operation!r} was parked before; an operation is good for one stay, make a new one")
+        super().__init__(f"operation must not have been parked before, got {operation!r}; create a new one")
         self.operation = operation
 
 
 class NoKeys(PurgatoryError, ValueError):
-    """An operation was to be watched under no key at all: no event could ever complete it."""
+    """``watch_keys`` is empty, so no event could complete the operation."""
 
     def __init__(self) -> None:
-        super().__init__("watch_keys is empty, so no check could ever reach the operation; give at least one key")
+        super().__init__("watch_keys must hold at least one key, got none; give at least one key")
 
 
 class WatchKeysType(PurgatoryError, TypeError):
     """``watch_keys`` is not a sequence of keys.
 
     Attributes:
-        watch_keys: what was given.
+        watch_keys: the value given.
     """
 
     def __init__(self, watch_keys: object) -> None:
-        super().__init__(f"watch_keys must be a sequence of keys, not {watch_keys!r}; for a single key write [key]")
+        if watch_keys is None:
+            hint = "give at least one key"
+        elif isinstance(watch_keys, Iterable) and not isinstance(watch_keys, (str, bytes, bytearray, tuple)):
+            hint = "pass list(keys)"
+        else:
+            hint = "for a single key, write [key]"
+        super().__init__(f"watch_keys must be a sequence of keys, got {watch_keys!r}; {hint}")
         self.watch_keys = watch_keys
 
 
 class UnhashableKey(PurgatoryError, TypeError):
-    """A watch key has no hash, so that nothing could be found under it.
+    """A watch key is not hashable.
 
     Attributes:
         key: the key.
     """
 
     def __init__(self, key: object) -> None:
-        super().__init__(f"watch key {key!r} is unhashable ({type(key).__name__}); use a tuple or a frozen value")
+        super().__init__(f"watch key must be hashable, got {type(key).__name__} {key!r}; use a tuple or a frozen value")
         self.key = key
 
 
 class InvalidOperation(PurgatoryError, TypeError):
-    """What was to be parked cannot be.
+    """An object cannot be parked.
 
     Attributes:
-        operation: what was given.
+        operation: the object given.
     """
 
     def __init__(self, operation: object, why: str) -> None:
@@ -148,14 +165,14 @@ class InvalidOperation(PurgatoryError, TypeError):
 
 
 class InvalidTenant(PurgatoryError, TypeError):
-    """The ``tenant`` function of a purgatory doesn't say whose an operation is. The operation was not touched.
+    """The ``tenant`` function of a purgatory did not return a tenant. The operation is unchanged.
 
     Attributes:
         operation: the operation.
     """
 
     def __init__(self, operation: object, why: str) -> None:
-        super().__init__(f"the tenant of a {type(operation).__qualname__} can't be told: {why}")
+        super().__init__(f"tenant must return a hashable tenant for a {type(operation).__qualname__}: {why}")
         self.operation = operation
 
 
@@ -178,19 +195,19 @@ class ReservedName(PurgatoryError, AttributeError):
 
 
 class InvalidAction(PurgatoryError, TypeError):
-    """What was put into an action queue can't be called.
+    """An object put into an action queue is not callable.
 
     Attributes:
-        action: what was given.
+        action: the object given.
     """
 
     def __init__(self, action: object) -> None:
-        super().__init__(f"an action must be callable, not {action!r}; give the function, and its arguments after it")
+        super().__init__(f"action must be callable, got {action!r}; give the function and then its arguments")
         self.action = action
 
 
 class WrongLoop(PurgatoryError, RuntimeError):
-    """A purgatory or a timer of one event loop was used on another.
+    """A purgatory or a timer of one event loop was used on another loop.
 
     Attributes:
         name: the purgatory's or the timer's name.
@@ -201,36 +218,65 @@ class WrongLoop(PurgatoryError, RuntimeError):
         self.name = name
 
 
+class NoRunningLoop(PurgatoryError, RuntimeError):
+    """An ``AsyncPurgatory`` was used where no asyncio loop runs.
+
+    Attributes:
+        name: the purgatory's name.
+    """
+
+    def __init__(self, name: str, what_to_do: str) -> None:
+        super().__init__(f"purgatory {name!r} needs a running asyncio loop; {what_to_do}")
+        self.name = name
+
+
 class InvalidSetting(PurgatoryError, ValueError):
-    """A purgatory was built, or a call made, with a setting that cannot work.
+    """A purgatory was created, or a function called, with an argument that cannot work.
 
     Attributes:
         setting: the parameter's name.
-        value: what was given.
+        value: the value given.
     """
 
-    def __init__(self, setting: str, value: object, wanted: str) -> None:
-        super().__init__(f"{setting} must be {wanted}, not {value!r}")
+    def __init__(self, setting: str, value: object, wanted: str, hint: str = "") -> None:
+        super().__init__(f"{setting} must be {wanted}, got {value!r}{'; ' if hint else ''}{hint}")
         self.setting = setting
         self.value = value
 
 
-def whole(setting: str, value: object, least: int) -> int:
-    """``value`` if it is a whole number of at least ``least``.
+class AddressUnusable(PurgatoryError, OSError):
+    """A server cannot listen on its address.
+
+    Attributes:
+        addr: the address.
+        port: the port.
+    """
+
+    def __init__(self, addr: str, port: int, why: OSError) -> None:
+        hint = "choose another port, or 0 for a free one" if why.errno != errno.EADDRNOTAVAIL else "choose another addr"
+        super().__init__(f"cannot listen on {addr} port {port}: {why.strerror or why}; {hint}")
+        self.errno = why.errno
+        self.addr = addr
+        self.port = port
+
+
+def whole(setting: str, value: object, least: int, most: int | None = None) -> int:
+    """``value`` if it is an ``int`` of at least ``least``, and of at most ``most`` if given.
 
     Raises:
         InvalidSetting: it is not.
     """
-    if type(value) is not int or value < least:
-        raise InvalidSetting(setting, value, f"a whole number, {least} or more")
+    if type(value) is not int or value < least or (most is not None and value > most):
+        limits = f"{least} or more" if most is None else f"from {least} to {most}"
+        raise InvalidSetting(setting, value, f"an int, {limits}")
     return value
 
 
 def unhashable(keys: Iterable[object]) -> UnhashableKey:
-    """The error for the first key that has no hash."""
+    """The error for the first key that is not hashable."""
     for key in keys:
         try:
             hash(key)
         except TypeError:
             return UnhashableKey(key)
-    raise AssertionError("every key has a hash after all")
+    raise AssertionError("every key is hashable after all")

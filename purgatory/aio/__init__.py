@@ -3,7 +3,7 @@
 Start at :class:`AsyncPurgatory`.
 """
 
-from purgatory.aio._operation import AsyncOperation
+from purgatory.aio._hooks import AsyncOperation
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._signals import drain_on_signals
 from purgatory.aio._timer import LoopTimer

@@ -1,18 +1,17 @@
 """From any thread to one loop: many messages, one wake-up.
 
-``loop.call_soon_threadsafe`` writes a byte to a socket, which wakes the loop; one call a message costs more than most
-messages. So messages go into a deque, and only who finds the mailbox *disarmed* wakes the loop:
+``loop.call_soon_threadsafe`` writes a byte to a socket, which wakes the loop. One call per message costs more than most
+messages. So messages go into a deque, and only a thread that finds the mailbox *disarmed* wakes the loop:
 
     post:     append;  if not armed:  armed = True;  wake the loop
     deliver:  armed = False;  take messages until there are none
 
-No message is left lying. ``deliver`` disarms *before* it looks, ``post`` appends *before* it looks: if a poster finds
-the mailbox armed, the delivery it counts on has not disarmed yet, so it will look after the append. Two posters who
-both find it disarmed wake the loop twice, which costs a little and harms nobody. (Append and popleft are atomic in the
-default and in the free-threaded build; so are the store and the load of an attribute, which also can't pass each
-other.)
+No message is lost. ``deliver`` disarms *before* it looks, and ``post`` appends *before* it looks. If ``post`` finds the
+mailbox armed, the delivery that it relies on has not disarmed yet, so that delivery looks after the append. Two threads
+that both find it disarmed wake the loop twice, which is harmless. (Append and popleft are atomic in the default and in
+the free-threaded build. So are the store and the load of an attribute, and they are not reordered.)
 
-A delivery hands out :attr:`Mailbox.size` messages at most, then lets the loop go round once.
+One delivery makes at most :attr:`Mailbox.size` calls, and then lets the loop run other callbacks.
 """
 
 from __future__ import annotations
@@ -28,24 +27,27 @@ __all__ = ["Mailbox"]
 
 
 class Mailbox:
-    """Calls that any thread may ask one loop to make, in the order asked for.
+    """Calls that any thread may ask one loop to make, in the order of the requests.
 
     Args:
         loop: the loop, which must run on the thread that makes the mailbox.
-        size: how many calls are made before the loop goes round.
+        size: how many calls are made before the loop runs other callbacks.
 
     Attributes:
         thread: the ident of the loop's thread.
-        context: what the calls run in: an empty context, not that of some request that happened to come first.
+        context: an empty context that the calls run in, instead of the context of the first request.
+        waiting: how many tasks of the loop await an operation of ``wait_for`` or ``wait_for_result``. Only the loop's
+            thread writes it.
     """
 
-    __slots__ = ("_armed", "_messages", "context", "loop", "size", "thread")
+    __slots__ = ("_armed", "_messages", "context", "loop", "size", "thread", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, size: int) -> None:
         self.loop = loop
         self.size = size
         self.thread = threading.get_ident()
         self.context = contextvars.Context()
+        self.waiting = 0
         self._messages: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._armed = False
 
@@ -56,7 +58,7 @@ class Mailbox:
             self._armed = True
             try:
                 self.loop.call_soon_threadsafe(self._deliver, context=self.context)
-            except RuntimeError:  # the loop is closed: nobody waits on it any more
+            except RuntimeError:  # the loop is closed, and no task waits on it
                 self._messages.clear()
 
     def _deliver(self) -> None:

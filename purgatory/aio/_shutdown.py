@@ -1,36 +1,31 @@
-"""The end, on a loop: nothing here blocks, and nobody is left without an answer.
+"""The shutdown on a loop: it does not block, and every task gets its answer.
 
-Settling is the core's way, a slice at a time. What is added is the other half: an operation that is settled has only
-been decided, and whoever awaits it must still be woken, by this loop or another. So the shutdown returns when every
-``park`` has, coroutine hooks included: *then* a loop may be closed.
+The core settles the operations, a slice at a time. An operation that is settled has an outcome, but the task that
+awaits it must still be woken, by this loop or another. So the shutdown returns after every ``park`` has returned and
+every coroutine hook has run. Then the loop may be closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._purgatory.shutdown import Drain, Settling
 
 if TYPE_CHECKING:
-    from purgatory import DelayedOperation, DelayedOperationPurgatory, ShutdownReport
+    from purgatory import DelayedOperationPurgatory, ShutdownReport
     from purgatory.aio._waiters import Waiters
 
 __all__ = ["Drain", "Shutdown"]
 
-#: How long whoever comes second rests between looks at whether the first is through.
+#: How long a second caller sleeps between looks at whether the first has finished.
 _REST_S: Final = 0.005
 
 
 class Shutdown:
-    """The shutdown of one purgatory, which happens once.
+    """The shutdown of one purgatory, which happens once."""
 
-    Attributes:
-        begun: set first, and never taken back: no more operations.
-    """
-
-    __slots__ = ("_owned", "_purgatory", "_report", "_running", "_slice_size", "_waiters", "begun")
+    __slots__ = ("_owned", "_purgatory", "_report", "_running", "_slice_size", "_waiters")
 
     def __init__(
         self, purgatory: DelayedOperationPurgatory[Any], waiters: Waiters, slice_size: int, *, owned: bool
@@ -41,7 +36,6 @@ class Shutdown:
         self._owned = owned
         self._report: ShutdownReport[Any] | None = None
         self._running = False
-        self.begun = False
 
     async def run(self, drain: Drain, timeout_ms: int) -> ShutdownReport[Any]:
         """Shut down, or wait for the shutdown that is under way."""
@@ -51,11 +45,11 @@ class Shutdown:
             purgatory._shards,
             drain,
             timeout_ms,
-            mine=None if self._owned else self._awaited,
-            answered=lambda: not self._waiters.entries,
+            mine=None if self._owned else self._waiters.open,
+            answered=lambda: not self._waiters.count,
             slice_size=self._slice_size,
         )
-        self.begun = True
+        self._waiters.closed = True
         while self._report is None:
             if self._running:
                 await asyncio.sleep(_REST_S)
@@ -69,13 +63,9 @@ class Shutdown:
                 self._running = False
         return self._report
 
-    def _awaited(self) -> Sequence[DelayedOperation]:
-        """In somebody else's purgatory: what is awaited through here, and open."""
-        return [operation for operation in list(self._waiters.entries) if operation.outcome is None]
-
 
 async def _go_on(settling: Settling) -> ShutdownReport[Any]:
-    """Settle, and let the loop go round where a thread would sleep."""
+    """Settle, and let the loop run where a thread would sleep."""
     steps = settling.settle()
     while True:
         try:

@@ -84,7 +84,7 @@ class LoopTimer(SystemTimer):
         slice_size: int = 512,
     ) -> None:
         if type(slice_size) is not int or slice_size < 1:
-            raise InvalidSetting("slice_size", slice_size, "a whole number of tasks, 1 or more")
+            raise InvalidSetting("slice_size", slice_size, "an int, 1 or more")
         self._turns = _Turns(self, slice_size)
         super().__init__(
             name,

@@ -1,69 +1,218 @@
-"""Who awaits which operation, and how word gets to them.
+"""How a task comes to await an operation, and how it learns of the outcome.
 
-An observer of the purgatory that is told of ends only: when an operation has left and its plain hooks have run, the
-future of whoever awaits it is set. On the loop's own thread that is done at once; from another it goes by the loop's
-:class:`Mailbox`, so that a check that completes a thousand operations wakes each loop once.
+There are two kinds of operations:
 
-An entry stays until ``park`` has returned, so "no entries" means that everyone has had their answer.
+- Those of ``wait_for`` and ``wait_for_result`` (:class:`~purgatory.aio._waits.Wait`) carry the future of their task. A
+  count in the loop's mailbox says how many tasks await one. There is no table, and no observer.
+- The user's own have an entry in a table. An observer finds it when the operation has left and its plain hooks have
+  run. It is attached when the first such operation arrives.
+
+An entry or a count stays until ``park`` or ``wait_for`` has returned, so "none" means that every task has its answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Hashable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from purgatory import Observer
+from purgatory import (
+    AlreadyParked,
+    DelayedOperation,
+    InvalidOperation,
+    NoRunningLoop,
+    Observer,
+    Outcome,
+    PurgatoryClosed,
+    WrongLoop,
+)
+from purgatory.aio._hooks import Hooked, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
+from purgatory.aio._timer import LoopTimer
+from purgatory.aio._waits import Wait
 
 if TYPE_CHECKING:
-    from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+    from typing import TypeAlias
+
+    from purgatory import DelayedOperationPurgatory
+
+    _Entry: TypeAlias = "asyncio.Future[Outcome] | Hooked | _Started"
 
 __all__ = ["Waiters"]
 
 
-class _Entry(Protocol):
-    """A future, or what takes the place of one."""
+class _Started:
+    """The entry of an operation with plain hooks that no task awaits."""
 
-    def get_loop(self) -> asyncio.AbstractEventLoop: ...
+    __slots__ = ()
 
-    def done(self) -> bool: ...
 
-    def set_result(self, outcome: Outcome, /) -> None: ...
+_STARTED = _Started()
 
 
 class Waiters(Observer):
-    """The futures of parked operations.
+    """The tasks that await operations of one purgatory.
+
+    Args:
+        purgatory: where the operations are parked.
+        slice_size: how many messages a mailbox delivers before its loop runs other callbacks.
+        owned: whether the purgatory belongs to one loop.
 
     Attributes:
+        closed: set when the shutdown begins; no operation is accepted afterwards.
         entries: by operation. Every use is a single dict operation, atomic in the default and in the free-threaded
             build.
         mailboxes: by loop.
     """
 
-    __slots__ = ("_purgatory", "_slice_size", "entries", "mailboxes")
+    __slots__ = ("_kinds", "_owned", "_park", "_purgatory", "_slice_size", "closed", "entries", "mailboxes")
 
-    def __init__(self, purgatory: DelayedOperationPurgatory[Any], slice_size: int) -> None:
+    def __init__(self, purgatory: DelayedOperationPurgatory[Any], slice_size: int, *, owned: bool) -> None:
         self._purgatory = purgatory
+        self._park = purgatory.try_complete_else_watch
         self._slice_size = slice_size
+        self._owned = owned
+        self._kinds: dict[type, bool] = {}  # types seen, and whether their hooks are coroutines
+        self.closed = False
         self.entries: dict[DelayedOperation, _Entry] = {}
         self.mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
 
-    def seat(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        """Make a mailbox for the loop that runs here, and forget those of loops that are closed."""
+    # -- begin and end to await
+
+    def wait(self, wait: Wait, keys: Sequence[Hashable]) -> bool:
+        """Park an operation of ours. If True, await its future and then call :meth:`waited`; else it has completed."""
+        loop = asyncio._get_running_loop()  # None if no loop runs, where get_running_loop() would raise
+        mailbox = self.mailboxes.get(loop)  # type: ignore[arg-type]
+        if mailbox is None or self.closed:
+            mailbox = self.here()
+        wait.error = None
+        wait.mailbox = mailbox
+        wait.future = mailbox.loop.create_future()
+        if self._park(wait, keys):
+            return False
+        mailbox.waiting += 1
+        return True
+
+    def waited(self, wait: Wait) -> None:
+        """The task that awaited the operation goes on, or was cancelled: then the operation is taken out."""
+        wait.mailbox.waiting -= 1
+        if wait.outcome is None:
+            wait.cancel()
+
+    def begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
+        """Park an operation. Await the future and then call :meth:`end`. None: the operation has completed."""
+        if isinstance(operation, Wait):
+            return operation.future if self.wait(operation, keys) else None
+        hooked = self._admit(operation)
+        loop = self.here().loop
+        future: asyncio.Future[Outcome]
+        if hooked:
+            entry = Hooked(operation, loop, self, awaited=True)
+            future = entry.future
+            self._enter(operation, keys, entry)
+        else:
+            future = loop.create_future()
+            self._enter(operation, keys, future)
+        if operation not in self.entries:
+            return None
+        return future
+
+    def end(self, operation: DelayedOperation) -> None:
+        """The task that awaited the operation goes on, or was cancelled: then the operation is taken out."""
+        if isinstance(operation, Wait):
+            self.waited(operation)
+            return
+        if operation.outcome is None:
+            operation.cancel()
+        entry = self.entries.get(operation)
+        if isinstance(entry, Hooked) and not entry.ended:
+            entry.future.cancel()  # the hooks have yet to run, and their end removes the entry
+        else:
+            self.forget(operation)
+
+    def start(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
+        """Park an operation that no task awaits; whether it completed at once."""
+        hooked = self._admit(operation)
+        loop = self.here().loop
+        entry = Hooked(operation, loop, self, awaited=False) if hooked else _STARTED
+        return self._enter(operation, keys, entry)
+
+    def _enter(self, operation: DelayedOperation, keys: Sequence[Hashable], entry: _Entry) -> bool:
+        """Park an operation with its entry. There is none afterwards if nothing is left to wait for."""
+        entries = self.entries
+        if operation in entries:
+            raise AlreadyParked(operation)
+        entries[operation] = entry  # first: the thread that completes the operation must find it
+        try:
+            completed = self._park(operation, keys)
+        except BaseException:
+            del entries[operation]
+            if isinstance(entry, Hooked):
+                entry.undo()
+            raise
+        # What had left before it came here is not under any key, and nothing will report its end again.
+        left_before = not completed and operation.outcome is not None and not operation.keys
+        if left_before or (completed and not isinstance(entry, Hooked)):
+            self.forget(operation)
+        return completed
+
+    def _admit(self, operation: object) -> bool:
+        """Whether the operation's hooks are coroutines. Its type is examined once."""
+        kind = type(operation)
+        hooked = self._kinds.get(kind)
+        if hooked is None:
+            if not isinstance(operation, DelayedOperation):
+                raise InvalidOperation(operation, "it is no DelayedOperation")
+            self._purgatory.attach(self)  # again changes nothing
+            hooked = self._kinds[kind] = has_async_hooks(type(operation))
+        return hooked
+
+    # -- loops
+
+    def here(self) -> Mailbox:
+        """The mailbox of the loop that runs here.
+
+        Raises:
+            NoRunningLoop: no asyncio loop runs here.
+            WrongLoop: the purgatory belongs to another loop.
+            PurgatoryClosed: the purgatory is shut down.
+        """
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise NoRunningLoop(self._purgatory.name, _what_to_do())
+        if self.closed:
+            raise PurgatoryClosed(self._purgatory.name)
+        mailbox = self.mailboxes.get(loop)
+        return self._new_mailbox(loop) if mailbox is None else mailbox
+
+    def _new_mailbox(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
+        """Make the mailbox of a loop, and forget those of loops that are closed."""
+        if self._owned:
+            if self.mailboxes:
+                name = self._purgatory.name
+                raise WrongLoop(name, "make a purgatory for each loop, or use AsyncPurgatory.over() for several")
+            if isinstance(self._purgatory.timer, LoopTimer):
+                self._purgatory.timer.bind()
         for other in list(self.mailboxes):
             if other.is_closed():
                 self.mailboxes.pop(other, None)
         return self.mailboxes.setdefault(loop, Mailbox(loop, self._slice_size))
 
+    # -- the outcome
+
     def finished(self, operation: DelayedOperation, outcome: Outcome, _: BaseException | None, /) -> None:
-        """Answer whoever awaits the operation."""
+        """Answer the task that awaits the operation."""
         entry = self.entries.get(operation)
         if entry is None:
             return
+        if isinstance(entry, _Started):
+            self.forget(operation)
+            return
         mailbox = self.mailboxes.get(entry.get_loop())
         if mailbox is None:
-            return  # the loop is closed: nobody waits on it any more
+            return  # the loop is closed, and no task waits on it
         if mailbox.thread != get_ident():
             mailbox.post(_settle, entry, outcome)
         elif not entry.done():
@@ -77,7 +226,40 @@ class Waiters(Observer):
         """Count and log what a coroutine hook raised."""
         self._purgatory._observers.contain(operation, hook, error)
 
+    # -- looking in
 
-def _settle(entry: _Entry, outcome: Outcome) -> None:
+    @property
+    def count(self) -> int:
+        """How many awaits have not returned, and how many started operations have not ended."""
+        mailboxes = list(self.mailboxes.items())
+        return len(self.entries) + sum(mailbox.waiting for loop, mailbox in mailboxes if not loop.is_closed())
+
+    def open(self) -> list[DelayedOperation]:
+        """The operations that were parked through this object and that have no outcome yet."""
+        mailboxes = list(self.mailboxes.values())
+        waits = [wait for wait in self._purgatory.operations() if isinstance(wait, Wait) and wait.mailbox in mailboxes]
+        return [operation for operation in (*list(self.entries), *waits) if operation.outcome is None]
+
+
+def _settle(entry: asyncio.Future[Outcome] | Hooked, outcome: Outcome) -> None:
     if not entry.done():
         entry.set_result(outcome)
+
+
+def _what_to_do() -> str:
+    """What to do where no asyncio loop runs."""
+    if _in_trio():
+        return (
+            "this is trio; park in a DelayedOperationPurgatory and set a trio.Event in on_complete, as the page about "
+            "asyncio shows under trio"
+        )
+    return "call it from a coroutine, or use a DelayedOperationPurgatory, which needs no loop"
+
+
+def _in_trio() -> bool:
+    """Whether trio runs here. It is not imported for that."""
+    trio = sys.modules.get("trio")
+    try:
+        return trio is not None and trio.lowlevel.current_task() is not None
+    except RuntimeError:  # imported, but not running here
+        return False

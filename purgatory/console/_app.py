@@ -59,7 +59,7 @@ def app(*, token: str | None = None) -> ASGIApp:
 def make_app(hub: Hub, *, token: str | None, hosts: Collection[str] | None) -> ASGIApp:
     """The console on a hub of the caller's. For the arguments see :class:`~purgatory.console._guard.Guard`."""
     if token is not None and not token:
-        raise InvalidSetting("token", token, "a text that is not empty, which would protect nothing, or None for none")
+        raise InvalidSetting("token", token, "a non-empty str, or None")
     console = _Console(hub)
     routes = [
         *(_static(path, name, kind) for path, (name, kind) in _PAGE.items()),

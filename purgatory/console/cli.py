@@ -86,9 +86,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
     if not 0.1 <= seconds <= 3600:  # noqa: PLR2004  (said in the message)
-        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 3600 seconds")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0.1 to 3600, got {text!r}")
     return seconds
 
 

@@ -20,6 +20,7 @@ from purgatory.journal.records.errors import (
     JournalLevel,
     JournalLocked,
     JournalMissing,
+    JournalSetting,
 )
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "JournalLocked",
     "JournalMissing",
     "JournalServer",
+    "JournalSetting",
     "JournalStats",
     "Options",
     "Record",

@@ -21,7 +21,6 @@ from array import array
 from itertools import count, starmap
 from operator import add
 from operator import index as whole
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import attrs
@@ -29,7 +28,7 @@ import attrs
 from purgatory import Observer
 from purgatory._support.label import label
 from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows, part_of
-from purgatory.journal._options import JournalStats, Options
+from purgatory.journal._options import JournalStats, Options, folder_of
 from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.errors import JournalClock, JournalLevel
@@ -38,6 +37,7 @@ from timer import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
     from purgatory.journal._ledger import Lines
@@ -120,6 +120,7 @@ class Journal(_Folder):
 
     Raises:
         JournalLocked: another writer holds the folder.
+        JournalSetting: the folder's path is empty, or an option cannot work.
     """
 
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
@@ -127,7 +128,7 @@ class Journal(_Folder):
         self._shifted = False
         settings = Options(**options)
         self._ledger = Ledger(settings.capacity)
-        super().__init__(FolderWriter(Path(folder), JOURNAL, self._ledger, self._batch, settings, part=part_of))
+        super().__init__(FolderWriter(folder_of(folder), JOURNAL, self._ledger, self._batch, settings, part=part_of))
 
     def observer(
         self,
@@ -276,7 +277,7 @@ class Trace(_Folder):
         self._numbers = count()  # whose next() is atomic in both builds
         settings = Options(**options)
         self._rows = Rows(settings.capacity, _TRACE_WIDTH)
-        super().__init__(FolderWriter(Path(folder), TRACE, self._rows, self._batch, settings, part=Rows.part))
+        super().__init__(FolderWriter(folder_of(folder), TRACE, self._rows, self._batch, settings, part=Rows.part))
 
     def observer(
         self,

@@ -1,19 +1,55 @@
-"""How a journal is written, and what it counts: what its users set and read. The writer itself is in `_writer`."""
+"""The settings and the counters of a journal. The writer itself is in `_writer`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import attrs
 
+from purgatory.journal.records.errors import JournalSetting
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]
 
-_if_any: Final = attrs.validators.optional(attrs.validators.gt(0))
+
+def folder_of(folder: object) -> Path:
+    """The folder as a path.
+
+    Raises:
+        JournalSetting: it is not a path, or empty. An empty path would be the working directory.
+    """
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        raise JournalSetting("folder", folder, "the path of a folder (pass '.' for the working directory)")
+    return Path(folder)
+
+
+def _whole(least: int) -> Callable[[Any, attrs.Attribute[int], object], None]:
+    def check(_: Any, field: attrs.Attribute[int], value: object) -> None:
+        if type(value) is not int or value < least:
+            raise JournalSetting(field.name, value, f"an int, {least} or more")
+
+    return check
+
+
+def _positive(_: Any, field: attrs.Attribute[Any], value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        raise JournalSetting(field.name, value, "a number above 0")
+
+
+def _one_of(*words: str) -> Callable[[Any, attrs.Attribute[Any], object], None]:
+    def check(_: Any, field: attrs.Attribute[Any], value: object) -> None:
+        if value not in words:
+            raise JournalSetting(field.name, value, f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
+
+    return check
+
+
+_if_any = attrs.validators.optional(_positive)
 
 
 class File(Protocol):
@@ -48,19 +84,22 @@ class JournalStats:
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """How to write; the defaults suit a service that values its own latency most.
+    """How a journal is written. The defaults suit a service for which its own latency matters most.
 
-    `retain_bytes` and `retain_seconds` bound what is kept (see `retention`); by default everything is.
+    `retain_bytes` and `retain_seconds` bound what is kept (see `retention`). By default everything is kept.
+
+    Raises:
+        JournalSetting: a setting cannot work.
     """
 
-    capacity: int = attrs.field(default=65_536, validator=attrs.validators.ge(1))
-    chunk: int = attrs.field(default=2_048, validator=attrs.validators.ge(1))
-    interval_ms: int = attrs.field(default=20, validator=attrs.validators.ge(1))
-    when_full: WhenFull = attrs.field(default="drop", validator=attrs.validators.in_(("drop", "wait")))
-    patience_ms: int = attrs.field(default=10, validator=attrs.validators.ge(0))
-    sync: Sync = attrs.field(default="segment", validator=attrs.validators.in_(("never", "segment", "flush", "always")))
-    segment_bytes: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(1))
-    segment_seconds: float = attrs.field(default=600.0, validator=attrs.validators.gt(0))
+    capacity: int = attrs.field(default=65_536, validator=_whole(1))
+    chunk: int = attrs.field(default=2_048, validator=_whole(1))
+    interval_ms: int = attrs.field(default=20, validator=_whole(1))
+    when_full: WhenFull = attrs.field(default="drop", validator=_one_of("drop", "wait"))
+    patience_ms: int = attrs.field(default=10, validator=_whole(0))
+    sync: Sync = attrs.field(default="segment", validator=_one_of("never", "segment", "flush", "always"))
+    segment_bytes: int = attrs.field(default=64 << 20, validator=_whole(1))
+    segment_seconds: float = attrs.field(default=600.0, validator=_positive)
     retain_bytes: int | None = attrs.field(default=None, validator=_if_any)
     retain_seconds: float | None = attrs.field(default=None, validator=_if_any)
     parquet: bool | None = None

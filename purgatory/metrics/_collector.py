@@ -24,6 +24,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 import purgatory
+from purgatory import InvalidSetting
 from purgatory._threads.watchdog import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._by_tenant import ByTenant
@@ -252,8 +253,11 @@ def register(
         The registry's collector: the same one each time.
 
     Raises:
-        ValueError: something else in the registry exports a metric of the same name.
+        InvalidSetting: ``registry`` is not a registry.
+        ValueError: another collector in the registry exports a metric of the same name.
     """
+    if not isinstance(registry, CollectorRegistry):
+        raise InvalidSetting("registry", registry, "a prometheus_client.CollectorRegistry", "leave it out for REGISTRY")
     with _registering:
         collector = _collectors.get(registry)
         if collector is None:

@@ -23,6 +23,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from purgatory.journal.records.errors import reduced
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
@@ -55,6 +56,8 @@ OF_AN_EARLIER: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
 class EmptyJournal(ValueError):
     """There is nothing to report on."""
 
+    __reduce__ = reduced
+
     def __init__(self, folder: str) -> None:
         super().__init__(f"{folder} holds no record that can be reported on")
 
@@ -84,6 +87,8 @@ class Progress:
 
 class NoReport(ValueError):
     """There is no earlier report where one was looked for."""
+
+    __reduce__ = reduced
 
     def __init__(self, folder: Path) -> None:
         super().__init__(

@@ -24,27 +24,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import attrs
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from purgatory._distribution import missing
 from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
 from purgatory.journal.records.parquet import read_range, to_arrow
 from purgatory.pipeline.rows import completeness
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
-from purgatory.pipeline.rows.load import spark_schema
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        InputPartition,
+        LessThan,
+        LessThanOrEqual,
+    )
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+    from purgatory.pipeline.rows.load import spark_schema
+except ModuleNotFoundError as error:
+    raise missing(error, "spark") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,71 +1,122 @@
 """Waiting for something, unless the client goes away first.
 
-An ASGI server tells of it in the stream of the request itself: behind the last piece of the body comes the message
-``http.disconnect``. Nobody reads it while an endpoint waits, and so nobody hears it. Here a second task reads on while
-the first one waits:
+An ASGI server reports a hang-up in the stream of the request itself: after the last piece of the body comes the message
+``http.disconnect``. An endpoint that waits does not read the stream. So a second task, the listener, reads on while the
+endpoint waits.
 
-    the waiting ends first    the listener is cancelled, and the endpoint goes on with the result
-    the client goes first     the waiting is cancelled, which takes its operation out of the purgatory, and
-                              :class:`HungUp` is raised: there is nobody to answer
-    the endpoint is cancelled both are, and the cancellation goes on its way
+:class:`Listener` serves the operations of :class:`~purgatory.web.LongPolls`: when the client goes, it takes the
+operation out of the purgatory, which wakes the endpoint. A wait costs that one task. The endpoint cancels it and does
+not wait for its end.
 
-The body is read before anything else, and kept by the request: ``await request.body()`` gives it later, too.
+:func:`unless_hung_up` serves any other awaitable, and runs that in a task of its own:
 
-**Rejected**: asking ``request.is_disconnected()`` every so often, which hears of it late and works while nothing
-happens; the endpoint's own task being cancelled from outside, which can't be told from a cancellation that somebody
-else meant.
+    the wait ends first         the listener is cancelled, and the endpoint goes on with the result
+    the client goes first       the wait is cancelled, and :class:`HungUp` is raised, because there is no client
+    the endpoint is cancelled   both are cancelled, and the cancellation is raised
+
+The body is read before the listener listens. The request keeps it: ``await request.body()`` returns it later.
+
+**Rejected**: polling ``request.is_disconnected()``, which learns of it late and works while nothing happens. Cancelling
+the endpoint's own task from outside, because that looks like any other cancellation.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-__all__ = ["HungUp", "unless_hung_up"]
+if TYPE_CHECKING:
+    from purgatory import DelayedOperation
+
+__all__ = ["HungUp", "Listener", "unless_hung_up"]
 
 ResultT = TypeVar("ResultT")
 
-_CLIENT_CLOSED_REQUEST = 499  # no standard's number, but the one that proxies write into their logs for it
+_CLIENT_CLOSED_REQUEST = 499  # no standard defines it, but proxies log it
+
+#: How many turns of the loop it takes from a closed socket to a listener that has ended: the transport reads the end
+#: of the stream, it reports the lost connection, the listener wakes, and the listener's callback runs.
+_TURNS = 4
 
 
 class HungUp(HTTPException):
     """The client closed the connection before there was an answer.
 
-    As an ``HTTPException`` it needs no handler: it ends the endpoint, and the answer made of it goes nowhere.
+    As an ``HTTPException`` it needs no handler: it ends the endpoint, and its response is dropped.
     """
 
     def __init__(self) -> None:
         super().__init__(_CLIENT_CLOSED_REQUEST, "the client hung up")
 
 
+class Listener:
+    """Listens for the client of one request while an operation waits for it.
+
+    Args:
+        request: the request.
+        operation: is taken out of its purgatory when the client goes.
+    """
+
+    __slots__ = ("_operation", "_task")
+
+    def __init__(self, request: Request, operation: DelayedOperation) -> None:
+        self._operation = operation
+        self._task = asyncio.ensure_future(self._listen(request))
+
+    @property
+    def heard(self) -> bool:
+        """Whether the client is known to have gone."""
+        task = self._task
+        return task.done() and not task.cancelled() and task.result()
+
+    async def look(self) -> bool:
+        """Whether the client has gone as far as this process can know: the loop reads its sockets first."""
+        for _ in range(_TURNS):
+            if self.heard:
+                break
+            await asyncio.sleep(0)
+        return self.heard
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._task.cancel()
+
+    async def _listen(self, request: Request) -> bool:
+        try:
+            await _gone(request)
+        except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
+            return False
+        self._operation.cancel()
+        return True
+
+
 async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> ResultT:
-    """Await ``waiting``; cancel it if the client hangs up first. If both happen at once, what was waited for counts.
+    """Await ``waiting``, and cancel it if the client hangs up first. If both happen at once, the result counts.
 
     Raises:
         HungUp: the client has gone.
         Exception: whatever ``waiting`` raises.
     """
     waiter = asyncio.ensure_future(waiting)
-    listener = asyncio.ensure_future(_listen(request))
+    listener = asyncio.ensure_future(_gone(request))
     try:
         await asyncio.wait({waiter, listener}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        # Both, and seen to their ends: an operation is out of its purgatory before its endpoint is left.
         for task in (waiter, listener):
             task.cancel()
-        await asyncio.wait({waiter, listener})
+        await asyncio.wait({waiter, listener})  # what was waited for has ended before the endpoint goes on
         if not listener.cancelled():
-            listener.exception()  # a server that fails to say who is there is not asked about it again
+            listener.exception()  # as in Listener
     if waiter.cancelled() and not listener.cancelled():
         raise HungUp
     return waiter.result()
 
 
-async def _listen(request: Request) -> None:
+async def _gone(request: Request) -> None:
     """Return when the client has gone."""
     try:
         await request.body()

@@ -1,34 +1,36 @@
-"""Long polls over an :class:`~purgatory.aio.AsyncPurgatory`, with the answers that HTTP has for how a wait may end.
+"""Long polls over an :class:`~purgatory.aio.AsyncPurgatory`, with the HTTP answer for each way that a wait may end.
 
     the condition holds, or the time is up      the outcome is returned, and the endpoint answers
-    the client hangs up                         :class:`HungUp`, 499 in the log, and the operation is out
-    as many wait as may                         :class:`Unavailable`: 503 with Retry-After
-    the server is told to stop                  :class:`Unavailable`, at once: see ``purgatory.aio.drain_on_signals``
+    the client hangs up                         :class:`HungUp`, 499 in the log, and the operation is taken out
+    the purgatory is full                       :class:`Unavailable`: 503 with Retry-After
+    the server is stopped                       :class:`Unavailable` at once: see ``purgatory.aio.drain_on_signals``
 
-The last two are ``HTTPException``: Starlette and FastAPI make an answer of them without being told how.
+The last two are ``HTTPException``: Starlette and FastAPI turn them into responses without a handler.
 
-**A little before the client's own timeout.** A client that gives up after 30 seconds doesn't hear an answer that is
-made at 30.0. ``margin_ms`` answers that much earlier than asked. **Not all at once.** Polls that began together, when a
-server came up or a hot key was answered, end together, and their clients come back together. ``jitter_ms`` ends each at
-a random moment of the last so many milliseconds. With both, a poll of 30,000 ms, a margin of 500 and a jitter of 2,000
-ends between 27.5 and 29.5 seconds. Neither ever makes a poll longer than was asked for.
+**Earlier than the client's own timeout.** A client that gives up after 30 seconds does not receive an answer that is
+made at 30.0. ``margin_ms`` answers that much earlier. **Spread out.** Polls that began together, when a server started
+or a hot key was answered, end together, and their clients return together. ``jitter_ms`` ends each at a random moment
+of the last so many milliseconds. With both, a poll of 30,000 ms, a margin of 500 and a jitter of 2,000 ends between
+27.5 and 29.5 seconds. Neither ever makes a poll longer.
 
 Everything here belongs to the purgatory's loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from starlette.exceptions import HTTPException
 
-from purgatory import InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
+from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
 from purgatory._operations.operation_type import OperationT
 from purgatory.aio import AsyncPurgatory, drain_on_signals
-from purgatory.web._hang_up import unless_hung_up
+from purgatory.aio._waits import result_of, taking, until
+from purgatory.web._hang_up import HungUp, Listener
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -39,10 +41,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Unavailable(HTTPException):
-    """503: the server is stopping, or as many polls wait as may. The client is told when to come again.
+    """503: the server is stopping, or the purgatory is full. The header Retry-After says when to ask again.
 
     Attributes:
-        retry_after_s: in how many seconds.
+        retry_after_s: after how many seconds.
     """
 
     def __init__(self, why: str, retry_after_s: int) -> None:
@@ -51,19 +53,19 @@ class Unavailable(HTTPException):
 
 
 class LongPolls(Generic[OperationT]):
-    """What endpoints wait with.
+    """Waits for endpoints.
 
     Args:
-        purgatory: where they wait.
+        purgatory: where the operations wait.
         margin_ms: end a wait this much before its time is up.
-        jitter_ms: end it up to so much earlier still, at random.
-        retry_after_s: when a client that is refused may come again.
+        jitter_ms: end it up to this much earlier still, at random.
+        retry_after_s: after how many seconds a client that gets 503 may ask again.
 
     Raises:
         InvalidSetting: a setting that cannot work.
     """
 
-    __slots__ = ("_jitter_ms", "_margin_ms", "_retry_after_s", "_undo", "purgatory")
+    __slots__ = ("_jitter_ms", "_margin_ms", "_retry_after_s", "_undo", "_waiters", "purgatory")
 
     def __init__(
         self,
@@ -77,25 +79,35 @@ class LongPolls(Generic[OperationT]):
             raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory")
         for name, value in (("margin_ms", margin_ms), ("jitter_ms", jitter_ms), ("retry_after_s", retry_after_s)):
             if type(value) is not int or value < 0:
-                raise InvalidSetting(name, value, "a whole number, 0 or more")
+                raise InvalidSetting(name, value, "an int, 0 or more")
         self.purgatory = purgatory
+        self._waiters = purgatory._waiters  # noqa: SLF001  # aio's own way to await, which is not public
         self._margin_ms = margin_ms
         self._jitter_ms = jitter_ms
         self._retry_after_s = retry_after_s
         self._undo: Callable[[], None] | None = None
 
     async def wait_for(
-        self, request: Request, predicate: Callable[[], object], *, keys: Sequence[Hashable], timeout_ms: int
+        self,
+        request: Request,
+        predicate: Callable[[], object],
+        *,
+        keys: Sequence[Hashable],
+        timeout_ms: int,
+        name: str | None = None,
     ) -> Outcome:
         """Wait until ``predicate()`` holds, the time is up, or the client hangs up. See ``AsyncPurgatory.wait_for``.
 
         Raises:
             HungUp: the client has gone.
-            Unavailable: the server is stopping, or as many wait as may.
-            Exception: what the predicate raises, and what ``AsyncPurgatory.wait_for`` says of wrong arguments.
+            Unavailable: the server is stopping, or the purgatory is full.
+            Exception: what the predicate raises, and what ``AsyncPurgatory.wait_for`` raises for wrong arguments.
         """
-        delay_ms = self.delay_ms(timeout_ms)
-        return await self._wait(request, self.purgatory.wait_for(predicate, keys=keys, timeout_ms=delay_ms))
+        wait = until(predicate, self.delay_ms(timeout_ms), name)
+        outcome = await self._wait(request, wait, keys)
+        if wait.error is not None:
+            raise wait.error
+        return outcome
 
     async def wait_for_result(
         self,
@@ -105,51 +117,53 @@ class LongPolls(Generic[OperationT]):
         keys: Sequence[Hashable],
         timeout_ms: int,
         give_back: Callable[[ResultT], object] | None = None,
+        name: str | None = None,
     ) -> ResultT:
-        """Wait until ``find()`` gives something, and return that. See ``AsyncPurgatory.wait_for_result``.
+        """Wait until ``find()`` returns something, and return that. See ``AsyncPurgatory.wait_for_result``.
+
+        With ``give_back``, a hang-up that this process can know of wins over the result, which is given back. That
+        takes a few turns of the loop. A connection that breaks later still loses the result: a client that must not
+        lose one has to acknowledge it.
 
         Raises:
             TimeoutError: the time was up first.
             HungUp: the client has gone. What was found for it by then is given back.
-            Unavailable: the server is stopping, or as many wait as may.
+            Unavailable: the server is stopping, or the purgatory is full.
             Exception: as ``AsyncPurgatory.wait_for_result``.
         """
-        found: list[ResultT] = []
-
-        async def waiting() -> ResultT:
-            result = await self.purgatory.wait_for_result(
-                find, keys=keys, timeout_ms=self.delay_ms(timeout_ms), give_back=give_back
-            )
-            found.append(result)
-            return result
-
+        wait = taking(find, give_back, self.delay_ms(timeout_ms), name)
         try:
-            return await self._wait(request, waiting())
-        except BaseException:  # the endpoint was cancelled between its result and its return
-            if found and give_back is not None:
-                give_back(found[0])
+            await self._wait(request, wait, keys, look=give_back is not None)
+        except BaseException:
+            wait.give_back()
             raise
+        try:
+            return result_of(wait, self.purgatory, keys)
+        except PurgatoryClosed:
+            raise self._stopping() from None
 
     async def park(self, request: Request, operation: OperationT, keys: Sequence[Hashable]) -> Outcome:
         """Park an operation of your own, and return how it left. See ``AsyncPurgatory.park``.
 
-        Its delay is yours: :meth:`delay_ms` takes margin and jitter off one.
+        :meth:`delay_ms` subtracts margin and jitter from a delay of yours.
 
         Raises:
             HungUp: the client has gone. The operation was taken out, unless it had completed.
-            Unavailable: the server is stopping, or as many wait as may.
+            Unavailable: the server is stopping, or the purgatory is full.
             PurgatoryError: as ``AsyncPurgatory.park``.
         """
-        return await self._wait(request, self.purgatory.park(operation, keys))
+        return await self._wait(request, operation, keys)
 
     def delay_ms(self, timeout_ms: int) -> int:
-        """How long to wait for a client that waits for ``timeout_ms``: that, without the margin and the jitter."""
-        earlier_ms = self._margin_ms + random.randint(0, self._jitter_ms)  # noqa: S311  # nobody gains by guessing it
+        """How long to wait for a client that waits for ``timeout_ms``: less by the margin and the jitter."""
+        earlier_ms = self._margin_ms
+        if self._jitter_ms:
+            earlier_ms += random.randint(0, self._jitter_ms)  # noqa: S311  # no secret
         return max(0, timeout_ms - earlier_ms)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:  # noqa: ARG002  # Starlette gives it
-        """The application's lifespan, or a part of it: the purgatory is shut down at the end of it."""
+        """The application's lifespan, or a part of it. The purgatory is shut down at its end."""
         try:
             async with self.purgatory:
                 yield
@@ -157,17 +171,49 @@ class LongPolls(Generic[OperationT]):
             if self._undo is not None:
                 self._undo()
 
-    async def _wait(self, request: Request, waiting: Awaitable[ResultT]) -> ResultT:
-        self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
+    async def _wait(
+        self, request: Request, operation: DelayedOperation, keys: Sequence[Hashable], *, look: bool = False
+    ) -> Outcome:
+        """Park an operation, and return how it left.
+
+        Args:
+            request: whose client to listen for.
+            operation: what to park.
+            keys: where.
+            look: let the loop read its sockets before an outcome is returned, also one that was there at once.
+        """
+        if self._undo is None:
+            self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
         try:
-            result = await unless_hung_up(request, waiting)
+            future = self._waiters.begin(operation, keys)
         except PurgatoryFull:
             raise Unavailable("too many requests are waiting", self._retry_after_s) from None
         except PurgatoryClosed:
             raise self._stopping() from None
-        if result is Outcome.EXPIRED and self.purgatory.is_closed:
+        if future is not None or look:
+            await self._listen(request, operation, future, look=look)
+        outcome = operation.outcome
+        assert outcome is not None
+        if outcome is Outcome.EXPIRED and self.purgatory.is_closed:
             raise self._stopping()
-        return result
+        return outcome
+
+    async def _listen(
+        self, request: Request, operation: DelayedOperation, future: asyncio.Future[Any] | None, *, look: bool
+    ) -> None:
+        """Await an operation that was parked, unless it left at once, and listen for the client meanwhile."""
+        listener = Listener(request, operation)
+        try:
+            if future is not None:
+                try:
+                    await future
+                finally:
+                    self._waiters.end(operation)
+            gone = await listener.look() if look else listener.heard and operation.outcome is Outcome.CANCELLED
+        finally:
+            listener.stop()
+        if gone:
+            raise HungUp
 
     def _stopping(self) -> Unavailable:
         return Unavailable("the server is stopping", self._retry_after_s)

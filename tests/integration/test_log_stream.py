@@ -45,7 +45,7 @@ asyncio.run(main())
 def recipe():
     """The block of the page that says how."""
     page = (ROOT / "docs/logging.md").read_text(encoding="utf-8")
-    section = page[page.index("## One stream with uvicorn's") :]
+    section = page[page.index("## One stream with uvicorn") :]
     return re.search(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)[1]
 
 

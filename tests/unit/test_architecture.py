@@ -26,8 +26,8 @@ NO_IO = frozenset(
     }
 )
 
-# The modules of the journal that say how a record looks, and the only ones that the pipeline may know.
-RECORD_FORMAT = ("purgatory.journal.records",)
+# What the pipeline may import: the journal's record format, and the name of the extra that it needs.
+RECORD_FORMAT = ("purgatory.journal.records", "purgatory._distribution")
 
 # The rooms of what is too large for one folder: a module imports from its own room and from those named before it.
 ROOMS = {

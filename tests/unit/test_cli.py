@@ -86,6 +86,7 @@ def test_missing_extra_is_named_in_one_line(arguments, module, extra, tmp_path):
         ("purgatory.console", "starlette", "console"),
         ("purgatory.console", "uvicorn", "console"),
         ("purgatory.otel", "opentelemetry", "otel"),
+        ("purgatory.pipeline.source", "pyspark", "spark"),
     ],
 )
 def test_import_names_the_missing_extra(module, absent, extra):

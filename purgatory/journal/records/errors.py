@@ -1,15 +1,32 @@
-"""The mistakes one can make with a journal, one class each."""
+"""The errors of a journal: one class per mistake."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from timer._errors import reduced
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+__all__ = [
+    "JournalClock",
+    "JournalClosed",
+    "JournalDamaged",
+    "JournalError",
+    "JournalFormat",
+    "JournalLevel",
+    "JournalLocked",
+    "JournalMissing",
+    "JournalSetting",
+    "reduced",
+]
+
 
 class JournalError(Exception):
-    """Something is wrong with a journal, or with how it is being used."""
+    """Base class of the errors that a journal raises."""
+
+    __reduce__ = reduced
 
 
 class JournalLocked(JournalError, RuntimeError):
@@ -29,6 +46,20 @@ class JournalClosed(JournalError, RuntimeError):
             f"the journal in {folder} is closed: open a new one on the same folder to go on with its sequence"
         )
         self.folder = folder
+
+
+class JournalSetting(JournalError, ValueError):
+    """A journal was created with an argument that cannot work.
+
+    Attributes:
+        setting: the parameter's name.
+        value: the value given.
+    """
+
+    def __init__(self, setting: str, value: object, wanted: str) -> None:
+        super().__init__(f"{setting} must be {wanted}, got {value!r}")
+        self.setting = setting
+        self.value = value
 
 
 class JournalClock(JournalError, TypeError):

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory.journal.records import TRACE, one_purgatory
-from purgatory.journal.records.errors import JournalFormat
+from purgatory.journal.records.errors import JournalFormat, reduced
 from purgatory.journal.records.folder import SEALED, end, list_segments, tip
 from purgatory.journal.records.parquet import opened
 
@@ -67,6 +67,8 @@ class Gap:
 
 class IncompleteJournal(ValueError):
     """Not all rows of a journal could be read."""
+
+    __reduce__ = reduced
 
     def __init__(self, gaps: Sequence[Gap], damaged: Sequence[str] = ()) -> None:
         named = [*damaged, *map(str, gaps)]

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from purgatory.journal.records.errors import reduced
 from purgatory.pipeline.spark import places
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 class AnotherHolds(ValueError):
     """Another is at work there, or has taken this one for dead."""
+
+    __reduce__ = reduced
 
     def __init__(self, place: str) -> None:
         self.place = place

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from purgatory.journal.records.errors import reduced
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
 class FolderUnusable(ValueError):
     """A folder of this machine that can't be written."""
+
+    __reduce__ = reduced
 
     def __init__(self, folder: str, why: str) -> None:
         self.folder = folder

@@ -10,6 +10,8 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from purgatory.journal.records.errors import reduced
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 class PlaceUnusable(ValueError):
     """A place that this session can't read or write."""
 
+    __reduce__ = reduced
+
     def __init__(self, place: str, why: str) -> None:
         self.place = place
         super().__init__(f"{place} can't be used: {why}")
@@ -26,6 +30,8 @@ class PlaceUnusable(ValueError):
 
 class NoConnect(ValueError):
     """What was asked for needs a session in this process's JVM."""
+
+    __reduce__ = reduced
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -46,6 +52,8 @@ def classic(spark: SparkSession, what: str) -> None:
 
 class PlaceMissing(ValueError):
     """A folder that isn't there."""
+
+    __reduce__ = reduced
 
     def __init__(self, place: str) -> None:
         self.place = place

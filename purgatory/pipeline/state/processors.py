@@ -35,6 +35,7 @@ from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from purgatory.journal.records import OPERATION
+from purgatory.journal.records.errors import reduced
 from purgatory.pipeline.rows.reused_names import IN_USE
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 from purgatory.pipeline.state.wire import hand, handed, parted, unpack
@@ -124,6 +125,8 @@ class _Leaves:
 
 class StateLost(RuntimeError):
     """A leaf that the agenda names is not in the state."""
+
+    __reduce__ = reduced
 
     def __init__(self, number: int) -> None:
         self.number = number

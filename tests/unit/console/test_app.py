@@ -194,7 +194,7 @@ def test_token_in_the_address_becomes_a_cookie(hub, get):
 
 def test_empty_token_is_an_error():
     """A token that protects nothing is refused when the app is made."""
-    with pytest.raises(InvalidSetting, match="not empty"):
+    with pytest.raises(InvalidSetting, match="token must be a non-empty str"):
         app(token="")
 
 

@@ -68,6 +68,8 @@ def test_interval_is_checked(interval, capsys):
     """An interval that can't be kept is refused."""
     with pytest.raises(SystemExit):
         cli.main(["127.0.0.1:9", "--interval", interval])
+    said = capsys.readouterr().err
+    assert f"argument --interval: must be a number of seconds from 0.1 to 3600, got {interval!r}" in said
 
 
 def test_it_watches_until_interrupted(console, capsys, monkeypatch):

@@ -10,6 +10,7 @@ from purgatory.journal import (
     JournalFormat,
     JournalLevel,
     JournalLocked,
+    JournalSetting,
     Trace,
     _journal,
     read,
@@ -390,12 +391,33 @@ def test_names_are_not_given_again_after_a_restart(tmp_path, operation):
     assert 6 == len({row.operation for row in read(tmp_path)})
 
 
-@pytest.mark.parametrize("options", [{"capacity": 0}, {"when_full": "explode"}, {"sync": "maybe"}, {"interval_ms": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"capacity": 0}, {"when_full": "explode"}, {"sync": "maybe"}, {"interval_ms": 0}),
+        *({"chunk": "many"}, {"segment_seconds": 0.0}, {"retain_bytes": True}, {"patience_ms": -1}),
+    ],
+)
 def test_bad_options_are_refused_before_anything_is_made(tmp_path, options):
     """A wrong option raises at once and leaves no folder behind."""
-    with pytest.raises(ValueError, match=next(iter(options))):
+    ((name, value),) = options.items()
+    with pytest.raises(JournalSetting, match=rf"^{name} must be [^(]*, got {value!r}$") as raised:
         Journal(tmp_path / "new", **options)
+    assert (name, value) == (raised.value.setting, raised.value.value)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", [Journal, Trace])
+@pytest.mark.parametrize("folder", ["", None, 3])
+def test_empty_path_is_not_the_working_directory(tmp_path, monkeypatch, kind, folder):
+    """A journal in "" would lie in the directory that the service happens to run in: it is rejected."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JournalSetting, match="folder must be the path of a folder"):
+        kind(folder)
+
+    assert [] == list(tmp_path.iterdir())
+    with kind("."):  # meant, so allowed
+        pass
 
 
 def test_delays_of_any_size_are_written(tmp_path, operation, outcome):

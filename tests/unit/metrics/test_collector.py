@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from purgatory import DelayedOperationPurgatory, PurgatoryFull
+from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryFull
 from purgatory.metrics import register, unregister
 from tests.support import PATIENCE_S, Waiting, eventually
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
@@ -365,3 +365,9 @@ def test_scrapes_beside_work_are_clean(registry):
 
         assert all(numbers == sorted(numbers) for numbers in seen)
         assert 2000 == value(registry, "time_parked_seconds_count", purgatory="fetch", outcome="satisfied")
+
+
+def test_registry_of_another_type_is_rejected():
+    """The message names the argument, not the weak reference that could not be made."""
+    with pytest.raises(InvalidSetting, match=r"registry must be a prometheus_client.CollectorRegistry, got 'x'"):
+        register("x")

@@ -98,7 +98,7 @@ def test_keys_may_change_meanwhile(purgatory):
 
 def test_bad_delay_is_refused_in_any_state():
     """The delay of extend() is looked at first, whatever state the operation is in."""
-    with pytest.raises(TypeError, match="whole number"):
+    with pytest.raises(TypeError, match="delay_ms must be a number of milliseconds"):
         Waiting().extend("soon")
 
 

@@ -697,7 +697,7 @@ class Topic(NamedTuple):
 def test_named_tuple_is_one_key(purgatory, key):
     """A named tuple is a value, and no sequence of keys: given as that it is refused, in a list it is a key."""
     operation = Waiting()
-    with pytest.raises(WatchKeysType, match=rf"not {type(key).__name__}\(.*for a single key write \[key\]"):
+    with pytest.raises(WatchKeysType, match=rf"got {type(key).__name__}\(.*for a single key, write \[key\]"):
         purgatory.try_complete_else_watch(operation, key)
     assert 0 == purgatory.parked
 

@@ -328,7 +328,7 @@ def test_values_are_whole_numbers(watermark, watermarks, value):
         lambda: watermarks.complete("a", value),
         lambda: watermarks.wait("a", value, 1_000),
     ):
-        with pytest.raises(InvalidSetting, match="whole number"):
+        with pytest.raises(InvalidSetting, match="must be an int, got"):
             call()
     with pytest.raises(DelayTypeError):
         watermarks.wait("a", 5, "soon")

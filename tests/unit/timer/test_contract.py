@@ -323,7 +323,7 @@ def test_full_timer_refuses(bench):
     timer.add(tasks[0])
     timer.add(tasks[1])
 
-    with pytest.raises(TimerFull, match="limit of 2"):
+    with pytest.raises(TimerFull, match="is full: 2 tasks are pending"):
         timer.add(tasks[2])
     assert not tasks[2].is_pending
     assert 2 == timer.size

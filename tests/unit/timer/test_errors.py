@@ -17,12 +17,12 @@ from timer import (
 @pytest.mark.parametrize(
     ("error", "builtin", "attributes", "says"),
     [
-        (DelayTypeError("5"), TypeError, {"delay": "5"}, "write delay_ms="),
+        (DelayTypeError("5"), TypeError, {"delay": "5"}, "write 1500 for"),
         (DelayValueError(float("inf")), ValueError, {"delay": float("inf")}, "must be finite"),
         (TimerConfigError("tick_ms", 0, "more"), ValueError, {"setting": "tick_ms", "value": 0}, "tick_ms must be"),
         (InvalidTask(5), TypeError, {"task": 5}, "subclass TimerTask"),
-        (TaskHeld("t"), RuntimeError, {"task": "t"}, "use extend()"),
-        (TimerClosed("t"), RuntimeError, {"name": "t"}, "make a new one"),
+        (TaskHeld("t"), RuntimeError, {"task": "t"}, "call extend()"),
+        (TimerClosed("t"), RuntimeError, {"name": "t"}, "create a new timer"),
         (TimerFull("t", 3), RuntimeError, {"name": "t", "limit": 3}, "try again later"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from purgatory import InvalidSetting, NoKeys, Outcome, metrics
+from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled, metrics
 from purgatory.aio import AsyncPurgatory
 from purgatory.web import HungUp, LongPolls, Unavailable, unless_hung_up
 from tests.support import Waiting
@@ -54,6 +54,7 @@ async def test_condition_that_holds_ends_the_wait():
         inbox.append(1)
         assert 1 == purgatory.check_and_complete("k")
         assert Outcome.SATISFIED is await waiting
+        await asyncio.sleep(0)  # the listener was cancelled
         assert 1 == len(asyncio.all_tasks())
 
 
@@ -112,6 +113,92 @@ async def test_result_for_a_cancelled_endpoint_is_given_back():
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert [["item"]] == back
+
+
+@on_loop
+async def test_client_that_has_gone_gets_no_item():
+    """If an item and a hang-up come together, in either order, the item is given back and the next client gets it."""
+    for item_first in (True, False):
+        items, back = [], []
+        async with AsyncPurgatory("test") as purgatory:
+            polls, client = LongPolls(purgatory), Client()
+            waiting = asyncio.ensure_future(
+                polls.wait_for_result(
+                    client.request,
+                    lambda items=items: items.pop() if items else None,
+                    keys=["k"],
+                    timeout_ms=60_000,
+                    give_back=back.append,
+                )
+            )
+            await until(lambda purgatory=purgatory: purgatory.snapshot().parked)
+            items.append("item")
+            if item_first:
+                purgatory.check_and_complete("k")
+                client.hang_up()
+            else:
+                client.hang_up()
+                purgatory.check_and_complete("k")
+            with pytest.raises(HungUp):
+                await waiting
+            assert ["item"] == [*back, *items]
+
+
+@on_loop
+async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone():
+    """A hang-up that is known wins over an item that need not be waited for; a client that is there gets it."""
+    items, back = ["item"], []
+    async with AsyncPurgatory("test") as purgatory:
+        polls = LongPolls(purgatory)
+
+        def take(client, give_back):
+            return polls.wait_for_result(client.request, items.pop, keys=["k"], timeout_ms=60_000, give_back=give_back)
+
+        with pytest.raises(HungUp):
+            await take(Client({"type": "http.disconnect"}), back.append)
+        assert ["item"] == back
+        items.append("another")
+        assert "another" == await take(Client(), back.append)
+        items.append("unacknowledged")
+        assert "unacknowledged" == await take(Client({"type": "http.disconnect"}), None)
+        await asyncio.sleep(0)
+        assert 1 == len(asyncio.all_tasks())
+
+
+@on_loop
+async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back():
+    """An endpoint that is cancelled between its item and its return gives the item back, once."""
+    back = []
+    async with AsyncPurgatory("test") as purgatory:
+        waiting = asyncio.ensure_future(
+            LongPolls(purgatory).wait_for_result(
+                Client().request, lambda: "item", keys=["k"], timeout_ms=60_000, give_back=back.append
+            )
+        )
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert ["item"] == back
+
+
+@on_loop
+async def test_wait_can_have_a_name():
+    """``name`` names the type of the operation that waits."""
+    async with AsyncPurgatory("test") as purgatory:
+        polls = LongPolls(purgatory)
+        common = {"keys": ["k"], "timeout_ms": 60_000}
+        waiting = [
+            asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, **common, name="inbox poll")),
+            asyncio.ensure_future(polls.wait_for_result(Client().request, lambda: None, **common, name="order")),
+        ]
+        await until(lambda: 2 == purgatory.parked)
+        assert {"inbox poll", "order"} == {type(operation).__qualname__ for operation in purgatory.operations()}
+        purgatory.cancel_for_key("k")
+        assert Outcome.CANCELLED is await waiting[0]
+        with pytest.raises(WaitCancelled):
+            await waiting[1]
 
 
 @on_loop

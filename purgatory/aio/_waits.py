@@ -1,0 +1,192 @@
+"""The operations behind ``wait_for`` and ``wait_for_result``: each wakes the task that awaits it.
+
+Such an operation carries the future of its task. Its own ``on_complete`` sets the future, and so does ``cancel``, after
+which no hook runs. On the loop's own thread the future is set at once. Another thread posts to the loop's mailbox, so
+that a check that completes a thousand operations wakes each loop once.
+
+The future holds no result. The task reads the outcome from the operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from threading import get_ident
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, WaitCancelled
+
+if TYPE_CHECKING:
+    from purgatory.aio._mailbox import Mailbox
+    from purgatory.aio._purgatory import AsyncPurgatory
+
+__all__ = ["Taking", "Until", "Wait", "result_of", "taking", "until"]
+
+ResultT = TypeVar("ResultT")
+WaitT = TypeVar("WaitT", bound="Wait")
+
+
+class Wait(DelayedOperation):
+    """An operation that one task awaits.
+
+    Attributes:
+        future: wakes the task. It is set once the operation has left, unless the task was cancelled.
+        mailbox: the mailbox of the task's loop.
+        error: what the user's function raised.
+    """
+
+    __slots__ = ("error", "future", "mailbox")
+
+    # Set by the purgatory when the wait begins. An __init__ in Python would be a fiftieth of the cost of a wait.
+    error: Exception | None
+    future: asyncio.Future[None]
+    mailbox: Mailbox
+
+    def on_complete(self) -> None:
+        """Wake the task."""
+        mailbox = self.mailbox
+        if mailbox.thread != get_ident():
+            mailbox.post(_wake, self.future)
+        elif not self.future.done():
+            self.future.set_result(None)
+
+    def cancel(self) -> bool:
+        """Take the operation out of its purgatory, and wake the task."""
+        if not super().cancel():
+            return False
+        self.on_complete()
+        return True
+
+
+class Until(Wait):
+    """Completes when a predicate holds, or raises.
+
+    Attributes:
+        predicate: a function of no arguments.
+    """
+
+    __slots__ = ("predicate",)
+
+    predicate: Callable[[], object]
+
+    def try_complete(self) -> bool:
+        """Ask the predicate."""
+        try:
+            holds = self.predicate()
+        except Exception as error:  # noqa: BLE001  # wait_for raises it
+            self.error = error
+            return self.force_complete()
+        if not holds:
+            return False
+        if type(holds) is CoroutineType:  # asked here, because inspect.iscoroutinefunction() costs more than parking
+            holds.close()
+            self.error = InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
+        return self.force_complete()
+
+
+class Taking(Wait, Generic[ResultT]):
+    """Completes when ``find`` returns something other than None, or raises.
+
+    Attributes:
+        find: a function of no arguments.
+        result: what was found. None if nothing was found, or after it was given back.
+        returned: is called with a result that cannot be delivered.
+    """
+
+    __slots__ = ("find", "result", "returned")
+
+    find: Callable[[], ResultT | None]
+    result: ResultT | None
+    returned: Callable[[ResultT], object] | None
+
+    def try_complete(self) -> bool:
+        """Ask for a result."""
+        try:
+            result = self.find()
+        except Exception as error:  # noqa: BLE001  # wait_for_result raises it
+            self.error = error
+            return self.force_complete()
+        if result is None:
+            return False
+        if isinstance(result, CoroutineType):
+            result.close()
+            self.error = InvalidSetting("find", self.find, "a plain function, not a coroutine")
+            return self.force_complete()
+        self.result = result
+        if self.force_complete():
+            return True
+        self.give_back()  # the operation was cancelled or forced while find() ran
+        return False
+
+    def give_back(self) -> None:
+        """Return a result that no task receives."""
+        result, self.result = self.result, None
+        if result is not None and self.returned is not None:
+            self.returned(result)
+
+
+def until(predicate: Callable[[], object], timeout_ms: int, name: str | None) -> Until:
+    """The operation of ``wait_for``.
+
+    Raises:
+        InvalidSetting: the predicate cannot be called.
+    """
+    if not callable(predicate):
+        raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
+    wait = Until(timeout_ms) if name is None else _named(Until, name)(timeout_ms)
+    wait.predicate = predicate
+    return wait
+
+
+def taking(
+    find: Callable[[], ResultT | None],
+    give_back: Callable[[ResultT], object] | None,
+    timeout_ms: int,
+    name: str | None,
+) -> Taking[ResultT]:
+    """The operation of ``wait_for_result``.
+
+    Raises:
+        InvalidSetting: ``find`` cannot be called.
+    """
+    if not callable(find):
+        raise InvalidSetting("find", find, "a plain function of no arguments")
+    wait: Taking[ResultT] = Taking(timeout_ms) if name is None else _named(Taking, name)(timeout_ms)
+    wait.find = find
+    wait.returned = give_back
+    wait.result = None
+    return wait
+
+
+def result_of(wait: Taking[ResultT], purgatory: AsyncPurgatory[Any], keys: Sequence[Hashable]) -> ResultT:
+    """What a wait that has ended found, or the error that says why it found nothing."""
+    if wait.error is not None:
+        raise wait.error
+    if wait.result is not None:
+        return wait.result
+    cancelled = wait.outcome is Outcome.CANCELLED
+    if wait.drained or (cancelled and purgatory.is_closed):
+        raise PurgatoryClosed(purgatory.name)
+    if cancelled:
+        raise WaitCancelled(purgatory.name)
+    shown = ", ".join(map(repr, keys))
+    raise TimeoutError(f"purgatory {purgatory.name!r} found nothing under {shown} within {wait.delay_ms} ms")
+
+
+@functools.lru_cache(maxsize=256)
+def _named(kind: type[WaitT], name: str) -> type[WaitT]:
+    """The type of a wait with a name of its own, by which logs, metrics, spans and the journal show it.
+
+    Raises:
+        InvalidSetting: the name is not a ``str``, or it is empty.
+    """
+    if not isinstance(name, str) or not name:
+        raise InvalidSetting("name", name, "a str that is not empty")
+    return type(name, (kind,), {"__slots__": (), "__doc__": kind.__doc__})
+
+
+def _wake(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_result(None)
