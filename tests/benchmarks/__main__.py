@@ -13,7 +13,20 @@ import structlog
 from tests.benchmarks.harness import Table, show, write_json
 
 #: Every benchmark: a module ``bench_<name>`` with ``main(*, quick) -> Iterator[Table]``.
-NAMES = ("editions", "timer", "purgatory", "where", "scale", "lateness", "load", "aio", "journal", "metrics", "state")
+NAMES = (
+    "editions",
+    "timer",
+    "purgatory",
+    "lean",
+    "where",
+    "scale",
+    "lateness",
+    "load",
+    "aio",
+    "journal",
+    "metrics",
+    "state",
+)
 
 
 def main(argv: list[str] | None = None) -> int:

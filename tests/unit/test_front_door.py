@@ -24,6 +24,7 @@ PAGES = (
     "docs/console.md",
     "docs/logging.md",
     "docs/asyncio.md",
+    "docs/recipes/lean.md",
 )
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

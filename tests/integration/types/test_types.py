@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = ("README.md", "docs/guide.md", "docs/asyncio.md", "docs/web.md")
+PAGES = ("README.md", "docs/guide.md", "docs/asyncio.md", "docs/web.md", "docs/recipes/lean.md")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Settings of a project of somebody's, in strict mode.
 STRICT = """{{
