@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_AT_ONCE",
+    "PREFERRED",
+    "UNCLEAN",
     "Creations",
     "assigned_at_creation",
     "assigned_at_growth",
@@ -28,6 +30,8 @@ __all__ = [
 
 Assignment: TypeAlias = "Mapping[int, tuple[int, ...]]"
 
+PREFERRED, UNCLEAN = 0, 1
+"""The kinds of elections that a client may ask for."""
 MOST_AT_ONCE = 200
 """Topics that are created together; a Metadata request creates no more, counted in partitions."""
 _MOST_PER_REQUEST = 10_000

@@ -17,6 +17,8 @@ from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.leadership import NO_LEADER
 from examples.broker.service.assignments import (
     MOST_AT_ONCE,
+    PREFERRED,
+    UNCLEAN,
     Creations,
     assigned_at_creation,
     assigned_at_growth,
@@ -39,7 +41,6 @@ __all__ = ["ClusterTopicHandlers"]
 
 _log = structlog.get_logger(__name__)
 _CLUSTER_ID = "purgatory-broker"
-_PREFERRED, _UNCLEAN = 0, 1
 _NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
 
 
@@ -83,7 +84,8 @@ class ClusterTopicHandlers:
             yield
         brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
         controller = self.membership.controller.controller_id or -1
-        reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics))
+        response = m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics)
+        reply(m.with_operations(response, request))
 
     def _missing(self, name: str, request: m.MetadataRequest, *, may_create: bool) -> m.MetadataTopic:
         if not request.allow_auto_topic_creation or not self.config.auto_create_topics:
@@ -240,7 +242,7 @@ class ClusterTopicHandlers:
                 topics.setdefault(name, cm.ElectedTopic(name)).partitions.append(part)
             reply(cm.ElectLeadersResponse(topics=list(topics.values())))
 
-        if request.election_type not in (_PREFERRED, _UNCLEAN):
+        if request.election_type not in (PREFERRED, UNCLEAN):
             reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
         if request.topics is None:
@@ -258,7 +260,7 @@ class ClusterTopicHandlers:
                 return
             self.cluster_topics.wait_for_leaders(waiting, request.timeout_ms, lambda seen: respond({**codes, **seen}))
 
-        unclean = request.election_type == _UNCLEAN
+        unclean = request.election_type == UNCLEAN
         self.membership.ask_controller("elect", lambda duties: duties.elect(keys, unclean=unclean), elected)
 
 

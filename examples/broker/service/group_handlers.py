@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupHandlers"]
 
+_ALL_OF_GROUP = 0b1_0100_1000
+"""Read, delete and describe: without an authorizer, every client may do all of it."""
 _FIRST_WITH_KNOWN_ID = 4
 _FIRST_LEAVE_OF_MANY = 3
 
@@ -153,6 +155,8 @@ class GroupHandlers:
             yield
             try:
                 described.append(_described(group_id, self.coordinator.groups.find(group_id)))
+                if request.include_authorized_operations:
+                    described[-1].authorized_operations = _ALL_OF_GROUP
             except BrokerError as error:
                 described.append(m.DescribedGroup(error.code, group_id))
         reply(m.DescribeGroupsResponse(groups=described))

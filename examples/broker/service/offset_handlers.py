@@ -34,7 +34,7 @@ class OffsetHandlers:
     def offset_commit(self, request: m.OffsetCommitRequest, _version: int, reply: Reply) -> None:
         """Answer when the replicas have the offsets."""
         offsets = {
-            (topic.name, part.index): Commit(part.committed_offset, part.metadata, part.committed_leader_epoch)
+            (topic.name, part.index): Commit(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
             for topic in request.topics
             for part in topic.partitions
         }
@@ -68,7 +68,9 @@ class OffsetHandlers:
             parts = []
             for index in indexes:
                 commit = offsets.get((name, index), nothing)
-                parts.append(m.OffsetOfPartition(index, commit.offset, commit.leader_epoch, commit.metadata, code))
+                parts.append(
+                    m.OffsetOfPartition(index, commit.offset, commit.leader_epoch, commit.metadata or "", code)
+                )
             topics.append(m.OffsetsOfTopic(name, parts))
         reply(m.OffsetFetchResponse(topics=topics, error_code=code))
 

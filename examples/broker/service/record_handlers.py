@@ -243,7 +243,12 @@ class RecordHandlers:
     def init_producer_id(self, request: m.InitProducerIdRequest, _version: int, reply: Reply) -> None:
         """Give an idempotent producer its id."""
         if request.transactional_id is not None:
-            reply(m.InitProducerIdResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            code = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if request.transactional_id
+                else ErrorCode.INVALID_REQUEST
+            )
+            reply(m.InitProducerIdResponse(error_code=code))
         else:
             # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
             producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + self.replicas.store.next_producer_id()

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.cluster import LEADER
 from examples.broker.service.assignments import (
     MOST_AT_ONCE,
+    PREFERRED,
+    UNCLEAN,
     Creations,
     assigned_at_creation,
     assigned_at_growth,
@@ -47,6 +50,7 @@ class TopicHandlers:
             ApiKey.CREATE_TOPICS: self.create_topics,
             ApiKey.DELETE_TOPICS: self.delete_topics,
             ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
         }
 
     def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
@@ -65,7 +69,8 @@ class TopicHandlers:
             yield
         here = self.config.cluster
         brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
-        reply(m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=LEADER, topics=topics))
+        response = m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=LEADER, topics=topics)
+        reply(m.with_operations(response, request))
 
     def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:
         """Create the first of the topics that there are not, and give a code for each of the others."""
@@ -171,3 +176,20 @@ class TopicHandlers:
         if doomed:
             yield from self.topics.delete_in_steps(*(topic.name for topic in doomed))
         reply(m.DeleteTopicsResponse(responses=answers))
+
+    def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
+        """Answer that no election is needed: a node alone leads every partition."""
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        topics = []
+        for asked in request.topics or []:
+            known = self.topics.topics.get(asked.name)
+            count = 0 if known is None else known.partitions
+            codes = [
+                ErrorCode.ELECTION_NOT_NEEDED if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                for index in asked.partitions
+            ]
+            parts = [cm.ElectedPartition(*each, each[1].name) for each in zip(asked.partitions, codes, strict=True)]
+            topics.append(cm.ElectedTopic(asked.name, parts))
+        reply(cm.ElectLeadersResponse(topics=topics))

@@ -2,7 +2,14 @@
 
 import confluent_kafka
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -12,7 +19,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ResourceType,
 )
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 
@@ -183,3 +190,39 @@ def test_offsets_by_a_meaningless_time_are_refused(admin, topic):
     found = admin.list_offsets({part: confluent_kafka.admin.OffsetSpec.for_timestamp(-99)})
     with pytest.raises(KafkaException):
         found[part].result(10)
+
+
+def test_a_node_alone_needs_no_election(admin, topic):
+    """Electing a leader where there is one node is answered, for each partition by itself."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    parts = [TopicPartition(topic, 0), TopicPartition(topic, 7)]
+    results = admin.elect_leaders(ElectionType.PREFERRED, parts).result(10)
+    codes = [error.code() for error in results.values()]
+    assert [KafkaError.ELECTION_NOT_NEEDED, KafkaError.UNKNOWN_TOPIC_OR_PART] == codes
+
+
+def test_everything_is_authorized(admin, topic):
+    """Without an authorizer, a client that asks is told that it may do everything."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    names = TopicCollection([topic])
+    described = admin.describe_topics(names, include_authorized_operations=True)[topic].result(10)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(10)
+    group = admin.describe_consumer_groups([topic], include_authorized_operations=True)[topic].result(10)
+    assert {"READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"} == {
+        operation.name for operation in described.authorized_operations
+    }
+    assert {"CLUSTER_ACTION", "IDEMPOTENT_WRITE"} < {operation.name for operation in cluster.authorized_operations}
+    assert {"READ", "DESCRIBE", "DELETE"} == {operation.name for operation in group.authorized_operations}
+    assert not admin.describe_topics(names)[topic].result(10).authorized_operations
+
+
+def test_a_commit_without_metadata_has_empty_metadata(admin, broker, topic):
+    """What one client commits without metadata another reads as an empty text, not as null."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
+    consumer.close()
+    reader = KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=topic)
+    committed = reader.committed(PythonTopicPartition(topic, 0), metadata=True)
+    reader.close()
+    assert (5, "") == (committed.offset, committed.metadata)

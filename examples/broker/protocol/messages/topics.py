@@ -15,7 +15,10 @@ from examples.broker.protocol.wire import (
 )
 
 NOT_ASKED = -0x80000000
-"""What stands for authorized operations where nobody asked for them, or there is no authorization."""
+"""What stands for authorized operations if the client has not asked for them."""
+_ALL_OF_TOPIC = 0b1101_1111_1000
+_ALL_OF_CLUSTER = 0b1_1111_1010_0000
+"""All operations that there are, a bit each: without an authorizer, every client may do everything."""
 
 
 @attrs.define
@@ -62,6 +65,16 @@ class MetadataResponse:
     controller_id: Int32 = since(1, -1)
     topics: list[MetadataTopic] = array()
     cluster_authorized_operations: Int32 = since(8, NOT_ASKED)
+
+
+def with_operations(response: MetadataResponse, request: MetadataRequest) -> MetadataResponse:
+    """Give the response with the authorized operations that the client asks for."""
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = _ALL_OF_CLUSTER
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            topic.authorized_operations = NOT_ASKED if topic.error_code else _ALL_OF_TOPIC
+    return response
 
 
 @attrs.define

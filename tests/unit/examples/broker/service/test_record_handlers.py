@@ -223,3 +223,16 @@ def test_only_the_offsets_topic_is_not_written_to(client, topic, code):
     request = produced(build([(None, b"x")], timestamps=[1]))
     request.topics[0].name = topic
     assert code == client.ask(ApiKey.PRODUCE, 7, request).topics[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", ErrorCode.INVALID_REQUEST),
+        ("mine", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (None, ErrorCode.NONE),
+    ],
+)
+def test_transactional_ids_are_refused(client, name, code):
+    """An id for transactions is refused, an empty one as nonsense."""
+    assert code == client.ask(ApiKey.INIT_PRODUCER_ID, 1, m.InitProducerIdRequest(name, 1_000)).error_code
