@@ -136,6 +136,7 @@ class Broker:
             try:
                 self.server.close_drips()
                 self.replicas.shrink_isrs()
+                self.replicas.heed_disk()
                 self.server.run_actions()
                 if rounds % 4 == 0:
                     self.replicas.checkpoint()

@@ -1,11 +1,13 @@
 """Kill, stop and resume the nodes of a cluster under load, by seed, and check that nothing promised was broken.
 
     make chaos SECONDS=300
-    python -m tests.chaos --seconds 60 --seed 7
+    python -m tests.chaos --seconds 60 --seed 7 --disks
 
 The nemesis draws what it does next from the seed: kill -9 a node, stop it (SIGSTOP), ask it to stop (SIGTERM), any node
 or the controller or the leader of a partition; start or resume what is down; wait. At most two of the three nodes are
-down at a time. What comes of a seed depends on the machine's timing too, so a seed that failed may need a few runs.
+down at a time. With `--disks`, each node's data lies on a small file system of its own, and the nemesis fills these and
+frees them, beside all else. What comes of a seed depends on the machine's timing too, so a seed that failed may need a
+few runs.
 """
 
 import argparse
@@ -20,17 +22,21 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.chaos.disks import SmallDisk, why_not
 from tests.chaos.history import History, client
 from tests.integration.broker.conftest import Cluster
 
 SESSION_MS = 2_000
+MEGABYTES = 512
 
 
 class Nemesis:
     """Hurts a cluster, and makes it well again."""
 
-    def __init__(self, cluster, seed, say=print):
+    def __init__(self, cluster, seed, say=print, disks=None):
         self._cluster = cluster
+        self._disks = disks or {}
+        self._full = set()
         self._random = random.Random(seed)
         self._say = say
         self._down = {}
@@ -56,12 +62,21 @@ class Nemesis:
 
     def step(self):
         """Do one thing."""
-        if self._down and (len(self._down) == 2 or self._random.random() < 0.5):
+        if self._disks and self._random.random() < 0.3:
+            self._fill_or_free(self._random.choice(sorted(self._disks)))
+        elif self._down and (len(self._down) == 2 or self._random.random() < 0.5):
             self._heal(self._random.choice(sorted(self._down)))
         else:
             kind, number = self._targets()
             self._hurt(number, self._random.choice(["kill", "kill", "pause", "stop"]), kind)
         time.sleep(self._random.choice([0.1, 0.5, 1.0, 2.5, 3.5]))
+
+    def _fill_or_free(self, number):
+        full = number in self._full
+        self.deeds += not full
+        self._say(f"{'free' if full else 'fill'} the disk of node {number}")
+        self._disks[number].free() if full else self._disks[number].fill()
+        self._full ^= {number}
 
     def _hurt(self, number, how, kind):
         self.deeds += 1
@@ -77,16 +92,27 @@ class Nemesis:
 
     def heal(self):
         """Make all well."""
+        for number in sorted(self._full):
+            self._fill_or_free(number)
         for number in sorted(self._down):
             self._heal(number)
 
 
-def run(folder, seconds, seed, coordination="", say=print):
+def run(folder, seconds, seed, coordination="", say=print, *, disks=False):
     """Run once; give what was found, and some figures."""
+    small = {number: SmallDisk(folder / f"node-{number}", MEGABYTES) for number in (1, 2, 3)} if disks else {}
+    try:
+        return _run(folder, seconds, seed, coordination, say, small)
+    finally:
+        for disk in small.values():
+            disk.unmount()
+
+
+def _run(folder, seconds, seed, coordination, say, disks):
     options = ["--session-ms", str(SESSION_MS), "--lag-ms", "3000", "--leader-rebalance-ms", "1000"]
     options += ["--coordination", coordination] if coordination else []
     cluster = Cluster(folder, 3, options).start()
-    nemesis = Nemesis(cluster, seed, say)
+    nemesis = Nemesis(cluster, seed, say, disks)
     try:
         with History(cluster) as history:
             deadline = time.monotonic() + seconds
@@ -111,8 +137,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=60.0, help="for how long (60)")
     parser.add_argument("--seed", type=int, help="what the nemesis draws from (a new one)")
     parser.add_argument("--coordination", default="", help="zk://host:port/chroot, else the embedded store")
+    parser.add_argument("--disks", action="store_true", help="fill the disks of nodes, too (root, by tmpfs)")
     parser.add_argument("--keep", action="store_true", help="keep the folder with logs and data")
     options = parser.parse_args()
+    if options.disks and why_not():
+        print(f"chaos: skipped, {why_not()}")
+        return 0
     seed = random.SystemRandom().randrange(1 << 24) if options.seed is None else options.seed
     print(f"chaos: seed {seed}, {options.seconds:g} s", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
@@ -123,6 +153,7 @@ def main():
         seed,
         options.coordination,
         lambda text: print(f"{time.monotonic() - began:6.1f} s  {text}", flush=True),
+        disks=options.disks,
     )
     print(f"chaos: {figures}")
     for complaint in complaints:

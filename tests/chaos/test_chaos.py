@@ -3,6 +3,7 @@
 import pytest
 
 from tests.chaos.__main__ import run
+from tests.chaos.disks import why_not
 
 
 @pytest.mark.slow
@@ -10,6 +11,16 @@ from tests.chaos.__main__ import run
 def test_short_chaos(tmp_path):
     """Under some fifteen seconds of kills and stops, nothing that was promised to clients is broken."""
     complaints, figures = run(tmp_path, seconds=15, seed=3)
+
+    assert [] == complaints, figures
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+def test_short_chaos_with_disks_that_fill(tmp_path):
+    """The same, while disks fill and are freed."""
+    complaints, figures = run(tmp_path, seconds=20, seed=9, disks=True)
 
     assert [] == complaints, figures
 

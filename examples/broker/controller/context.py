@@ -36,6 +36,8 @@ class Context:
     brokers: dict[int, BrokerInfo] = attrs.field(factory=dict)
     leaving: set[int] = attrs.field(factory=set)
     """Nodes that said that they are about to stop."""
+    offline: set[int] = attrs.field(factory=set)
+    """Nodes whose disk rejects writes."""
     assignments: dict[str, dict[int, tuple[int, ...]]] = attrs.field(factory=dict)
     leaderships: dict[Key, Leadership] = attrs.field(factory=dict)
     partition_states: dict[Key, PartitionState] = attrs.field(factory=dict)
@@ -48,8 +50,8 @@ class Context:
 
     @property
     def alive(self) -> set[int]:
-        """The nodes that can lead: alive, and not about to stop."""
-        return self.brokers.keys() - self.leaving
+        """The nodes that can lead: alive, not about to stop, and with a disk that takes writes."""
+        return self.brokers.keys() - self.leaving - self.offline
 
     def replicas_of(self, key: Key) -> tuple[int, ...]:
         """Give the nodes of a partition, the preferred leader first; none if there is no such partition."""

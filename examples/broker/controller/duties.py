@@ -1,13 +1,12 @@
 """What the active controller does, for one term of office: a method for each kind of event.
 
-    brokers_changed       a node came, went, or came back     elect in place of the dead, tell the newcomers
+    nodes                 a node came, went or stops          see `nodes`
     topics_changed        a topic was created                 elect its first leaders
     topic_changed         a topic was given more partitions   the same for those
     deletions_changed, reassignments_changed, preferred_changed     somebody asked
     isr_changed           a leader changed in-sync replicas   tell all; a move may go on
     configs_changed       a topic's setting was changed       unclean elections may be possible now
     rebalance             every now and then                  give leadership back to the preferred replicas
-    shut_down             a node is about to stop             elect in place of it beforehand
     elect                 somebody asked by the API
 
 Every method reads what it needs from the tree and may be called at any time, however often: an event that failed
@@ -22,6 +21,7 @@ import structlog
 
 from examples.broker.controller import layout
 from examples.broker.controller.deletion import Deletion
+from examples.broker.controller.nodes import Nodes
 from examples.broker.controller.partition_machine import PartitionMachine
 from examples.broker.controller.reassignment import Reassignment
 from examples.broker.controller.replica_machine import ReplicaMachine
@@ -32,7 +32,7 @@ from examples.broker.coordination import Delete, NoNode, Set
 from examples.broker.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable
 
     from examples.broker.controller.context import Context
     from examples.broker.controller.requests import Channel
@@ -70,6 +70,7 @@ class Duties:
         self.requests = Requests(node_id, context, channel)
         self.partitions = PartitionMachine(context, store, self.writer, self.requests)
         self.replicas = ReplicaMachine(context, self.partitions, self.requests)
+        self.nodes = Nodes(self)
         self.deletion = Deletion(self)
         self.reassignment = Reassignment(self)
         self._watches: list[Watch] = []
@@ -81,7 +82,8 @@ class Duties:
         """Load everything, and take up what a controller before this one has left."""
         store = self.store
         for path, kind, handler in (
-            (layout.IDS, "brokers", self.brokers_changed),
+            (layout.IDS, "brokers", self.nodes.changed),
+            (layout.OFFLINE, "offline", self.nodes.offline_changed),
             (layout.TOPICS, "topics", self.topics_changed),
             (layout.DELETIONS, "deletions", self.deletions_changed),
             (layout.ISR_CHANGES, "isr", self.isr_changed),
@@ -106,7 +108,7 @@ class Duties:
 
     def _load(self) -> None:
         context = self.context
-        context.brokers = self._read_brokers()
+        self.nodes.load()
         for topic in self.store.children(layout.TOPICS):
             self._load_topic(topic)
         context.deletions = set(self.store.children(layout.DELETIONS)) & context.assignments.keys()
@@ -126,7 +128,9 @@ class Duties:
         self.requests.metadata([key for key in context.partitions() if key in context.leaderships])
         living = [(key, node) for key, node in context.replicas_on(context.brokers) if key[0] not in context.deletions]
         self.replicas.move(living, ReplicaState.ONLINE)
-        self._elect_missing()
+        self.elect_missing()
+        for node in context.offline & context.brokers.keys():
+            self.nodes.retire(node)
         dead = [replica for replica in context.replica_states if replica[1] not in context.brokers]
         self.replicas.move(dead, ReplicaState.OFFLINE)
         self.reassignments_changed()
@@ -134,7 +138,8 @@ class Duties:
         self.preferred_changed()
         self.isr_changed()
 
-    def _elect_missing(self) -> None:
+    def elect_missing(self) -> None:
+        """Elect leaders for the partitions that have none."""
         context = self.context
         wanting = (PartitionState.NEW, PartitionState.OFFLINE)
         keys = [
@@ -143,81 +148,6 @@ class Duties:
             if context.partition_state(key) in wanting and key[0] not in context.deletions
         ]
         self.partitions.move(keys, PartitionState.ONLINE)
-
-    # -- nodes
-
-    def _read_brokers(self) -> dict[int, layout.BrokerInfo]:
-        found = {}
-        for name in self.store.children(layout.IDS):
-            try:
-                found[int(name)] = layout.BrokerInfo.read(int(name), self.store.get(f"{layout.IDS}/{name}").data)
-            except NoNode:
-                continue  # it has just gone; the watch will say so
-            except (ValueError, TypeError) as error:
-                _log.error("a node's registration makes no sense", name=name, reason=str(error))
-        return found
-
-    def brokers_changed(self) -> None:
-        """Nodes came, went, or came back so fast that only their incarnation tells."""
-        context = self.context
-        now = self._read_brokers()
-        before = dict(context.brokers)
-        dead = {node for node, info in before.items() if now.get(node) != info}
-        come = {node for node, info in now.items() if before.get(node) != info}
-        if dead:
-            _log.info("nodes lost", nodes=sorted(dead))
-            context.brokers = {node: info for node, info in before.items() if node not in dead}
-            context.leaving -= dead
-            self._bury(dead)
-        if come:
-            _log.info("nodes found", nodes=sorted(come))
-            context.brokers = now
-            self._welcome(come)
-
-    def _bury(self, dead: Collection[int]) -> None:
-        context = self.context
-        for node in dead:
-            self.deletion.node_died(node)
-        headless = [key for key, known in context.leaderships.items() if known.leader in dead]
-        self._move_known(headless, PartitionState.OFFLINE)
-        self._elect_missing()
-        at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
-        replicas = [r for r in context.replicas_on(dead) if context.replica_state(r) in at_rest]
-        self.replicas.move(replicas, ReplicaState.OFFLINE)
-        self.requests.metadata()
-
-    def _move_known(self, keys: Iterable[Key], target: PartitionState) -> None:
-        known = (PartitionState.ONLINE, PartitionState.OFFLINE)
-        self.partitions.move([key for key in keys if self.context.partition_state(key) in known], target)
-
-    def _welcome(self, come: Collection[int]) -> None:
-        context = self.context
-        self.requests.metadata(context.leaderships, nodes=come)
-        self.requests.metadata()
-        back = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
-        replicas = [
-            replica
-            for replica in context.replicas_on(come)
-            if replica[0][0] not in context.deletions and context.replica_state(replica) in back
-        ]
-        self.replicas.move(replicas, ReplicaState.ONLINE)
-        self._elect_missing()
-        self.reassignment.go_on()
-        self.deletion.go_on()
-
-    def shut_down(self, node: int) -> list[Key]:
-        """Move every leadership away from a node that is about to stop; give what it leads still."""
-        context = self.context
-        if node not in context.brokers:
-            return []
-        context.leaving.add(node)
-        led = [key for key, known in context.leaderships.items() if known.leader == node]
-        movable = [key for key in led if len(context.replicas_of(key)) > 1 and key[0] not in context.deletions]
-        self.partitions.move(movable, PartitionState.ONLINE, self.partitions.elect_successor)
-        followed = [r for r in context.replicas_on([node]) if context.leaderships[r[0]].leader != node]
-        at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
-        self.replicas.move([r for r in followed if context.replica_state(r) in at_rest], ReplicaState.OFFLINE)
-        return [key for key in movable if context.leaderships[key].leader == node]
 
     # -- topics
 
@@ -290,7 +220,7 @@ class Duties:
         """Settings were changed."""
         for topic in self.context.assignments:
             self.context.configs[topic] = self._read_config(topic)
-        self._elect_missing()
+        self.elect_missing()
 
     def deletions_changed(self) -> None:
         """Topics are to be deleted."""
@@ -315,6 +245,9 @@ class Duties:
                 _log.warning("a notification is dropped", name=name, reason=str(error))
         known = [key for key in keys if self.context.replicas_of(key) and self.partitions.refresh(key) is not None]
         self.requests.metadata(known)
+        # A disk rejects writes, and now another replica is in sync that can take over.
+        stuck = [key for key in known if self.context.leaderships[key].leader in self.context.offline]
+        self.partitions.move(stuck, PartitionState.ONLINE, self.partitions.elect_successor)
         self.reassignment.go_on()
         self.writer.write_each([[Delete(f"{layout.ISR_CHANGES}/{name}")] for name in names])
 

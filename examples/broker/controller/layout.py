@@ -4,6 +4,7 @@
     /controller_epoch                      how many controllers there were
     /cluster_secret                        what nodes prove to each other with that they are nodes
     /brokers/ids/2                         ephemeral; where node 2 listens, and which start of its process it is
+    /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes: it cannot lead or follow
     /brokers/topics/orders                 which nodes have which partition, the preferred leader first; the topic's id
     /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas; changed by version only
     /config/topics/orders                  the topic's settings
@@ -43,6 +44,7 @@ __all__ = [
     "EPOCH",
     "IDS",
     "ISR_CHANGES",
+    "OFFLINE",
     "PREFERRED",
     "REASSIGNMENTS",
     "TOPICS",
@@ -72,6 +74,7 @@ CONTROLLER = "/controller"
 EPOCH = "/controller_epoch"
 SECRET = "/cluster_secret"  # noqa: S105 - a path
 IDS = "/brokers/ids"
+OFFLINE = "/brokers/offline"
 TOPICS = "/brokers/topics"
 ISR_CHANGES = "/isr_change_notification"
 DELETIONS = "/admin/delete_topics"
@@ -79,7 +82,7 @@ REASSIGNMENTS = "/admin/reassign_partitions"
 PREFERRED = "/admin/preferred_replica_election"
 CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
-_ROOTS = ("/brokers", IDS, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)
+_ROOTS = ("/brokers", IDS, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)
 
 
 def make_roots(store: Store) -> None:

@@ -91,9 +91,10 @@ class PartitionMachine:
         return elections.among(self._context.reassignments[key], now.isr, self._context.alive)
 
     def elect_successor(self, key: Key, now: Leadership) -> Elected | None:
-        """Elect somebody else than the nodes that are about to stop."""
+        """Elect another node than those that are about to stop or whose disk rejects writes."""
         context = self._context
-        return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, context.leaving)
+        unfit = context.leaving | context.offline
+        return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, unfit)
 
     # -- to be online
 

@@ -87,7 +87,7 @@ class Requests:
         context = self._context
         head = (self._node_id, context.epoch)
         live = [
-            LiveBroker(node, info.host, info.port, node in context.leaving)
+            LiveBroker(node, info.host, info.port, node not in context.alive)
             for node, info in sorted(context.brokers.items())
         ]
         self._channel.know(context.brokers)

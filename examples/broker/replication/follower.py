@@ -227,7 +227,9 @@ class _Fetcher:
                     leader_start=part.log_start_offset,
                 )
         except BrokerError as error:
-            _log.warning("can't replicate", key=partition.key, error=str(error))
+            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # that is logged once
+                _log.warning("can't replicate", key=partition.key, error=str(error))
+            self._replicas.heed_disk()
             return False
         return True
 

@@ -61,6 +61,9 @@ class ReplicaManager:
         self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
         """In a cluster: has a partition's wish for other in-sync replicas written."""
+        self.on_disk: Callable[[bool], None] = lambda _: None
+        """Told when this node's disk begins to reject writes, and when it takes them again."""
+        self._disk_was_failing = False
         self.on_leading: Callable[[Key], None] = lambda _: None
         self.on_following: Callable[[Key], None] = lambda _: None
         """Told when leadership comes to this node, and when it goes."""
@@ -167,6 +170,7 @@ class ReplicaManager:
         if partition is not None:
             led = partition.is_leader
             partition.is_leader, partition.leader_id, partition.is_aligned = False, NO_LEADER, False
+            partition.version = -1  # what it is told next is news, even if it is what it was told last
             self.changed(partition)
             if led:
                 self.on_following(key)
@@ -220,6 +224,7 @@ class ReplicaManager:
             except BrokerError as error:
                 results[key] = (error.code, -1)
                 _log.debug("append refused", key=key, reason=str(error))
+                self.heed_disk()
             else:
                 results[key] = (ErrorCode.NONE, first)
                 self.changed(partition)
@@ -314,6 +319,14 @@ class ReplicaManager:
             durably=durably,
         )
 
+    def heed_disk(self) -> None:
+        """Try a disk that failed again; have the cluster know when it begins to fail and when it is well."""
+        disk = self.store.disk
+        disk.probe()
+        if disk.is_failing != self._disk_was_failing:
+            self._disk_was_failing = disk.is_failing
+            self.on_disk(disk.is_failing)
+
     def sync(self) -> None:
         """Force what was appended to the disk; may be called from another thread."""
         for partition in list(self.partitions.values()):
@@ -321,7 +334,7 @@ class ReplicaManager:
                 partition.log.sync()
             except OSError as error:
                 if not partition.is_deleted:
-                    _log.warning("fsync failed", key=partition.key, error=str(error))
+                    self.store.disk.failed(error)
 
     def shut_down(self) -> None:
         """Answer what waits."""

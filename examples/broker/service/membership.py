@@ -57,6 +57,7 @@ _INTRODUCED_S = 10.0
 _SHUTDOWN_S = 2.0
 _SHUTDOWN_TRIES = 4
 _SHUTDOWN_RETRY_S = 0.1
+_REPORT_RETRY_S = 0.5
 _EPOCH_TRIES = 8
 _EPOCH_RETRY_S = 0.25
 _RESPONSES: dict[type, type] = {
@@ -102,6 +103,7 @@ class Membership:
         self.topics = ClusterTopics(config, replicas, self._tree, self._jobs, timer)
         replicas.propose_isr = self._propose_isr
         self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions)
+        replicas.on_disk = self._report_disk
         replicas.on_leading = self._groups.led
         replicas.on_following = self._groups.followed
         coordinator.store.make_topic = self.topics.make_offsets_topic
@@ -178,7 +180,10 @@ class Membership:
 
     def _session_changed(self, change: SessionChange) -> None:
         """On the controller's thread: what this node watches it watches from the first session on."""
-        if change is not SessionChange.ESTABLISHED or self._watching:
+        if change is not SessionChange.ESTABLISHED:
+            return
+        self._loop.call_soon_threadsafe(self._report_disk)
+        if self._watching:
             return
         self._watching = True
 
@@ -191,6 +196,15 @@ class Membership:
         self._store.watch(layout.CONFIG_CHANGES, on_loop(self.topics.read_settings))
         self._store.watch_children(layout.TOPICS, on_loop(self.topics.read_names))
         self._loop.call_soon_threadsafe(self.topics.read_names)
+
+    def _report_disk(self, *_: object) -> None:
+        """Say in the tree whether this node's disk rejects writes: the controller goes by it."""
+        is_failing = self.replicas.store.disk.is_failing
+
+        def again(_: BrokerError) -> None:
+            self._loop.call_later(_REPORT_RETRY_S, self._report_disk)
+
+        self._tree.run(lambda: self._jobs.report_disk(is_failing=is_failing), lambda _: None, again)
 
     # -- from the controller
 
@@ -256,10 +270,11 @@ class Membership:
             try:
                 self.replicas.lead_or_follow(key, _leadership(state), tuple(state.replicas))
             except OSError as error:
-                _log.error("a log can't be opened", key=key, error=str(error))
+                self.replicas.store.disk.failed(error)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
             outcomes.append(m.PartitionOutcome(*key, code))
         self.follower.refresh()
+        self.replicas.heed_disk()
         return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
 
     def _know_brokers(self, live: Collection[m.LiveBroker]) -> None:
@@ -339,7 +354,7 @@ class Membership:
 
     def shut_down(self, node: int, answer: Callable[[list[Key] | None], object]) -> None:
         """Have a node's leaderships moved away, if this is the controller; answer on the loop, None if it isn't."""
-        self.ask_controller("shutdown", lambda duties: duties.shut_down(node), answer)
+        self.ask_controller("shutdown", lambda duties: duties.nodes.shut_down(node), answer)
 
     def ask_controller(self, kind: str, what: Callable[[Duties], Any], answer: Callable[[Any], object]) -> None:
         """Have the active controller of this node do something; answer on the loop, None if it isn't here."""

@@ -249,7 +249,12 @@ class RecordHandlers:
                 else ErrorCode.INVALID_REQUEST
             )
             reply(m.InitProducerIdResponse(error_code=code))
-        else:
-            # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
-            producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + self.replicas.store.next_producer_id()
-            reply(m.InitProducerIdResponse(0, 0, producer_id, 0))
+            return
+        try:
+            number = self.replicas.store.next_producer_id()
+        except BrokerError as error:
+            reply(m.InitProducerIdResponse(error_code=error.code))
+            return
+        # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
+        producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + number
+        reply(m.InitProducerIdResponse(0, 0, producer_id, 0))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from examples.broker.controller import candidacy, layout
-from examples.broker.coordination import BadVersion, Check, Create, NodeExists, NoNode, Set, Store, StoreError
+from examples.broker.coordination import BadVersion, Check, Create, Delete, NodeExists, NoNode, Set, Store, StoreError
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.topics import Topic
 
@@ -162,6 +162,14 @@ class TreeJobs:
                 _log.debug("settings were changed meanwhile", topic=name, reason=str(error))
             else:
                 return settings
+
+    def report_disk(self, *, is_failing: bool) -> None:
+        """Say whether this node's disk rejects writes, in the place of what it or its last life said."""
+        path = f"{layout.OFFLINE}/{self._node_id}"
+        with contextlib.suppress(NoNode):
+            self._store.multi([Delete(path)])
+        if is_failing:
+            self._store.multi([Create(path, ephemeral=True)])
 
     def change_isr(self, key: Key, now: Leadership, isr: Iterable[int]) -> Leadership:
         """Change the in-sync replicas of a partition that this node leads; give what stands there then.

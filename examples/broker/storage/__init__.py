@@ -7,6 +7,7 @@
     topics       the topics, producer ids, and how far each log had come
     replica_folders     the folder of each replica, and of which topic it is
     folder_lock  one process a data folder
+    disk         whether the disk takes writes
 
 Knows of one node and its folder only; of replicas, groups and clients nothing.
 """

@@ -31,6 +31,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import RECORDS_PER_STEP, Batch, batches, parse, records_of
+from examples.broker.storage.disk import Disk
 from examples.broker.storage.leader_epochs import LeaderEpochs
 from examples.broker.storage.producers import ProducerStates
 from examples.broker.storage.segment import Segment
@@ -64,6 +65,7 @@ class Log:
         segment_bytes: a segment that reached this size is followed by a new one.
         fsync: see the module's table; `INTERVAL` is carried out by whoever calls `sync`.
         start_offset: what was deleted before, as the owner remembers it.
+        disk: is told of what fails.
         is_new: nothing of what the folder may hold belongs to this log; it is removed.
     """
 
@@ -74,6 +76,7 @@ class Log:
         segment_bytes: int = 64 * 1024 * 1024,
         fsync: Fsync = Fsync.INTERVAL,
         start_offset: int = 0,
+        disk: Disk | None = None,
         is_new: bool = False,
     ) -> None:
         if is_new:
@@ -85,6 +88,7 @@ class Log:
         self.epochs = LeaderEpochs()
         self._segments: list[Segment] = []
         self._bases: list[int] = []
+        self._disk = disk or Disk(folder)
         self._unsynced = False
         self._memo: tuple[tuple[int, int, int], bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,9 +149,13 @@ class Log:
             offset = self.next_offset
             head = _HEAD.pack(offset, batch.size - _HEAD_BEFORE_REST, leader_epoch)
             self.epochs.begin(leader_epoch, offset)
-            self._write(data, batch, offset, head)
-            if self.fsync is Fsync.ALWAYS:
-                self.sync()
+            try:
+                self._disk.check()
+                self._write(data, batch, offset, head)
+                self._secure(offset)
+            except BrokerError:
+                self.producers.refused(batch)
+                raise
         return offset
 
     def append_replicated(self, data: bytes) -> int:
@@ -156,7 +164,7 @@ class Log:
         Raises:
             BrokerError: if they don't continue this log, or the disk refuses them.
         """
-        new = 0
+        new, start = 0, self.next_offset
         for batch in batches(data):
             if batch.next_offset <= self.next_offset:
                 continue  # sent again from the middle of a batch
@@ -167,8 +175,8 @@ class Log:
             self.epochs.begin(batch.leader_epoch, batch.base_offset)
             self._write(data[batch.position : batch.position + batch.size], batch, batch.base_offset)
             new += batch.size
-        if new and self.fsync is Fsync.ALWAYS:
-            self.sync()
+        if new:
+            self._secure(start)
         return new
 
     def _write(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
@@ -181,10 +189,21 @@ class Log:
                 self._sync_folder()
             segment.append(data, batch, offset, head)
         except OSError as error:
-            _log.error("append failed", folder=str(self.folder), error=str(error))
+            self._disk.failed(error, batch.size)
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self.producers.appended(batch, offset)
         self._unsynced = True
+
+    def _secure(self, start: int) -> None:
+        """Where each write is forced to the disk: force what was appended from `start` on, or take it back."""
+        if self.fsync is not Fsync.ALWAYS:
+            return
+        try:
+            self.sync()
+        except OSError as error:
+            self._disk.failed(error)
+            self.truncate_to(start)
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _segment_of(self, offset: int) -> Segment:
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
@@ -287,7 +306,11 @@ class Log:
         """Force what was appended to the disk; may be called from another thread."""
         if self._unsynced:
             self._unsynced = False  # before the call: an append meanwhile sets it again
-            self._segments[-1].sync()
+            try:
+                self._segments[-1].sync()
+            except OSError:
+                self._unsynced = True
+                raise
 
     def _sync_folder(self) -> None:
         if self.fsync is Fsync.NEVER:
@@ -301,7 +324,10 @@ class Log:
     def close(self) -> None:
         """Force everything to the disk, unless the policy is never to, and close the files."""
         if self.fsync is not Fsync.NEVER:
-            self.sync()
+            try:
+                self.sync()
+            except OSError as error:
+                self._disk.failed(error)
         for segment in self._segments:
             segment.close()
 

@@ -9,8 +9,9 @@ recognises:
 - anything else: refused as out of order, since a batch between is missing.
 
 A newer epoch starts over at 0, an older one is fenced. A producer not known here (new, or long forgotten)
-may start anywhere. The state is rebuilt from the log's batches when the log is opened, so it survives
-whatever the log does.
+may start anywhere. A batch that the disk rejected must come again first. Until then later ones get the storage error
+too, since after "out of order" the producer would number everything anew, and send what is in the log once more. The
+state is rebuilt from the log's batches when the log is opened, so it survives whatever the log does.
 
 Used by a log on the thread that owns it.
 """
@@ -46,6 +47,8 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
+        self._refused: dict[int, tuple[int, int]] = {}
+        """By producer, the epoch and the base sequence of the first batch that the disk rejected."""
 
     def duplicate_of(self, batch: Batch) -> int | None:
         """Give the offset at which this batch was appended before, or None if it may be appended now.
@@ -57,6 +60,7 @@ class ProducerStates:
             return None
         known = self._producers.get(batch.producer_id)
         if known is None:
+            self._check_refused(batch)
             return None
         if batch.producer_epoch < known.epoch:
             raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} < {known.epoch}")
@@ -68,6 +72,7 @@ class ProducerStates:
         for base_sequence, last_sequence, offset in known.recent:
             if (base_sequence, last_sequence) == (batch.base_sequence, last):
                 return offset
+        self._check_refused(batch)
         expected = (known.recent[-1][1] + 1) % _SEQUENCES
         if batch.base_sequence != expected:
             raise BrokerError(
@@ -76,10 +81,22 @@ class ProducerStates:
             )
         return None
 
+    def _check_refused(self, batch: Batch) -> None:
+        epoch, sequence = self._refused.get(batch.producer_id, (-1, -1))
+        if epoch == batch.producer_epoch and sequence != batch.base_sequence:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"sequence {sequence} was rejected, and must come first")
+
+    def refused(self, batch: Batch) -> None:
+        """Remember a batch that the disk rejected."""
+        epoch, _ = self._refused.get(batch.producer_id, (-1, -1))
+        if batch.producer_id >= 0 and epoch < batch.producer_epoch and len(self._refused) < _MOST_PRODUCERS:
+            self._refused[batch.producer_id] = (batch.producer_epoch, batch.base_sequence)
+
     def appended(self, batch: Batch, offset: int) -> None:
         """Remember a batch that now is in the log at `offset`."""
         if batch.producer_id < 0:
             return
+        self._refused.pop(batch.producer_id, None)
         known = self._producers.pop(batch.producer_id, None)
         if known is None or known.epoch != batch.producer_epoch:
             known = _Producer(batch.producer_epoch)

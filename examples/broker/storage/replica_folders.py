@@ -46,7 +46,7 @@ class ReplicaFolders:
         path = self._path((topic.name, index))
         is_new = is_new or _is_of_another(path, topic)
         start, high_watermark = (0, 0) if is_new else self._store.checkpoint_of(path.name)
-        log = Log(path, fsync=self._fsync, start_offset=start, is_new=is_new)
+        log = Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
         if topic.topic_id:
             (path / _ID_FILE).write_text(topic.topic_id)
         return log, high_watermark

@@ -11,6 +11,7 @@ leaves the old one or the new one:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,6 +87,7 @@ class TopicStore:
         self._keeps_topics = keeps_topics
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self.disk = Disk(folder)
         self._topics_path = folder / "topics.json"
         self._checkpoint_path = folder / "checkpoint.json"
         saved = _load(self._topics_path)
@@ -95,21 +98,31 @@ class TopicStore:
         self._checkpoint: dict[str, list[int]] = _load(self._checkpoint_path)
 
     def add(self, *topics: Topic) -> None:
-        """Remember topics, in the place of what was known of them. All are written at once."""
-        self.topics.update({topic.name: topic for topic in topics})
-        self._save_topics()
+        """Remember topics, in the place of what was known of them. All are written at once.
+
+        Raises:
+            BrokerError: KAFKA_STORAGE_ERROR; nothing was changed.
+        """
+        new = {topic.name: topic for topic in topics}
+        self._save({**self.topics, **new}, self._reserved)
+        self.topics.update(new)
 
     def remove(self, *names: str) -> None:
-        """Forget topics."""
+        """Forget topics; if the disk is full, they may be there again after a restart."""
         for name in names:
             del self.topics[name]
-        self._save_topics()
+        with contextlib.suppress(BrokerError):
+            self._save(self.topics, self._reserved)
 
     def next_producer_id(self) -> int:
-        """Give an id that no producer ever had here: ids are reserved on disk by the block."""
+        """Give an id that no producer ever had here: ids are reserved on disk by the block.
+
+        Raises:
+            BrokerError: KAFKA_STORAGE_ERROR.
+        """
         if self._next_producer_id == self._reserved:
+            self._save(self.topics, self._reserved + _BLOCK)
             self._reserved += _BLOCK
-            self._save_topics()
         self._next_producer_id += 1
         return self._next_producer_id - 1
 
@@ -123,19 +136,31 @@ class TopicStore:
         self._checkpoint = {name: value for name, value in self._checkpoint.items() if name != folder}
 
     def save_checkpoint(self, checkpoint: dict[str, list[int]], *, durably: bool = False) -> None:
-        """Write the checkpoint if it changed; what it doesn't name stays as it was."""
-        checkpoint = {**self._checkpoint, **checkpoint}
-        if checkpoint != self._checkpoint:
-            self._checkpoint = checkpoint
-            _store(self._checkpoint_path, checkpoint, durably=durably)
+        """Write the checkpoint if it changed; what it doesn't name stays as it was.
 
-    def _save_topics(self) -> None:
-        topics = {
+        While the disk fails, the one before stays: both numbers are lower bounds.
+        """
+        checkpoint = {**self._checkpoint, **checkpoint}
+        if checkpoint == self._checkpoint or self.disk.is_failing:
+            return
+        try:
+            _store(self._checkpoint_path, checkpoint, durably=durably)
+        except OSError as error:
+            self.disk.failed(error)
+        else:
+            self._checkpoint = checkpoint
+
+    def _save(self, topics: Mapping[str, Topic], reserved: int) -> None:
+        kept = {
             t.name: {"partitions": t.partitions, "replicas": t.replicas, "settings": dict(t.settings)}
-            for t in self.topics.values()
+            for t in topics.values()
             if self._keeps_topics
         }
-        _store(self._topics_path, {"topics": topics, "producer_ids": self._reserved}, durably=True)
+        try:
+            _store(self._topics_path, {"topics": kept, "producer_ids": reserved}, durably=True)
+        except OSError as error:
+            self.disk.failed(error)
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
 
 def _load(path: Path) -> dict[str, Any]:

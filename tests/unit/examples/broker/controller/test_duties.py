@@ -201,7 +201,7 @@ def test_controlled_shutdown(cluster):
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3), 1: (1, 2), 2: (2, 1)})
     left = []
-    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.shut_down(2)), pytest.fail)
+    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.nodes.shut_down(2)), pytest.fail)
     cluster.settle()
 
     assert [[]] == left
@@ -219,11 +219,50 @@ def test_controlled_shutdown_of_the_only_one(cluster):
     cluster.create_topic("t", {0: (2, 1)})
     cluster.change_isr(T0, (2,))
     left = []
-    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.shut_down(2)), pytest.fail)
+    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.nodes.shut_down(2)), pytest.fail)
     cluster.settle()
 
     assert [[T0]] == left
     assert 2 == cluster.leader("t")
+
+
+def test_a_disk_that_rejects_writes(cluster):
+    """A node whose disk rejects writes leads nothing and is in sync nowhere, but stays; later it follows again."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
+    cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
+    cluster.settle()
+
+    assert [(3, (3,)), (1, (1,))] == [(cluster.leader("t", index), cluster.isr("t", index)) for index in (0, 1)]
+    live = cluster.active.channel.of(UpdateMetadataRequest, 3)[-1].live_brokers
+    assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
+    cluster.forget_messages()
+    cluster.write(Delete(f"{layout.OFFLINE}/2"))
+    assert (3, (3,)) == cluster.told(2, T0)
+    live = cluster.active.channel.of(UpdateMetadataRequest, 3)[-1].live_brokers
+    assert {1: False, 2: False, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
+
+
+def test_a_disk_that_rejects_writes_where_nobody_can_take_over(cluster):
+    """The only in-sync replica goes on leading; as soon as another one is in sync, that leads."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (2, 1)})
+    cluster.change_isr(T0, (2,))
+    cluster.write(Create(f"{layout.OFFLINE}/2", ephemeral=True))
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+    cluster.change_isr(T0, (1, 2))
+    assert (1, (1,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_a_new_controller_goes_by_disks_that_reject_writes(cluster):
+    """A controller that is elected later elects no node whose disk rejects writes."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
+    cluster.die(1)
+
+    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
 
 
 def test_preferred_leader_comes_back(cluster):

@@ -234,6 +234,7 @@ def test_a_full_disk_leaves_the_log_whole(log, monkeypatch, large):
         with pytest.raises(BrokerError) as caught:
             append(log, large)
     assert ErrorCode.KAFKA_STORAGE_ERROR is caught.value.code
+    log._disk.is_failing = False
     assert 1 == append(log, b"c")
     assert [b"a", b"c"] == values(log)
 

@@ -1,0 +1,135 @@
+"""What the controller does when a node comes, goes, stops, or has a disk that rejects writes.
+
+    registration gone, or another incarnation    elect in place of it; its replicas leave the in-sync replicas
+    registration new                             tell it everything; its replicas follow, and may lead
+    about to stop, or its disk rejects writes    as if it were gone, but it is told: it serves what nobody takes over
+    its disk takes writes again                  as if it were new
+
+Called on the controller's thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.controller import layout
+from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.coordination import NoNode
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from examples.broker.controller.duties import Duties
+    from examples.broker.replication.partition import Key
+
+__all__ = ["Nodes"]
+
+_log = structlog.get_logger(__name__)
+_AT_REST = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
+
+
+class Nodes:
+    """The nodes of the cluster, as one controller sees them."""
+
+    def __init__(self, duties: Duties) -> None:
+        self._duties = duties
+        self._context = duties.context
+
+    def load(self) -> None:
+        """Read which nodes there are."""
+        self._context.brokers = self._read()
+        self._context.offline = self._read_offline()
+
+    def _read(self) -> dict[int, layout.BrokerInfo]:
+        store, found = self._duties.store, {}
+        for name in store.children(layout.IDS):
+            try:
+                found[int(name)] = layout.BrokerInfo.read(int(name), store.get(f"{layout.IDS}/{name}").data)
+            except NoNode:
+                continue  # it has just gone; the watch will say so
+            except (ValueError, TypeError) as error:
+                _log.error("a node's registration makes no sense", name=name, reason=str(error))
+        return found
+
+    def _read_offline(self) -> set[int]:
+        return {int(name) for name in self._duties.store.children(layout.OFFLINE) if name.isdecimal()}
+
+    # -- come and gone
+
+    def changed(self) -> None:
+        """Nodes came, went, or came back so fast that only their incarnation tells."""
+        context = self._context
+        now = self._read()
+        before = dict(context.brokers)
+        gone = {node for node, info in before.items() if now.get(node) != info}
+        come = {node for node, info in now.items() if before.get(node) != info}
+        if gone:
+            _log.info("nodes lost", nodes=sorted(gone))
+            context.brokers = {node: info for node, info in before.items() if node not in gone}
+            context.leaving -= gone
+            self._remove(gone)
+        if come:
+            _log.info("nodes found", nodes=sorted(come))
+            context.brokers = now
+            self._welcome(come)
+
+    def _remove(self, gone: Collection[int]) -> None:
+        context, duties = self._context, self._duties
+        for node in gone:
+            duties.deletion.node_died(node)
+        headless = [key for key, known in context.leaderships.items() if known.leader in gone]
+        known = (PartitionState.ONLINE, PartitionState.OFFLINE)
+        duties.partitions.move([key for key in headless if context.partition_state(key) in known], known[1])
+        duties.elect_missing()
+        replicas = [r for r in context.replicas_on(gone) if context.replica_state(r) in _AT_REST]
+        duties.replicas.move(replicas, ReplicaState.OFFLINE)
+        duties.requests.metadata()
+
+    def _welcome(self, come: Collection[int]) -> None:
+        context, duties = self._context, self._duties
+        duties.requests.metadata(context.leaderships, nodes=come)
+        duties.requests.metadata()
+        replicas = [
+            replica
+            for replica in context.replicas_on(come)
+            if replica[0][0] not in context.deletions and context.replica_state(replica) in _AT_REST
+        ]
+        duties.replicas.move(replicas, ReplicaState.ONLINE)
+        duties.elect_missing()
+        duties.reassignment.go_on()
+        duties.deletion.go_on()
+
+    # -- still there, but not to be counted on
+
+    def shut_down(self, node: int) -> list[Key]:
+        """Move every leadership away from a node that is about to stop; give what it leads still."""
+        if node not in self._context.brokers:
+            return []
+        self._context.leaving.add(node)
+        return self.retire(node)
+
+    def offline_changed(self) -> None:
+        """Disks reject writes, or take them again."""
+        context = self._context
+        before, context.offline = context.offline, self._read_offline()
+        for node in sorted(context.offline - before):
+            _log.warning("a node's disk rejects writes", node=node)
+            self.retire(node)
+        back = (before - context.offline) & context.brokers.keys()
+        if back:
+            _log.info("disks take writes again", nodes=sorted(back))
+            self._welcome(back)
+
+    def retire(self, node: int) -> list[Key]:
+        """Have a node lead and follow nothing, as far as others can take over; give what it leads still."""
+        context, duties = self._context, self._duties
+        led = [key for key, known in context.leaderships.items() if known.leader == node]
+        movable = [key for key in led if len(context.replicas_of(key)) > 1 and key[0] not in context.deletions]
+        duties.partitions.move(movable, PartitionState.ONLINE, duties.partitions.elect_successor)
+        staying = {key for key, known in context.leaderships.items() if known.leader == node}
+        followed = [r for r in context.replicas_on([node]) if r[0] not in staying]
+        duties.replicas.move([r for r in followed if context.replica_state(r) in _AT_REST], ReplicaState.OFFLINE)
+        duties.requests.metadata()
+        return [key for key in movable if key in staying]

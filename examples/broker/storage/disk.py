@@ -1,0 +1,85 @@
+"""Whether the disk of this node takes writes.
+
+    a write fails             offline: every append is rejected at once, before it is tried
+    in a cluster              the controller moves the leaderships of this node away
+    a probe is written        online again: this node follows, and may lead again
+
+One incident is one line in the log when it begins and one when it ends. The probe is as large as the write that failed,
+64 KiB at least. A disk that fails again soon after a probe is probed less and less often, down to twice a minute.
+
+Belongs to the broker's loop; `failed` may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["Disk"]
+
+_log = structlog.get_logger(__name__)
+_LEAST_PROBE = 64 * 1024
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 30.0
+_WELL_S = 60.0
+
+
+class Disk:
+    """The disk under a data folder."""
+
+    def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self.is_failing = False
+        self._path = folder / ".probe"
+        self._now = now
+        self._bytes = _LEAST_PROBE
+        self._wait_s = _FIRST_WAIT_S
+        self._probe_at = 0.0
+        self._well_since = now()
+
+    def failed(self, error: OSError, size: int = 0) -> None:
+        """Take note that a write of `size` bytes failed."""
+        if self.is_failing:
+            return
+        self.is_failing = True
+        now = self._now()
+        soon = now - self._well_since < _WELL_S
+        self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S) if soon else _FIRST_WAIT_S
+        self._probe_at = now + self._wait_s
+        self._bytes = max(size, _LEAST_PROBE)
+        _log.error("the disk rejects writes", folder=str(self._path.parent), error=str(error))
+
+    def check(self) -> None:
+        """Reject a write while the disk fails.
+
+        Raises:
+            BrokerError: KAFKA_STORAGE_ERROR.
+        """
+        if self.is_failing:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk rejects writes")
+
+    def probe(self) -> None:
+        """Find out whether the disk takes writes again, if it is time to."""
+        now = self._now()
+        if not self.is_failing or now < self._probe_at:
+            return
+        self._probe_at = now + self._wait_s
+        try:
+            with self._path.open("wb") as file:
+                file.write(bytes(self._bytes))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            return
+        finally:
+            self._path.unlink(missing_ok=True)
+        self.is_failing, self._well_since = False, now
+        _log.info("the disk takes writes again", folder=str(self._path.parent))

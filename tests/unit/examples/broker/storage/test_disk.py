@@ -1,0 +1,191 @@
+"""A disk that rejects writes: what the log, the producers' sequences and the small files make of it."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import build, parse
+from examples.broker.storage.disk import Disk
+from examples.broker.storage.log import Fsync, Log
+from examples.broker.storage.topics import Topic, TopicStore
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """Have the disk of these tests reject writes to logs and probes while the fixture's only element is True."""
+    is_full = [True]
+    pwrite = __import__("os").pwrite
+
+    def write(fd, data, position):
+        if is_full[0]:
+            raise FULL
+        return pwrite(fd, data, position)
+
+    monkeypatch.setattr("examples.broker.storage.segment.os.pwrite", write)
+    return is_full
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def disk(tmp_path, clock):
+    return Disk(tmp_path, clock)
+
+
+@pytest.fixture
+def log(tmp_path, disk):
+    log = Log(tmp_path / "t-0", disk=disk)
+    yield log
+    log.close()
+
+
+def append(log, sequence, value=b"x", epoch=0):
+    data = build([(None, value)], timestamps=[1], producer=(9, epoch, sequence))
+    return log.append(data, parse(data))
+
+
+def code_of(log, sequence, **more):
+    with pytest.raises(BrokerError) as caught:
+        append(log, sequence, **more)
+    return caught.value.code
+
+
+def heal(disk, clock, full):
+    full[0] = False
+    clock.now += 60
+    disk.probe()
+
+
+def test_while_the_disk_fails_nothing_is_tried(log, disk, clock, full):
+    """After one failed write every append is rejected, without a write, until a probe succeeds."""
+    assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 0)
+    full[0] = False
+    assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 0)
+    clock.now += 60
+    disk.probe()
+    assert 0 == append(log, 0)
+
+
+def test_a_batch_behind_a_rejected_one_is_not_out_of_order(log, disk, clock, full):
+    """Batches in flight behind the one that the disk rejected get the storage error until that one has come again."""
+    full[0] = False
+    append(log, 0)
+    full[0] = True
+    assert [ErrorCode.KAFKA_STORAGE_ERROR] * 3 == [code_of(log, sequence) for sequence in (1, 2, 3)]
+    heal(disk, clock, full)
+    assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 2)
+    assert [1, 2, 3] == [append(log, sequence) for sequence in (1, 2, 3)]
+    assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER is code_of(log, 9)
+
+
+def test_the_first_batch_of_a_producer_may_be_the_rejected_one(log, disk, clock, full):
+    """Nothing of a producer that is not known yet is appended before the batch that the disk rejected."""
+    code_of(log, 0)
+    heal(disk, clock, full)
+    assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 1)
+    assert [0, 1] == [append(log, sequence) for sequence in (0, 1)]
+
+
+def test_a_producer_may_begin_a_new_epoch(log, disk, clock, full):
+    """A producer that gave the rejected batch up and numbers its records in a new epoch is not held back."""
+    code_of(log, 0)
+    heal(disk, clock, full)
+    assert 0 == append(log, 0, epoch=1)
+
+
+def test_a_known_duplicate_is_answered_while_the_disk_fails(log, full):
+    """A batch that is in the log already is acknowledged, whatever the disk does."""
+    full[0] = False
+    append(log, 0)
+    full[0] = True
+    code_of(log, 1)
+    assert 0 == append(log, 0)
+
+
+def test_what_cannot_be_forced_to_the_disk_is_taken_back(tmp_path, disk, clock, monkeypatch):
+    """With `always`, a batch that fsync rejects is not in the log afterwards, and appended when it comes again."""
+    log = Log(tmp_path / "t-0", fsync=Fsync.ALWAYS, disk=disk)
+    append(log, 0)
+
+    def reject(fd):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("examples.broker.storage.segment.os.fsync", reject)
+        assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 1)
+    assert 1 == log.next_offset
+    heal(disk, clock, [True])
+    assert 1 == append(log, 1)
+    log.close()
+
+
+def test_an_incident_is_two_lines(log, disk, clock, full):
+    """However many writes are rejected, the log has one line when that begins and one when it ends."""
+    with capture_logs() as lines:
+        for _ in range(50):
+            code_of(log, 0)
+        heal(disk, clock, full)
+    assert ["the disk rejects writes", "the disk takes writes again"] == [line["event"] for line in lines]
+
+
+def test_a_disk_that_fails_again_soon_is_probed_less_often(disk, clock):
+    """The wait before a probe doubles with each incident that follows soon, up to half a minute."""
+    waits = []
+    for _ in range(7):
+        disk.failed(FULL)
+        began = clock.now
+        while disk.is_failing:
+            clock.now += 0.5
+            disk.probe()
+        waits.append(clock.now - began)
+    assert [2, 4, 8, 16, 30, 30, 30] == waits
+    clock.now += 600
+    disk.failed(FULL)
+    clock.now += 1
+    disk.probe()
+    assert not disk.is_failing
+
+
+def test_a_full_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
+    """When the next block of producer ids cannot be reserved, none of it is given, also after a restart."""
+    store = TopicStore(tmp_path)
+
+    def reject(*_, **__):
+        raise FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr("examples.broker.storage.topics._store", reject)
+        for _ in range(2):
+            with pytest.raises(BrokerError):
+                store.next_producer_id()
+        with pytest.raises(BrokerError):
+            store.add(Topic("t", 1, (1,)))
+    assert {} == store.topics
+    assert 0 == store.next_producer_id()
+
+
+def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path, monkeypatch):
+    """A checkpoint that the disk rejects is kept as due."""
+    store = TopicStore(tmp_path)
+
+    def reject(*_, **__):
+        raise FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr("examples.broker.storage.topics._store", reject)
+        store.save_checkpoint({"t-0": [1, 2]})
+    store.disk.is_failing = False
+    store.save_checkpoint({"t-0": [1, 2]})
+    assert (1, 2) == TopicStore(tmp_path).checkpoint_of("t-0")
