@@ -22,9 +22,7 @@ task that was just cancelled): a check looks at every operation under the key.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from purgatory import (
@@ -37,11 +35,10 @@ from purgatory import (
     Totals,
 )
 from purgatory._operations.operation_type import OperationT
-from purgatory._support.errors import whole
 from purgatory._threads.watchdog import watch
+from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import Drain, Shutdown
 from purgatory.aio._signals import forget
-from purgatory.aio._sweep import Sweeps
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
 from purgatory.aio._waits import result_of, taking, until
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from purgatory._purgatory.settings import Settings
-    from purgatory.aio._mailbox import Mailbox
 
 __all__ = ["AsyncPurgatory"]
 
@@ -90,7 +86,7 @@ class AsyncPurgatory(Generic[OperationT]):
     Outcome.SATISFIED
     """
 
-    __slots__ = ("__weakref__", "_asked", "_own_timer", "_owned", "_purgatory", "_shutdown", "_sweeps", "_waiters")
+    __slots__ = ("__weakref__", "_check", "_own_timer", "_purgatory", "_shutdown", "_waiters")
 
     def __init__(
         self,
@@ -127,10 +123,8 @@ class AsyncPurgatory(Generic[OperationT]):
 
     def _set_up(self, purgatory: DelayedOperationPurgatory[OperationT], slice_size: int, *, owned: bool) -> None:
         self._purgatory = purgatory
-        self._owned = owned
-        self._asked: dict[Hashable, None] = {}  # keys that another thread has asked the loop to check
         self._waiters = Waiters(purgatory, slice_size, owned=owned)
-        self._sweeps = Sweeps(purgatory, slice_size)
+        self._check = Checks(purgatory, self._waiters, slice_size).check
         self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
         if owned:
             watch(purgatory)  # a purgatory without a reaper is not watched otherwise; its shutdown ends the watch
@@ -266,14 +260,14 @@ class AsyncPurgatory(Generic[OperationT]):
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
         """Check the operations parked under a key, in the order in which they came. From any thread.
 
-        On a loop, a key under which more than ``slice_size`` wait is checked a slice at a time, letting the loop go
-        round in between. From a thread other than the loop's, a purgatory on one loop has the loop check the key soon.
+        On a loop, a key under which more than ``slice_size`` wait is checked a slice at a time, and the loop runs other
+        callbacks in between. From another thread, a purgatory that belongs to one loop has the loop check the key soon.
 
         Args:
             key: the key.
-            limit: stop once so many have been completed, later slices included: for an event that is good for so many
-                and no more. Of several such events each is good for its own number. One whose ``lock=`` another thread
-                holds counts for nothing, as in the core.
+            limit: stop once this many were completed, later slices included: for an event that can satisfy this many
+                and no more. The limits of several events add up. An operation whose ``lock=`` another thread holds
+                does not count, as in the core.
 
         Returns:
             How many operations were completed before this returned: not those of later slices, or of the loop.
@@ -282,36 +276,7 @@ class AsyncPurgatory(Generic[OperationT]):
             UnhashableKey: the key has no hash.
             InvalidSetting: the limit is no whole number, or less than 1.
         """
-        if limit is not None:
-            whole("limit", limit, 1)
-        mailboxes = self._waiters.mailboxes
-        loop = asyncio._get_running_loop()  # None if there is none, where get_running_loop() would raise
-        mailbox = None if loop is None else mailboxes.get(loop)
-        if mailbox is not None:
-            return self._sweeps.check(key, mailbox, limit)
-        try:
-            hash(key)
-        except TypeError:
-            return self._purgatory.check_and_complete(key)  # which knows what to say to that
-        if self._owned:
-            for home in list(mailboxes.values()):
-                if home.thread != get_ident() and not home.loop.is_closed():
-                    self._ask(key, home, limit)
-                    return 0
-        return self._purgatory.check_and_complete(key, limit)
-
-    def _ask(self, key: Hashable, home: Mailbox, limit: int | None) -> None:
-        """Have the loop check a key; once, if many ask before it gets to it, unless each has a limit of its own."""
-        if limit is not None:
-            home.post(self._sweeps.check, key, home, limit)
-        elif key not in self._asked:
-            self._asked[key] = None
-            home.post(self._check_asked, key, home)
-
-    def _check_asked(self, key: Hashable, home: Mailbox) -> None:
-        # Taken out before the check: whoever finds the key in here may count on a check that is yet to come.
-        self._asked.pop(key, None)
-        self._sweeps.check(key, home)
+        return self._check(key, limit)
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Take every operation under a key out; whoever awaits one gets ``Outcome.CANCELLED``. Returns the operations.
