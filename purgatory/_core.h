@@ -10,7 +10,7 @@
 #include "timer/_core.h"
 
 #define PURGATORY_CORE_CAPSULE "purgatory._core.CAPSULE"
-#define PURGATORY_CORE_VERSION 1
+#define PURGATORY_CORE_VERSION 2
 
 typedef struct {
     int version;
@@ -20,6 +20,8 @@ typedef struct {
      * empty tuple if it never was under any. A new reference, or NULL with an error. */
     PyObject *(*under)(PyObject *operation);
     int (*checks)(PyObject *operation);
+    /* Whether a shutdown expired it before its deadline. */
+    int (*drained)(PyObject *operation);
 } PurgatoryCore;
 
 #endif

@@ -16,6 +16,7 @@
 static struct {
     const PurgatoryCore *purgatory;
     PyTypeObject *ledger_type;
+    PyObject *drained; /* what stands in a row in the place of the outcome of an operation that a shutdown expired */
 } core;
 
 /* ---------------------------------------------------------------- the ledger */
@@ -463,7 +464,7 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
     else if ((line.under = core.purgatory->under(op)) != NULL) {
         line.source = Py_NewRef(source);
         line.type = Py_NewRef(Py_TYPE(op));
-        line.outcome = Py_NewRef(given[1]);
+        line.outcome = Py_NewRef(core.purgatory->drained(op) ? core.drained : given[1]);
         line.error = Py_NewRef(given[2]);
         line.checks = core.purgatory->checks(op);
         done = ledger_add(self->ledger, &line);
@@ -566,6 +567,9 @@ static int fill(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "purgatory._core and purgatory.journal._core were not built together");
         return -1;
     }
+    Py_XSETREF(core.drained, PyUnicode_InternFromString("drained"));
+    if (core.drained == NULL)
+        return -1;
     core.ledger_type = make_type(module, &ledger_spec);
     if (core.ledger_type == NULL || make_type(module, &recorder_spec) == NULL)
         return -1;

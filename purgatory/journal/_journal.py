@@ -27,10 +27,10 @@ import attrs
 
 from purgatory import Observer
 from purgatory._support.label import label
-from purgatory.journal._ledger import Ledger, Numbers, Recorder, Rows, part_of
+from purgatory.journal._ledger import DRAINED, Ledger, Numbers, Recorder, Rows, part_of
 from purgatory.journal._options import JournalStats, Options, folder_of
 from purgatory.journal._writer import FolderWriter
-from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, TRACE
+from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, SHUTDOWN, TRACE
 from purgatory.journal.records.errors import JournalClock, JournalLevel
 from purgatory.journal.records.frames import Batch, packed
 from timer import NS_PER_MS
@@ -178,6 +178,8 @@ class Journal(_Folder):
             moved_ns = getattr(operation, "_moved_ns", 0)  # put off: it might wait so much longer
             delay_ms = _number(operation.delay_ms + -(-moved_ns // NS_PER_MS))
             times = _number(created), delay_ms, _number(left), _number(operation.checks)
+            if getattr(operation, "drained", False) is True:
+                outcome = DRAINED
         except Exception as problem:  # whatever its properties raise  # noqa: BLE001
             self._writer.lose(1, problem)
             return
@@ -196,8 +198,9 @@ class Journal(_Folder):
                 None if source.name is None else str(source.name),  # a number would stop the segment's sealing
                 [label(each.key) for each in watches],
                 self._instance,
-                _word(outcome),
+                OUTCOMES[2] if outcome is DRAINED else _word(outcome),
                 _describe(error),
+                SHUTDOWN if outcome is DRAINED else None,
             ]
             for source, kind, watches, outcome, error in groups
         ]

@@ -19,10 +19,10 @@ from purgatory.journal._serve import serve
 from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
-from purgatory.journal.records.folder import list_segments, tip
+from purgatory.journal.records.folder import journals_in, list_segments, tip
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
-from purgatory.journal.summary import as_json, as_text, summarize_source
+from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,8 +75,18 @@ def _parser() -> argparse.ArgumentParser:
         description="How operations ended, by type, how long they waited, and on which keys.",
     )
     look.add_argument(
-        "source", metavar="SOURCE", help="a journal's folder, one of its files, or JSON lines (- for stdin)"
+        "source",
+        metavar="SOURCE",
+        help="a journal's folder, a folder of several journals, one file, or JSON lines (- for stdin)",
     )
+    for how, what in (("expiry", "by their deadline"), ("cancel", "by a cancellation, as leases do")):
+        look.add_argument(
+            f"--{how}-normal",
+            action="append",
+            default=[],
+            metavar="TYPE",
+            help=f"operations of this type end {what} as a rule, and so end well (may be repeated)",
+        )
     look.add_argument("--top", type=_count, default=10, metavar="N", help="how many keys (default 10)")
     look.add_argument("--json", action="store_true", help="one line of JSON")
     look.set_defaults(run=_summary)
@@ -114,14 +124,25 @@ def _allow_gaps(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    summary = summarize_source(options.source, top=options.top, allow_gaps=options.allow_gaps)
+    normal = Normal(frozenset(options.expiry_normal), frozenset(options.cancel_normal))
+    summary = summarize_source(options.source, top=options.top, allow_gaps=options.allow_gaps, normal=normal)
     text = as_json(summary) if options.json else as_text(summary, options.source)
     sys.stdout.write(text)
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    verdict = verify(options.folder)
+    folders = journals_in(options.folder)
+    statuses = []
+    for folder in folders:
+        if folder != options.folder:
+            _print(f"{folder}:")
+        statuses.append(_verify_one(folder))
+    return max(statuses)
+
+
+def _verify_one(folder: Path) -> int:
+    verdict = verify(folder)
     _print(f"{verdict.rows} records, sequence {verdict.first} to {verdict.last}")
     _print(f"{verdict.segments} segments, {verdict.open_segments} of them open")
     if verdict.torn_bytes:

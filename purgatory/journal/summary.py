@@ -25,6 +25,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,13 +34,24 @@ import attrs
 from purgatory.journal._reader import read, read_segment
 from purgatory.journal.records import OUTCOMES, Record, TraceRow
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import dropped, segment_of, tip
+from purgatory.journal.records.folder import dropped, journals_in, segment_of, tip
 
-__all__ = ["KeySummary", "KindSummary", "Summary", "as_json", "as_text", "records_of", "summarize", "summarize_source"]
+__all__ = [
+    "KeySummary",
+    "KindSummary",
+    "Normal",
+    "Summary",
+    "as_json",
+    "as_text",
+    "records_of",
+    "summarize",
+    "summarize_source",
+]
 
 #: How many different keys are counted before the rarer half of them is forgotten.
 MOST_KEYS: Final = 1_000_000
 PERCENTILES: Final = (50, 95, 99, 100)
+ENDED_WELL: Final = ("immediate", "satisfied", "forced")
 _WIDEST: Final = 60  # characters of a name, in a table
 _MOST_RUNS: Final = 5  # of missing records that are told one by one
 
@@ -51,10 +63,14 @@ class KindSummary:
     """The operations of one type in one purgatory.
 
     Attributes:
-        outcomes: records by outcome; every outcome is there.
+        outcomes: records by outcome, without those that a shutdown ended; every outcome is there.
         errors: records whose hooks raised something.
         checks: calls of ``try_complete`` a record, on average.
         wait_us: waits in microseconds by percentile, 100 being the longest; empty if none waited.
+        shut_down: records of operations that a shutdown ended. How they would have ended is unknown, so they are in no
+            outcome and in no wait.
+        ended_well: the share of the other records that ended well: immediate, satisfied, forced, or in a way that is
+            normal for the type. None if there are no others.
     """
 
     purgatory: str
@@ -64,6 +80,8 @@ class KindSummary:
     errors: int
     checks: float
     wait_us: dict[int, int]
+    shut_down: int = 0
+    ended_well: float | None = None
 
 
 @attrs.frozen
@@ -92,8 +110,9 @@ class Summary:
         keys: the keys with most records.
         keys_exact: whether ``keys`` are exact, and not lower bounds.
         aside: records that can't be true, and are in no other figure.
-        missing: the first and the last number of each run of records that a folder should have and hasn't.
+        missing: the first and the last number of each run of records that a folder should have and does not have.
         dropped: operations that the folder's writer dropped, which have no record.
+        journals: the journals, by name, if the folder holds several.
     """
 
     records: int
@@ -105,28 +124,48 @@ class Summary:
     aside: int
     missing: tuple[tuple[int, int], ...] = ()
     dropped: int = 0
+    journals: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Normal:
+    """Types for which an end is normal that is a failure for others.
+
+    Attributes:
+        expiry: types whose operations end by their deadline as a rule.
+        cancel: types whose operations end by a cancellation as a rule, as leases do.
+    """
+
+    expiry: frozenset[str] = frozenset()
+    cancel: frozenset[str] = frozenset()
 
 
 class _Kind:
     """What is gathered of one type in one purgatory."""
 
-    __slots__ = ("checks", "errors", "outcomes", "waits")
+    __slots__ = ("checks", "errors", "outcomes", "shut_down", "waits")
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.errors = self.checks = 0
+        self.errors = self.checks = self.shut_down = 0
         self.waits = array("q")
 
     def add(self, record: Record) -> None:
-        self.outcomes[record.outcome] += 1
         self.checks += record.checks
         self.errors += record.error is not None
+        if record.is_censored:
+            self.shut_down += 1
+            return
+        self.outcomes[record.outcome] += 1
         if record.outcome != "immediate":
             self.waits.append(record.waited_us)
 
 
-def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST_KEYS) -> Summary:
+def summarize(
+    records: Iterable[Record], *, top: int = 10, most_keys: int = MOST_KEYS, normal: Normal | None = None
+) -> Summary:
     """Summarise records; ``top`` is how many keys are named."""
+    normal = normal or Normal()
     kinds: dict[tuple[str, str], _Kind] = {}
     keys: defaultdict[tuple[str, str], int] = defaultdict(int)  # Counter.update took half of the pass
     exact = True
@@ -152,7 +191,7 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
         if len(keys) > most_keys:
             keys = defaultdict(int, Counter(keys).most_common(most_keys // 2))
             exact = False
-    found = [_settled(*name, kind) for name, kind in kinds.items()]
+    found = [_settled(*name, kind, normal) for name, kind in kinds.items()]
     found.sort(key=lambda kind: (-kind.records, kind.purgatory, kind.type))
     of = Counter[str]()
     for kind_summary in found:
@@ -162,16 +201,27 @@ def summarize(records: Iterable[Record], *, top: int = 10, most_keys: int = MOST
     return Summary(of.total(), first, last, tuple(found), hottest, exact, aside)
 
 
-def summarize_source(source: str | Path, *, top: int = 10, allow_gaps: bool = False) -> Summary:
-    """Summarise what `records_of` reads, and say of a folder what of it is missing and what its writer dropped."""
-    records = records_of(source, allow_gaps=allow_gaps)
+def summarize_source(
+    source: str | Path, *, top: int = 10, allow_gaps: bool = False, normal: Normal | None = None
+) -> Summary:
+    """Summarise what `records_of` reads. Of a folder, report also what is missing and what its writer dropped."""
     folder = Path(source)
     if str(source) == "-" or not folder.is_dir():
-        return summarize(records, top=top)
-    ends = tip(folder)
+        return summarize(records_of(source, allow_gaps=allow_gaps), top=top, normal=normal)
+    folders = journals_in(folder)
     missing: list[tuple[int, int]] = []
-    summary = summarize(_noted(records, ends["first"], ends["last"], missing), top=top)
-    return attrs.evolve(summary, missing=tuple(missing), dropped=dropped(folder))
+    records = chain.from_iterable(_of_folder(each, missing, allow_gaps=allow_gaps) for each in folders)
+    return attrs.evolve(
+        summarize(records, top=top, normal=normal),
+        missing=tuple(missing),
+        dropped=sum(map(dropped, folders)),
+        journals=() if folders == [folder] else tuple(each.name for each in folders),
+    )
+
+
+def _of_folder(folder: Path, missing: list[tuple[int, int]], *, allow_gaps: bool) -> Iterator[Record]:
+    ends = tip(folder)
+    yield from _noted(_records(read(folder, allow_gaps=allow_gaps), folder), ends["first"], ends["last"], missing)
 
 
 def _noted(records: Iterable[Record], due: int, last: int, missing: list[tuple[int, int]]) -> Iterator[Record]:
@@ -197,8 +247,11 @@ def _can_be_true(record: Record) -> bool:
     )
 
 
-def _settled(purgatory: str, name: str, kind: _Kind) -> KindSummary:
-    records = kind.outcomes.total()
+def _settled(purgatory: str, name: str, kind: _Kind, normal: Normal) -> KindSummary:
+    ended = kind.outcomes.total()
+    records = ended + kind.shut_down
+    well = sum(kind.outcomes[outcome] for outcome in ENDED_WELL)
+    well += kind.outcomes["expired"] * (name in normal.expiry) + kind.outcomes["cancelled"] * (name in normal.cancel)
     waits = sorted(kind.waits)
     return KindSummary(
         purgatory=purgatory,
@@ -208,6 +261,8 @@ def _settled(purgatory: str, name: str, kind: _Kind) -> KindSummary:
         errors=kind.errors,
         checks=kind.checks / records,
         wait_us={percent: waits[-(-len(waits) * percent // 100) - 1] for percent in PERCENTILES} if waits else {},
+        shut_down=kind.shut_down,
+        ended_well=well / ended if ended else None,
     )
 
 
@@ -224,7 +279,11 @@ def records_of(source: str | Path, *, allow_gaps: bool = False) -> Iterator[Reco
         JournalFormat: it is no journal.
         ModuleNotFoundError: it is in Parquet, and pyarrow isn't installed.
     """
-    for row in _rows_of(source, allow_gaps=allow_gaps):
+    return _records(_rows_of(source, allow_gaps=allow_gaps), source)
+
+
+def _records(rows: Iterable[Record | TraceRow], source: str | Path) -> Iterator[Record]:
+    for row in rows:
         if isinstance(row, TraceRow):
             message = f"{source} is a trace, which says what operations wait for and not how they ended: rehearse it"
             raise JournalFormat(message)
@@ -237,7 +296,8 @@ def _rows_of(source: str | Path, *, allow_gaps: bool) -> Iterator[Record | Trace
         return
     path = Path(source)
     if path.is_dir():
-        yield from read(path, allow_gaps=allow_gaps)
+        for folder in journals_in(path):
+            yield from read(folder, allow_gaps=allow_gaps)
     elif not path.exists():
         raise JournalMissing(path)
     elif path.suffix in (".parquet", ".frames"):
@@ -274,9 +334,11 @@ def as_text(summary: Summary, source: str) -> str:
     lines[1:1] = _left_out(summary)
     head = ["purgatory", "type", "records", *OUTCOMES, "errors", "checks"]
     head += [f"p{percent} ms" if percent < 100 else "longest ms" for percent in PERCENTILES]  # noqa: PLR2004
+    head += ["shut down", "ended well"]
     rows = [head]
     for kind in summary.kinds:
-        outcomes = [_percent(kind.outcomes[outcome], kind.records) for outcome in OUTCOMES]
+        ended = kind.records - kind.shut_down
+        outcomes = [_percent(kind.outcomes[outcome], ended) for outcome in OUTCOMES]
         waits = [f"{kind.wait_us[p] / 1000:,.1f}" if kind.wait_us else "-" for p in PERCENTILES]
         row = [
             _cell(kind.purgatory),
@@ -286,7 +348,8 @@ def as_text(summary: Summary, source: str) -> str:
             f"{kind.errors:,}",
             f"{kind.checks:.1f}",
         ]
-        rows.append(row + waits)
+        well = "-" if kind.ended_well is None else f"{100 * kind.ended_well:.1f} %"
+        rows.append([*row, *waits, f"{kind.shut_down:,}", well])
     lines += [*_table(rows, left=2), ""]
     rows = [["purgatory", "key", "records" if summary.keys_exact else "records, at least", ""]]
     rows += [
@@ -296,7 +359,9 @@ def as_text(summary: Summary, source: str) -> str:
 
 
 def _left_out(summary: Summary) -> Iterator[str]:
-    """What is in no figure of the tables."""
+    """Which journals were read, and what is in no figure of the tables."""
+    if summary.journals:
+        yield f"{len(summary.journals)} journals: {', '.join(map(_cell, summary.journals))}"
     if summary.missing:
         count = sum(last - first + 1 for first, last in summary.missing)
         runs = ", ".join(f"{first:,} to {last:,}" for first, last in summary.missing[:_MOST_RUNS])
@@ -332,7 +397,7 @@ def _table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %"
+    return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
 def _instant(us: int) -> str:

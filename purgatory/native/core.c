@@ -68,8 +68,17 @@ static PyObject *capsule_under(PyObject *operation)
 
 static int capsule_checks(PyObject *operation) { return checks_of((Operation *)operation); }
 
+static int capsule_drained(PyObject *operation)
+{
+    Operation *op = (Operation *)operation;
+    return state_of(op) == EXPIRED && flag_of(&op->overdue) == DRAINED;
+}
+
 static PurgatoryCore for_others = {
-    .version = PURGATORY_CORE_VERSION, .under = capsule_under, .checks = capsule_checks};
+    .version = PURGATORY_CORE_VERSION,
+    .under = capsule_under,
+    .checks = capsule_checks,
+    .drained = capsule_drained};
 
 /* ---------------------------------------------------------------- the module */
 

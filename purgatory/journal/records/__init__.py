@@ -22,6 +22,11 @@ operation that comes after such a while finds no level there, as if no event had
 instants that count, and the row of any operation on the key names it, whatever becomes of that. What an operation has
 found on a key, at its arrival or since, stays found.
 
+*Ended by a shutdown.* A shutdown completes the operations that are still parked before their deadlines. Their outcome
+is "expired", and `ended_by` is "shutdown". Such a record says only that the operation waited for at least that long, so
+statistics of waits and outcomes leave it out (they treat it as censored). Records of earlier writers have no
+`ended_by`, and a reader gives None.
+
 *What is missing.* Rows are numbered without gaps: a number that isn't there was there once. What the writer dropped or
 refused never had a number; the next frame's header says how many rows that were (`dropped`), and so does the sealed
 file's metadata of all its frames.
@@ -90,6 +95,7 @@ JOURNAL: Final = Schema(
         Field("delay_ms", "int", 0),
         Field("finished", "instant", 0),
         Field("checks", "int", 0),
+        Field("ended_by", "text"),
     ),
 )
 
@@ -125,6 +131,9 @@ FLUSH: Final = "flush"
 KEEP_KEYS_MS: Final = 7 * 86_400_000
 """So long a key keeps its level after the latest row that named it, unless whoever answers is told otherwise."""
 
+SHUTDOWN: Final = "shutdown"
+"""The value of a record's `ended_by` where the service's shutdown, and not the deadline, ended the operation."""
+
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 
 
@@ -144,11 +153,18 @@ class Record:
     checks: int
     error: str | None = None
     operation: str | None = None
+    ended_by: str | None = None
+    """`SHUTDOWN` if a shutdown completed the operation before its deadline, else None."""
 
     @property
     def waited_us(self) -> int:
         """How long the operation was in the purgatory."""
         return self.finished - self.created
+
+    @property
+    def is_censored(self) -> bool:
+        """Whether a shutdown ended the wait: how long it would have taken, and how it would have ended, is unknown."""
+        return self.ended_by == SHUTDOWN
 
 
 @attrs.frozen(kw_only=True)

@@ -107,5 +107,6 @@ class JournalMissing(JournalError, FileNotFoundError):
     """There is no journal where one was looked for."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(f"no journal in {folder}: the folder is missing or holds no segment")
+        why = "it holds no segment" if folder.exists() else "it does not exist"
+        super().__init__(f"no journal in {folder}: {why}; name a folder that a Journal wrote")
         self.folder = folder

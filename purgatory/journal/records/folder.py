@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from purgatory.journal.records import SCHEMAS
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
 from purgatory.journal.records.frames import Batch, decode, scan
 
@@ -147,6 +148,25 @@ def _dropped_in(segment: Segment) -> tuple[int, int]:
         file.seek(max(0, file.seek(0, os.SEEK_END) - AT_END))
         found = _DROPPED.search(file.read())
     return int(found[1]) if found else 0, segment.last
+
+
+def journals_in(folder: Path) -> list[Path]:
+    """The folder itself if it holds segments, else the journals (not the traces) in its subfolders, by name.
+
+    The folder itself if there is neither, so that a reader reports it as missing.
+    """
+    if list_segments(folder) or not folder.is_dir():
+        return [folder]
+    inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return [each for each in inside if _is_journal(each)] or [folder]
+
+
+def _is_journal(folder: Path) -> bool:
+    try:
+        check_kind(folder, SCHEMAS["journal"])
+    except (JournalFormat, JournalMissing):
+        return False
+    return True
 
 
 def check_kind(folder: Path, schema: Schema) -> None:

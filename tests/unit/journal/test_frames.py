@@ -18,7 +18,7 @@ from purgatory.journal.records.parquet import read_range
 def batch(first=0, rows=3, checks=None):
     numbers = {name: packed(range(rows)) for name in ("created", "delay_ms", "finished")}
     numbers["checks"] = packed(checks or range(rows))
-    group = ["fetch", "Fetch", None, ["orders-1"], "", "satisfied", None]
+    group = ["fetch", "Fetch", None, ["orders-1"], "", "satisfied", None, None]
     return Batch(JOURNAL, first, 0, [group], array("I", [0] * rows), numbers)
 
 
@@ -67,7 +67,7 @@ def test_a_newer_writer_s_columns_are_skipped_and_missing_ones_get_their_default
 
     def change(header):
         header["texts"] = ["region", *[name for name in header["texts"] if name != "error"]]
-        header["groups"] = [["eu", *group[:-1]] for group in header["groups"]]
+        header["groups"] = [["eu", *group[:-2], group[-1]] for group in header["groups"]]
         header["columns"] = [("weight" if name == "checks" else name, *rest) for name, *rest in header["columns"]]
 
     data = altered(encode(batch()), change)
@@ -111,7 +111,7 @@ def test_what_looks_like_half_a_character_is_another_name():
     """Names of backslashes, half characters and what these are written as are as many names in the journal."""
     names = ["".join(parts) for count in range(1, 6) for parts in product(["\\", "ud800", "\ud800", "x"], repeat=count)]
     names = sorted(set(names))
-    groups = [[name, "Fetch", name, ["a"], "", "satisfied", None] for name in names]
+    groups = [[name, "Fetch", name, ["a"], "", "satisfied", None, None] for name in names]
     numbers = {name: column[:1] * len(names) for name, column in batch().numbers.items()}
     several = Batch(JOURNAL, 0, 0, groups, array("I", range(len(names))), numbers)
     data = encode(several)
@@ -128,7 +128,7 @@ def test_what_looks_like_half_a_character_is_another_name():
 def test_half_a_character_is_written_out():
     """Names that differ in half a character (a lone surrogate) differ in the journal, and every reader takes them."""
     names = ["svc\udc80", "svc\udc81", "svc?"]
-    groups = [[name, "Fetch", None, ["a", "\udc80"], "", "satisfied", "KeyError: \udcff"] for name in names]
+    groups = [[name, "Fetch", None, ["a", "\udc80"], "", "satisfied", "KeyError: \udcff", None] for name in names]
     several = Batch(JOURNAL, 0, 0, groups, array("I", [0, 1, 2]), batch().numbers)
     data = encode(several)
     (frame,) = scan(data)

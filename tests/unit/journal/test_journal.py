@@ -1,4 +1,5 @@
 import threading
+from array import array
 
 import pytest
 
@@ -18,7 +19,10 @@ from purgatory.journal import (
 )
 from purgatory.journal._options import open_file
 from purgatory.journal.cli import main
+from purgatory.journal.records import JOURNAL, Schema
 from purgatory.journal.records.folder import END, dropped
+from purgatory.journal.records.frames import Batch, decode, encode, scan
+from tests.support import Waiting
 from timer import MockTimer
 
 
@@ -513,3 +517,37 @@ def test_what_is_under_one_key_is_labelled_once_a_batch(tmp_path, monkeypatch, k
         assert journal.flush()
     assert [tuple(keys)] * 50 == [record.keys for record in read(tmp_path)]
     assert keys == asked
+
+
+@pytest.mark.parametrize("drain", ["expire", "wait"])
+@pytest.mark.parametrize("named", [False, True])
+def test_shutdown_is_told_apart_from_a_deadline(tmp_path, drain, named):
+    """An operation that a shutdown expired early is marked; those that expired in time, or otherwise, are not."""
+    with Journal(tmp_path, when_full="wait") as journal, MockTimer() as timer:
+        identify = (lambda operation: f"op-{operation.delay_ms}") if named else None
+        observer = journal.observer("p", now_ns=timer.now_ns, identify=identify)
+        purgatory = DelayedOperationPurgatory("p", timer=timer, observers=[observer])
+        for delay_ms in (10, 60_000):
+            purgatory.try_complete_else_watch(Waiting(delay_ms), ["k"])
+        timer.advance_clock(10)
+        purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+        purgatory.shutdown(drain, timeout_ms=0)
+        journal.flush()
+    rows = {(row.delay_ms, row.outcome): row for row in read(tmp_path)}
+
+    assert {(10, "expired"): None, (60_000, "expired"): "shutdown", (60_000, "immediate"): None} == {
+        name: row.ended_by for name, row in rows.items()
+    }
+    assert [False, False, True] == [row.is_censored for row in rows.values()]
+
+
+def test_record_of_an_earlier_writer_has_no_ended_by():
+    """A frame without the column is read, and says nothing about shutdowns."""
+    fields = tuple(field for field in JOURNAL.fields if field.name != "ended_by")
+    texts = [["p", "T", None, ["k"], "", "expired", None]]
+    numbers = {name: array("q", [1]) for name in ("created", "delay_ms", "finished", "checks")}
+    frame = encode(Batch(Schema("journal", fields), 0, 0, texts, array("I", [0]), numbers))
+    (found,) = scan(frame)
+    (row,) = decode(frame, found).rows()
+
+    assert ("expired", None, False) == (row.outcome, row.ended_by, row.is_censored)

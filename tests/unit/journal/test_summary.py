@@ -9,12 +9,14 @@ from pathlib import Path
 import attrs
 import pytest
 
-from purgatory import _cli
+from purgatory import DelayedOperationPurgatory, _cli
 from purgatory.journal import Journal, Trace
 from purgatory.journal.cli import main
 from purgatory.journal.records import Record
 from purgatory.journal.records.folder import open_name
-from purgatory.journal.summary import as_text, records_of, summarize, summarize_source
+from purgatory.journal.summary import Normal, as_text, records_of, summarize, summarize_source
+from tests.support import Waiting
+from timer import MockTimer
 
 
 def record(seq=0, **values):
@@ -307,3 +309,62 @@ def test_missing_extra_is_named_in_a_line(tmp_path, write):
     assert "" == done.stdout
     assert 1 == len(done.stderr.splitlines())
     assert f"pip install '{_cli.NAME}[parquet]'" in done.stderr
+
+
+def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys):
+    """A shutdown says nothing about how operations end or how long they wait: they are counted apart."""
+    with Journal(tmp_path, when_full="wait") as journal, MockTimer() as timer:
+        observer = journal.observer("p", now_ns=timer.now_ns)
+        with DelayedOperationPurgatory("p", timer=timer, observers=[observer]) as purgatory:
+            for delay_ms in (100, 60_000, 60_000):
+                purgatory.try_complete_else_watch(Waiting(delay_ms), ["k"])
+            answered = Waiting(60_000)
+            purgatory.try_complete_else_watch(answered, ["k"])
+            timer.advance_clock(100)
+            answered.force_complete()
+        journal.flush()
+    (kind,) = summarize(records_of(tmp_path)).kinds
+
+    assert (4, 2, 1, 1) == (kind.records, kind.shut_down, kind.outcomes["expired"], kind.outcomes["forced"])
+    assert {100_000} == set(kind.wait_us.values())
+    assert 0.5 == kind.ended_well
+    assert 0 == main(["summary", str(tmp_path)])
+    *_, shut_down, well, percent = capsys.readouterr().out.splitlines()[3].split()
+    assert ("2", "50.0", "%") == (shut_down, well, percent)
+
+
+def test_normal_ends_are_good_ends(tmp_path, capsys):
+    """A lease that ends by cancel, and a poll that expires, end well if the caller says that this is normal."""
+    rows = [record(type="Lease", outcome="cancelled"), record(type="Poll", outcome="expired")]
+    rows += [record(type="Join", outcome="cancelled")]
+
+    assert {"Lease": 0.0, "Poll": 0.0, "Join": 0.0} == {kind.type: kind.ended_well for kind in summarize(rows).kinds}
+    normal = Normal(expiry=frozenset({"Poll"}), cancel=frozenset({"Lease"}))
+    kinds = summarize(rows, normal=normal).kinds
+    assert {"Lease": 1.0, "Poll": 1.0, "Join": 0.0} == {kind.type: kind.ended_well for kind in kinds}
+    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(attrs.asdict(row)) for row in rows))
+    arguments = ["summary", "--json", "--cancel-normal", "Lease", "--expiry-normal", "Poll"]
+    assert 0 == main([*arguments, str(tmp_path / "lines.jsonl")])
+    told = {kind["type"]: kind["ended_well"] for kind in json.loads(capsys.readouterr().out)["kinds"]}
+    assert {"Lease": 1.0, "Poll": 1.0, "Join": 0.0} == told
+
+
+def test_folder_of_several_journals(tmp_path, write, capsys):
+    """A folder of journals is summarised and verified as a whole; a trace beside them is not a journal."""
+    write(tmp_path / "broker-1", 30)
+    write(tmp_path / "broker-2", 20)
+    with Trace(tmp_path / "trace") as trace:
+        trace.event("p", "k", 1)
+    (tmp_path / "empty").mkdir()
+
+    assert 50 == len(list(records_of(tmp_path)))
+    assert 0 == main(["summary", str(tmp_path)])
+    head, journals, *_ = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{tmp_path}: 50 records of ")
+    assert "2 journals: broker-1, broker-2" == journals
+    assert 0 == main(["verify", str(tmp_path)])
+    out = capsys.readouterr().out.splitlines()
+    assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
+    assert ["sound", "sound"] == [line for line in out if "sound" in line]
+    assert 2 == main(["summary", str(tmp_path / "empty")])
+    assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in capsys.readouterr().err
