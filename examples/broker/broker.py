@@ -139,6 +139,7 @@ class Broker:
                 self.replicas.heed_disk()
                 self.server.run_actions()
                 if rounds % 4 == 0:
+                    self.replicas.retain()
                     self.replicas.checkpoint()
             except Exception:  # noqa: BLE001 - contained: tried again next time
                 _log.exception("housekeeping failed")

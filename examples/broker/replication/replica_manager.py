@@ -24,7 +24,16 @@ from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.parking import park
 from examples.broker.replication.partition import ACKS_ALL, Key, Partition
 from examples.broker.storage.replica_folders import ReplicaFolders
-from examples.broker.storage.topic_settings import MAX_BYTES, MIN_ISR, SEGMENT_BYTES, UNCLEAN_ELECTION
+from examples.broker.storage.topic_settings import (
+    MAX_BYTES,
+    MIN_ISR,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    SEGMENT_MS,
+    UNCLEAN_ELECTION,
+    WITHOUT_EFFECT,
+)
 from examples.broker.storage.topics import Topic
 from purgatory import ActionQueue, DelayedOperationPurgatory
 
@@ -121,15 +130,22 @@ class ReplicaManager:
         settings = self.settings_of(topic)
         partition.min_isr = int(settings[MIN_ISR])
         partition.max_batch_bytes = int(settings[MAX_BYTES])
-        partition.log.segment_bytes = int(settings[SEGMENT_BYTES])
+        log = partition.log
+        log.segment_bytes, log.segment_ms = int(settings[SEGMENT_BYTES]), int(settings[SEGMENT_MS])
+        if not topic.is_internal:  # what groups have committed is kept
+            log.retention_bytes, log.retention_ms = int(settings[RETENTION_BYTES]), int(settings[RETENTION_MS])
 
     def settings_of(self, topic: Topic) -> dict[str, str]:
         """Give all settings that hold for a topic: its own, else the node's."""
         return {
             MIN_ISR: str(min(self.settings.min_isr, len(topic.replicas))),
             MAX_BYTES: str(self.settings.max_batch_bytes),
+            RETENTION_BYTES: "-1",
+            RETENTION_MS: "-1",
             SEGMENT_BYTES: str(self.settings.segment_bytes),
+            SEGMENT_MS: str(self.settings.segment_ms),
             UNCLEAN_ELECTION: "false",
+            **WITHOUT_EFFECT,
             **topic.settings,
         }
 
@@ -308,6 +324,17 @@ class ReplicaManager:
         self.deletions.check_and_complete(key)
 
     # -- housekeeping
+
+    def retain(self) -> None:
+        """Delete what has outlived its retention, where this node leads; followers go by their leader's log start."""
+        now = time.time() * 1_000
+        for partition in self.partitions.values():
+            if partition.is_leader:
+                offset = partition.log.expired_before(partition.high_watermark, now)
+                if offset > partition.log.start_offset:
+                    _log.info("records expired", key=partition.key, before=offset)
+                    partition.delete_before(offset)
+                    self.changed(partition)
 
     def checkpoint(self, *, durably: bool = False) -> None:
         """Write down how far each partition is."""

@@ -17,6 +17,7 @@ class ReplicationSettings:
     min_isr: int = attrs.field(default=1, validator=ge(1))
     """In-sync replicas that `acks=all` needs, for topics that don't say otherwise."""
     segment_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=ge(1))
+    segment_ms: int = attrs.field(default=7 * 24 * 3_600_000, validator=ge(1))
     fsync: Fsync = Fsync.INTERVAL
     fsync_interval_ms: int = attrs.field(default=1_000, validator=ge(1))
     lag_ms: int = attrs.field(default=10_000, validator=ge(1))

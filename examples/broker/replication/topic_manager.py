@@ -12,7 +12,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.steps import Steps, run_at_once
-from examples.broker.storage.topic_settings import MIN_ISR, check_settings
+from examples.broker.storage.topic_settings import MIN_ISR, WITHOUT_EFFECT, check_settings
 from examples.broker.storage.topics import Topic, check_name
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.replica_manager import ReplicaManager
 
-__all__ = ["TopicManager"]
+__all__ = ["TopicManager", "warn_of_settings"]
 
 _log = structlog.get_logger(__name__)
 _MOST_PARTITIONS = 1_000
@@ -77,7 +77,9 @@ class TopicManager:
             raise BrokerError(ErrorCode.INVALID_PARTITIONS, f"1 to {_MOST_PARTITIONS}, got {partitions}")
         if not 1 <= replicas <= len(nodes):
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"there are {len(nodes)} nodes")
-        return _checked(Topic(name, partitions, nodes[:replicas], check_settings(settings or {})))
+        topic = _checked(Topic(name, partitions, nodes[:replicas], check_settings(settings or {})))
+        warn_of_settings(topic)
+        return topic
 
     def create(self, *topics: Topic) -> None:
         """Make topics that were planned, with their logs, at once."""
@@ -171,6 +173,13 @@ class TopicManager:
             self.on_deleted(topic.name)
             _log.info("topic deleted", topic=topic.name)
         self._replicas.checkpoint()
+
+
+def warn_of_settings(topic: Topic) -> None:
+    """Say in the log which of a topic's settings are stored and ignored."""
+    ignored = sorted(topic.settings.keys() & WITHOUT_EFFECT.keys())
+    if ignored:
+        _log.warning("settings without effect", topic=topic.name, settings=ignored)
 
 
 def _checked(topic: Topic) -> Topic:

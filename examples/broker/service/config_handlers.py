@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import configs as m
+from examples.broker.replication.topic_manager import warn_of_settings
 from examples.broker.storage.topic_settings import FACTS, check_known
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class ConfigHandlers:
                 if resource.resource_type != _Resource.TOPIC:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "only a topic's settings can be changed while it runs")
                 topic = self.topics.existing(resource.resource_name)
-                change(topic)
+                warn_of_settings(change(topic))
             except BrokerError as error:
                 settled(number, error)
             else:

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
     from examples.broker.protocol.steps import Steps
 
-__all__ = ["Fsync", "Log"]
+__all__ = ["NEVER", "Fsync", "Log"]
 
+NEVER = 1 << 62
 _MOST_REMEMBERED = 64 * 1024
 _HEAD = struct.Struct(">qii")  # base offset, length, leader epoch
 _HEAD_BEFORE_REST = 12  # what a batch's length doesn't count
@@ -83,6 +84,9 @@ class Log:
             shutil.rmtree(folder, ignore_errors=True)
         self.folder = folder
         self.segment_bytes = segment_bytes
+        self.segment_ms = NEVER
+        """A segment is also followed by a new one when a record is so much later than its first."""
+        self.retention_bytes = self.retention_ms = -1
         self.fsync = fsync
         self.producers = ProducerStates()
         self.epochs = LeaderEpochs()
@@ -182,7 +186,8 @@ class Log:
     def _write(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
         segment = self._segments[-1]
         try:
-            if segment.size and segment.size + batch.size > self.segment_bytes:
+            is_full = segment.size + batch.size > self.segment_bytes
+            if segment.size and (is_full or segment.time_to(batch.max_timestamp) > self.segment_ms):
                 if self.fsync is not Fsync.NEVER:
                     segment.sync()
                 segment = self._add_segment(segment.next_offset)
@@ -264,6 +269,22 @@ class Log:
     def _batch_reaching(self, timestamp: int, start: int) -> bytes | None:
         found = (segment.batch_reaching(timestamp, start) for segment in self._segments)
         return next((data for data in found if data is not None), None)
+
+    def expired_before(self, limit: int, now_ms: float) -> int:
+        """Give the offset before which the records have outlived their retention: whole segments that end by `limit`.
+
+        The last segment can be too old, too. Its file is removed when the next segment has begun.
+        """
+        offset = self.start_offset
+        too_many = self.size - self.retention_bytes if self.retention_bytes >= 0 else -1
+        for segment in self._segments:
+            too_many -= segment.size
+            is_old = 0 <= self.retention_ms < now_ms - segment.newest_timestamp and segment.newest_timestamp >= 0
+            is_surplus = too_many >= 0 and segment is not self._segments[-1]
+            if segment.next_offset > limit or not (is_old or is_surplus):
+                break
+            offset = segment.next_offset
+        return offset
 
     def delete_before(self, offset: int) -> None:
         """Move the start of the log to `offset`; segments that lie wholly before it are removed."""

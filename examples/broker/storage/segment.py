@@ -104,6 +104,10 @@ class Segment:
         self.size += batch.size
         self.next_offset = offset + batch.last_offset_delta + 1
 
+    def time_to(self, timestamp: int) -> int:
+        """Give how much later a timestamp is than that of the first batch."""
+        return timestamp - self._timestamps[0] if self._timestamps else 0
+
     def position(self, offset: int) -> int:
         """Give where the batch that holds `offset` starts, or the file's end if it is past the last batch."""
         if offset >= self.next_offset:

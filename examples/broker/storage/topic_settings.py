@@ -1,8 +1,9 @@
-"""The settings of a topic: what each is called, what it may be, and which of them are facts here.
+"""The settings of a topic: what each is called, what it may be, and which of them have an effect.
 
-A setting that means something can be changed, when the topic is made and later. Others that clients know by name
-describe what this broker does in any case; asking for exactly that is fine, asking for anything else is refused, as
-are settings that nobody here heeds: who sets one believes that it has an effect.
+- Some settings work. They can be changed when the topic is created, and later.
+- Some are facts: this broker does one thing in any case. Asking for that is accepted, anything else is rejected.
+- Some are harmless: a client may set them, and they are stored and shown, but have no effect. The log says so.
+- All others are rejected. A client that sets one relies on its effect: compaction, for example.
 
 Pure functions; call them from anywhere.
 """
@@ -16,41 +17,74 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FACTS", "MAX_BYTES", "MIN_ISR", "SEGMENT_BYTES", "UNCLEAN_ELECTION", "check_known", "check_settings"]
+__all__ = [
+    "FACTS",
+    "MAX_BYTES",
+    "MIN_ISR",
+    "RETENTION_BYTES",
+    "RETENTION_MS",
+    "SEGMENT_BYTES",
+    "SEGMENT_MS",
+    "UNCLEAN_ELECTION",
+    "WITHOUT_EFFECT",
+    "check_known",
+    "check_settings",
+]
 
 MAX_BYTES = "max.message.bytes"
 MIN_ISR = "min.insync.replicas"
+RETENTION_BYTES = "retention.bytes"
+RETENTION_MS = "retention.ms"
 SEGMENT_BYTES = "segment.bytes"
+SEGMENT_MS = "segment.ms"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
-FACTS = {
-    "cleanup.policy": "delete",
-    "compression.type": "producer",
-    "message.timestamp.type": "CreateTime",
-    "retention.bytes": "-1",
-    "retention.ms": "-1",
-}
-"""What can't be otherwise here: batches are kept as they came, until somebody deletes them."""
+FACTS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+"""What cannot be otherwise here."""
 
-_NUMBERS = (MAX_BYTES, MIN_ISR, SEGMENT_BYTES)
+WITHOUT_EFFECT = {
+    "compression.type": "producer",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "index.interval.bytes": "4096",
+    "message.downconversion.enable": "true",
+    "message.format.version": "2.4-IV1",
+    "message.timestamp.difference.max.ms": "9223372036854775807",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "preallocate": "false",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+}
+"""What is stored and ignored, with the value that is shown where none is set."""
+
+_MOST_32, _MOST_64 = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
+_NUMBERS = {
+    MAX_BYTES: (1, _MOST_32),
+    MIN_ISR: (1, _MOST_32),
+    RETENTION_BYTES: (-1, _MOST_64),
+    RETENTION_MS: (-1, _MOST_64),
+    SEGMENT_BYTES: (1, _MOST_32),
+    SEGMENT_MS: (1, _MOST_64),
+}
 _FLAGS = (UNCLEAN_ELECTION,)
-_MOST = 0x7FFFFFFF
 
 
 def check_known(name: str) -> None:
-    """Refuse the name of a setting that there isn't, to be taken back as well as to be set.
+    """Reject the name of a setting that there is not, whether it is set or removed.
 
     Raises:
         BrokerError: INVALID_CONFIG.
     """
-    if name not in (*_NUMBERS, *_FLAGS, *FACTS):
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} means nothing here")
+    if name not in (*_NUMBERS, *_FLAGS, *FACTS, *WITHOUT_EFFECT):
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} is not a setting of this broker")
 
 
 def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Give the settings that say something, in their plain form.
+    """Give the settings to store, in their plain form.
 
-    >>> check_settings({"min.insync.replicas": " 02", "retention.ms": "-1"})
+    >>> check_settings({"min.insync.replicas": " 02", "cleanup.policy": "delete"})
     {'min.insync.replicas': '2'}
 
     Raises:
@@ -61,13 +95,17 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
         check_known(name)
         text = (value or "").strip()
         if name in _NUMBERS:
-            if not (text.isdecimal() and text.isascii() and 1 <= int(text) <= _MOST):
-                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name}={value!r}: 1 to {_MOST}")
+            least, most = _NUMBERS[name]
+            digits = text.removeprefix("-")
+            if not (digits.isdecimal() and digits.isascii() and least <= int(text) <= most):
+                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {least} to {most}, got {value!r}")
             plain[name] = str(int(text))
         elif name in _FLAGS:
             if text.lower() not in ("true", "false"):
-                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name}={value!r}: true or false")
+                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be true or false, got {value!r}")
             plain[name] = text.lower()
+        elif name in WITHOUT_EFFECT:
+            plain[name] = text
         elif text != FACTS[name]:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} is always {FACTS[name]} here")
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {FACTS[name]} here, got {value!r}")
     return plain

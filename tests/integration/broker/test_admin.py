@@ -1,5 +1,7 @@
 """Settings, partitions and groups, by admin clients that nobody here wrote."""
 
+import time
+
 import confluent_kafka
 import pytest
 from confluent_kafka import (
@@ -17,6 +19,7 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -96,12 +99,35 @@ def test_settings_are_replaced_as_a_whole(admin, topic):
     assert ("1000", True) == (shown["max.message.bytes"].value, shown["segment.bytes"].is_default)
 
 
-@pytest.mark.parametrize("name", ["retention.ms", "flush.messages", "no.such.setting"])
-def test_a_setting_that_means_nothing_here_is_refused(admin, topic, name):
-    """A topic that should have a setting which nobody would heed is not made."""
-    future = admin.create_topics([NewTopic(topic, 1, 1, config={name: "1000"})])[topic]
+@pytest.mark.parametrize(
+    ("name", "value"), [("cleanup.policy", "compact"), ("flush.messages", "1"), ("no.such.setting", "1")]
+)
+def test_a_setting_that_would_be_unsafe_to_ignore_is_refused(admin, topic, name, value):
+    """A topic is not created with a setting that this broker does not have."""
+    future = admin.create_topics([NewTopic(topic, 1, 1, config={name: value})])[topic]
     assert KafkaError.INVALID_CONFIG == refusal(future)
     assert topic not in admin.list_topics(timeout=10).topics
+
+
+def test_a_harmless_setting_is_stored_and_has_no_effect(admin, topic, broker):
+    """A setting that ordinary scripts set is stored and shown, and the log says that it has no effect."""
+    admin.create_topics([NewTopic(topic, 1, 1, config={"compression.type": "lz4"})])[topic].result(10)
+    shown = settings(admin, topic)["compression.type"]
+    assert ("lz4", False) == (shown.value, shown.is_default)
+    assert f"settings=['compression.type'] topic={topic}" in broker.leader.log
+
+
+def test_records_expire(admin, topic, broker, eventually):
+    """Records older than `retention.ms` are deleted; a client that reads from the beginning finds the younger ones."""
+    config = {"retention.ms": "3600000", "segment.ms": "1000"}
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    now = int(time.time() * 1_000)
+    for timestamp in (now - 7_200_000, now - 7_100_000, now):
+        producer.produce(topic, b"x", timestamp=timestamp)
+        assert 0 == producer.flush(10)
+    first = {TopicPartition(topic, 0): OffsetSpec.earliest()}
+    eventually(lambda: admin.list_offsets(first)[TopicPartition(topic, 0)].result(10).offset == 2)
 
 
 def test_a_topic_is_made_with_the_nodes_own_numbers(admin, topic):

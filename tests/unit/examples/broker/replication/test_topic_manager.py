@@ -3,7 +3,8 @@
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.storage.topics import TopicStore
+from examples.broker.protocol.steps import run_at_once
+from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 
 KEY = ("t", 0)
 
@@ -33,7 +34,7 @@ def test_a_new_topic_is_empty(leader, tmp_path):
         ({"settings": {"min.insync.replicas": "0"}}, ErrorCode.INVALID_CONFIG),
         ({"settings": {"min.insync.replicas": None}}, ErrorCode.INVALID_CONFIG),
         ({"settings": {"segment.bytes": "many"}}, ErrorCode.INVALID_CONFIG),
-        ({"settings": {"retention.ms": "1000"}}, ErrorCode.INVALID_CONFIG),
+        ({"settings": {"retention.ms": "-2"}}, ErrorCode.INVALID_CONFIG),
         ({"settings": {"unclean.leader.election.enable": "maybe"}}, ErrorCode.INVALID_CONFIG),
         ({"settings": {"flush.ms": "1"}}, ErrorCode.INVALID_CONFIG),
     ],
@@ -96,3 +97,38 @@ def test_settings_survive(leader, tmp_path):
     """A topic's settings are there when the node starts anew."""
     leader.topics.change_settings(leader.topics.plan_settings("t", {"min.insync.replicas": "2"}))
     assert {"min.insync.replicas": "2"} == TopicStore(tmp_path).topics["t"].settings
+
+
+def test_a_topic_may_be_deleted_while_it_is_created(leader):
+    """Creation and deletion work in steps. A topic that is deleted meanwhile leaves nothing, and blocks its name."""
+    creation = leader.topics.create_in_steps(leader.topics.plan("new", partitions=3))
+    next(creation)
+    deletion = leader.topics.delete_in_steps("new")
+    next(deletion)
+    with pytest.raises(BrokerError) as caught:
+        leader.topics.plan("new", partitions=1)
+    assert ErrorCode.LEADER_NOT_AVAILABLE is caught.value.code
+    run_at_once(creation)
+    run_at_once(deletion)
+    assert [] == [key for key in leader.manager.partitions if key[0] == "new"]
+    leader.topics.create(leader.topics.plan("new", partitions=2))
+    assert [0, 1] == [index for name, index in leader.manager.partitions if name == "new"]
+
+
+def test_many_topics_are_one_write(leader, monkeypatch):
+    """The list of topics is written once for all that are created together."""
+    writes = []
+    monkeypatch.setattr(leader.manager.store, "_save_topics", lambda: writes.append(True))
+    leader.topics.create(*(leader.topics.plan(f"new-{number}", partitions=1) for number in range(5)))
+    assert [True] == writes
+
+
+def test_what_groups_have_committed_does_not_expire(leader):
+    """Retention deletes the records of a topic where this node leads, but not those of the internal topic."""
+    for name in ("old", OFFSETS_TOPIC):
+        topic = leader.topics.plan(name, partitions=1, replicas=1, settings={"retention.ms": "1000"})
+        leader.topics.create(topic)
+        leader.append((name, 0), acks=1)
+    leader.run()
+    leader.manager.retain()
+    assert (1, 0) == tuple(leader.manager.partitions[name, 0].log.start_offset for name in ("old", OFFSETS_TOPIC))

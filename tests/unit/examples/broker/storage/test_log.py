@@ -353,3 +353,41 @@ def test_a_lookup_by_time_is_that_of_a_walk(tmp_path_factory, timestamps, start,
     at = found(log, wanted)
     log.close()
     assert next(walk, None) == at
+
+
+def test_old_segments_expire(tmp_path):
+    """Segments whose newest record is too old expire, up to the limit; the last one's records do, too."""
+    log = Log(tmp_path)
+    log.segment_ms = 50
+    for timestamp in (100, 110, 200, 300):
+        append(log, b"x", timestamp=timestamp)
+    assert 0 == log.expired_before(4, 10_000), "without a retention nothing expires"
+    log.retention_ms = 100
+    assert [0, 2, 3, 4] == [log.expired_before(4, now) for now in (210, 211, 301, 401)]
+    assert 2 == log.expired_before(2, 401), "what is not committed stays"
+    log.delete_before(3)
+    assert [3, 4] == [log.expired_before(4, now) for now in (301, 401)]
+    assert ["00000000000000000003.log"] == sorted(path.name for path in tmp_path.glob("*.log"))
+    log.close()
+
+
+def test_surplus_segments_expire(tmp_path):
+    """Segments at the start expire as long as what is left is no less than the retention; the last one stays."""
+    log = Log(tmp_path, segment_bytes=1)
+    for _ in range(4):
+        append(log, b"x")
+    one = log.size // 4
+    for retention, expected in ((4 * one, 0), (3 * one + 1, 0), (3 * one, 1), (one, 3), (0, 3)):
+        log.retention_bytes = retention
+        assert expected == log.expired_before(4, 0)
+    log.close()
+
+
+def test_a_segment_ends_by_time(tmp_path):
+    """A record that is later than a segment's first by more than `segment_ms` begins the next one."""
+    log = Log(tmp_path)
+    log.segment_ms = 50
+    for timestamp in (100, 150, 151, 160):
+        append(log, b"x", timestamp=timestamp)
+    assert [0, 2] == sorted(int(path.stem) for path in tmp_path.glob("*.log"))
+    log.close()
