@@ -118,7 +118,7 @@ def test_a_topic_may_be_deleted_while_it_is_created(leader):
 def test_many_topics_are_one_write(leader, monkeypatch):
     """The list of topics is written once for all that are created together."""
     writes = []
-    monkeypatch.setattr(leader.manager.store, "_save_topics", lambda: writes.append(True))
+    monkeypatch.setattr(leader.manager.store, "_save", lambda *_: writes.append(True))
     leader.topics.create(*(leader.topics.plan(f"new-{number}", partitions=1) for number in range(5)))
     assert [True] == writes
 
