@@ -132,7 +132,7 @@ kafka-jar: $(READY) ## Spark's own Kafka source and sink against the broker exam
 	@.ci/setup.sh java
 	JARS="$(JARS)" $(PY) -m pytest -ra tests/pipeline/kafka_jar.py $(ARGS)
 
-others: ## Run the core's tests on every further Python at hand (3.12, 3.13, free-threaded), both editions (PURE=0: the native one)
+others: ## Run the core's tests on every further Python at hand (3.12 to 3.15, free-threaded, PyPy), both implementations (PURE=0: the native one)
 	@.ci/others.sh var/others $(PURE)
 
 programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat, zookeeper, redis-server, Node, pyright) where apt-get may
