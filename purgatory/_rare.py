@@ -16,7 +16,7 @@ from purgatory._operations.hold import checked_lock
 from purgatory._operations.operation import LOBBY, warn_still_open
 from purgatory._purgatory import parking as _parking
 from purgatory._support.edition import CORE
-from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable
+from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable, whole
 from timer import NS_PER_MS, TimerClosed
 from timer._task import checked_delay_ms
 
@@ -88,6 +88,10 @@ def _put_off(timer: Timer | None, operation: DelayedOperation, delay_ms: int) ->
     return timer is not None and timer.put_off(operation, delay_ms)
 
 
+def _checked_limit(limit: object) -> None:
+    whole("limit", limit, 1)
+
+
 if CORE is not None:
     CORE.bind(
         LOBBY,
@@ -111,7 +115,7 @@ if CORE is not None:
         refuse_own_hook=_refuse_own_hook,
         refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,
-        check_some=_parking.check_some,
+        checked_limit=_checked_limit,
         checked_delay_ms=checked_delay_ms,
         checked_lock=checked_lock,
     )

@@ -1,14 +1,113 @@
 /* check_and_complete (_parking.py), and the type Parking. */
 
+/* The operations of one key that a check has taken so far, in order of arrival, with a reference to each. */
+typedef struct {
+    Operation *few[FEW], **all;
+    Py_ssize_t room, count;
+} Row;
+
+/* The operation's link in the list of these watchers, whose shard is locked; NULL if it has left. */
+static Link *link_in(Watchers *watchers, Operation *op)
+{
+    for (int i = 0; i <= __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE); i++) {
+        Link *link = link_at(op, i);
+        if (__atomic_load_n(&link->under, __ATOMIC_RELAXED) == watchers)
+            return link->operation == NULL ? NULL : link;
+    }
+    return NULL;
+}
+
+/* Make room for `more` operations. 0, or -1 with an error. */
+static int make_room(Row *row, Py_ssize_t more)
+{
+    Operation **known = row->all == row->few ? NULL : row->all, **larger = known;
+    if (PyMem_Resize(larger, Operation *, row->count + more) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (known == NULL)
+        memcpy(larger, row->few, sizeof row->few);
+    row->all = larger;
+    row->room = row->count + more;
+    return 0;
+}
+
+/* Take up to `most` further operations: how many, or -1 with an error. They follow the last one taken that is still in
+ * the list: new operations are added at its end, so all after that one are new, and all before it were taken. */
+static Py_ssize_t take_further(Watchers *watchers, Row *row, Py_ssize_t most)
+{
+    for (Py_ssize_t taken = 0;;) {
+        Link *link = NULL;
+        lock_shard(watchers->home);
+        for (Py_ssize_t last = row->count; last > 0 && link == NULL; last--)
+            link = link_in(watchers, row->all[last - 1]);
+        for (link = link == NULL ? watchers->head : link->after; link != NULL && taken < most && row->count < row->room;
+             link = link->after, taken++)
+            row->all[row->count++] = (Operation *)Py_NewRef(link->operation);
+        Py_ssize_t rest = watchers->count - row->count; /* an estimate: some of the row have left */
+        unlock_shard(watchers->home);
+        if (link == NULL || taken == most)
+            return taken;
+        rest = rest < FEW ? FEW : rest;
+        if (make_room(row, rest < most - taken ? rest : most - taken))
+            return -1;
+    }
+}
+
+/* Check the operations under a key until `limit` of them were completed: how many, or -1 with an error. Without a limit
+ * these are the operations that are there now. With one they are taken in stretches, each as long as all before it. */
+static Py_ssize_t check_watchers(Watchers *watchers, Py_ssize_t limit)
+{
+    Row row;
+    row.all = row.few;
+    row.room = FEW;
+    row.count = 0;
+    Py_ssize_t completed = 0, at = 0, most = limit == PY_SSIZE_T_MAX ? limit : FEW;
+    int failed = 0;
+    while (completed < limit && !failed) {
+        if (at == row.count) {
+            Py_ssize_t further = at > 0 && limit == PY_SSIZE_T_MAX ? 0 : take_further(watchers, &row, most);
+            failed = further < 0;
+            if (further <= 0)
+                break;
+            most = row.count;
+        }
+        Operation *op = row.all[at++];
+        int done = state_of(op) <= PARKED ? check_as_defined(op) : 0;
+        failed = done < 0;
+        completed += done > 0;
+    }
+    for (Py_ssize_t i = 0; i < row.count; i++) {
+        if (failed && state_of(row.all[i]) <= PARKED) /* this thread is being stopped: other threads check them */
+            retry(row.all[i]);
+        Py_DECREF(row.all[i]);
+    }
+    if (row.all != row.few)
+        PyMem_Free(row.all);
+    return failed ? -1 : completed;
+}
+
+/* The number that `limit` stands for; PY_SSIZE_T_MAX if there is none. -1 with an error. */
+static Py_ssize_t number_of_limit(PyObject *limit)
+{
+    if (limit == NULL || limit == Py_None)
+        return PY_SSIZE_T_MAX;
+    int overflow = 0;
+    long long number = PyLong_CheckExact(limit) ? PyLong_AsLongLongAndOverflow(limit, &overflow) : 0;
+    if (overflow > 0 || number > PY_SSIZE_T_MAX)
+        return PY_SSIZE_T_MAX;
+    if (number < 1 && done_call(PyObject_CallOneArg(core.checked_limit, limit)))
+        return -1;
+    return (Py_ssize_t)number;
+}
+
 static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"key", "limit", NULL};
     PyObject *given[2];
-    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given))
+    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given) || is_unmade(self))
         return NULL;
-    PyObject *key = given[0], *limit = given[1];
-    if (is_unmade(self))
-        return NULL;
+    PyObject *key = given[0];
     Shard *shard = shard_of(self, key);
     if (shard == NULL) {
         PyObject *keys = PyTuple_Pack(1, key);
@@ -20,35 +119,11 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     Watchers *watchers = find(shard, key);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
-    if (limit != NULL && limit != Py_None) {
-        PyObject *answer =
-            PyObject_CallFunctionObjArgs(core.check_some, watchers == NULL ? Py_None : (PyObject *)watchers, limit, NULL);
-        Py_XDECREF(watchers);
-        return answer;
-    }
-    if (watchers == NULL)
-        return PyLong_FromLong(0);
-    Operation *few[FEW], **found;
-    Py_ssize_t waiting = copy_out(watchers, PY_SSIZE_T_MAX, few, FEW, &found), completed = 0, at = 0;
-    int failed = waiting < 0;
-    for (; at < waiting && !failed; at++) {
-        if (state_of(found[at]) <= PARKED) {
-            int done = check_as_defined(found[at]);
-            failed = done < 0;
-            completed += done > 0;
-        }
-    }
-    if (failed && waiting > 0) { /* this thread is being stopped: the others get their check from somebody else */
-        for (Py_ssize_t i = 0; i < waiting; i++)
-            if (state_of(found[i]) <= PARKED)
-                retry(found[i]);
-    }
-    for (Py_ssize_t i = 0; i < waiting; i++)
-        Py_DECREF(found[i]);
-    if (waiting >= 0 && found != few)
-        PyMem_Free(found);
-    Py_DECREF(watchers);
-    return failed ? NULL : PyLong_FromSsize_t(completed);
+    Py_ssize_t limit = number_of_limit(given[1]), completed = limit;
+    if (limit >= 0)
+        completed = watchers == NULL ? 0 : check_watchers(watchers, limit);
+    Py_XDECREF(watchers);
+    return completed < 0 ? NULL : PyLong_FromSsize_t(completed);
 }
 
 static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)

@@ -112,7 +112,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"refuse_own_hook", &core.refuse_own_hook},
                   {"refuse_timed", &core.refuse_timed},
                   {"timer_closed", &core.timer_closed},
-                  {"check_some", &core.check_some},
+                  {"checked_limit", &core.checked_limit},
                   {"checked_delay_ms", &core.checked_delay_ms},
                   {"checked_lock", &core.checked_lock}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

@@ -36,7 +36,7 @@ static int put_under(Watchers *watchers, Link *link, Operation *op)
 {
     lock_operation(op);
     Watchers *before = link->under;
-    link->under = watchers;
+    __atomic_store_n(&link->under, watchers, __ATOMIC_RELAXED);
     unlock_operation(op);
     Py_INCREF(op);
     lock_shard(watchers->home);

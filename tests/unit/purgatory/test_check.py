@@ -1,5 +1,6 @@
 """Checking a key, and taking what waits under it out."""
 
+import random
 import threading
 
 import pytest
@@ -376,3 +377,32 @@ def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
         assert (None, Outcome.SATISFIED) == (first.outcome, second.outcome)
 
     assert eventually(lambda: first.is_completed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed):
+    """A check with a limit checks operations in order, each at most once, while its hooks remove and add others."""
+    random_, checked, parked = random.Random(seed), [], []
+
+    def look(operation):
+        if not parking:
+            checked.append(operation)
+            for _ in range(random_.choice([0, 0, 1, 5, 40])):
+                random_.choice(parked).cancel()
+            if random_.random() < 0.1:
+                park()
+
+    def park():
+        nonlocal parking
+        before, parking = parking, True
+        parked.append(Waiting(look=look))
+        purgatory.try_complete_else_watch(parked[-1], random_.choice([["key"], ["other", "key"]]))
+        parking = before
+
+    parking = False
+    for _ in range(300):
+        park()
+    assert 0 == purgatory.check_and_complete("key", 1)
+    assert len(checked) == len(set(checked))
+    assert [operation for operation in parked if operation in set(checked)] == checked
+    assert all(operation in set(checked) for operation in parked if operation.outcome is None)

@@ -230,7 +230,7 @@ def test_nothing_leaks():
         MockTimer() as timer,
         DelayedOperationPurgatory("used", timer=timer, purge_interval=10, max_parked=150) as purgatory,
     ):
-        for _ in range(8):
+        for _ in range(11):  # the first of them warm up what grows once
             for _ in range(10):
                 use(purgatory, timer, random_)
             purgatory.purge()
@@ -238,7 +238,7 @@ def test_nothing_leaks():
             used.append(sys.getallocatedblocks())
         assert 0 == purgatory.parked == purgatory.snapshot().watched
 
-    assert used[-1] - used[2] < 600, used  # of ten thousand operations and their keys
+    assert used[-1] - used[5] < 600, used  # of ten thousand operations and their keys
 
 
 def test_nothing_leaks_where_something_raises(purgatory, logs):
