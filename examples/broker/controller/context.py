@@ -45,6 +45,8 @@ class Context:
     configs: dict[str, dict[str, str]] = attrs.field(factory=dict)
     deletions: set[str] = attrs.field(factory=set)
     """Topics that are to be deleted, until nothing of them is left."""
+    awaited: dict[Key, bool] = attrs.field(factory=dict)
+    """Partitions whose in-sync replicas are waited for after a crash of all, and whether that was long enough."""
     reassignments: dict[Key, tuple[int, ...]] = attrs.field(factory=dict)
     """Where partitions are on their way to."""
 
@@ -100,6 +102,7 @@ class Context:
         self.partition_states.pop(key, None)
         self.leaderships.pop(key, None)
         self.reassignments.pop(key, None)
+        self.awaited.pop(key, None)
 
     def forget_topic(self, topic: str) -> None:
         """Forget all of a topic that was deleted."""

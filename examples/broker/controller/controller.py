@@ -212,8 +212,11 @@ class Controller:
 
             self.events.put(kind, event)
 
+        def later(delay_ms: int, kind: str, handler: Callable[[], None]) -> None:
+            self._timer.add(_Later(delay_ms, lambda: put(kind, handler)))
+
         context = Context(epoch=epoch, epoch_version=epoch_version)
-        duties = self._duties = Duties(self.info.node_id, self.store, context, self._channel, put)
+        duties = self._duties = Duties(self.info.node_id, self.store, context, self._channel, put, later=later)
         self._begun = True  # the watches of `begin` may go off before it is over; their events wait in the queue
         if self._act(duties.begin) and self._rebalance_ms:
             self._rebalance_later(duties)

@@ -33,6 +33,7 @@ from examples.broker.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
 
     from examples.broker.controller.context import Context
     from examples.broker.controller.requests import Channel
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Duties"]
 
 _log = structlog.get_logger(__name__)
+_RECOVERY_MS = 10_000
 
 
 class Duties:
@@ -53,6 +55,7 @@ class Duties:
         context: fresh, with the epoch of this term.
         channel: how to reach the other nodes.
         put: puts an event into the controller's queue, to be handled in this term only.
+        later: does so after a time in milliseconds.
     """
 
     def __init__(
@@ -62,10 +65,13 @@ class Duties:
         context: Context,
         channel: Channel,
         put: Callable[[str, Callable[[], None]], None],
+        *,
+        later: Callable[[int, str, Callable[[], None]], None],
     ) -> None:
         self.store = store
         self.context = context
         self._put = put
+        self._later = later
         self.writer = Writer(store, context)
         self.requests = Requests(node_id, context, channel)
         self.partitions = PartitionMachine(context, store, self.writer, self.requests)
@@ -96,6 +102,7 @@ class Duties:
         ):
             self._watches.append(store.watch(path, self._event(kind, handler)))
         self._load()
+        self.nodes.changed()
         self._settle()
 
     def end(self) -> None:
@@ -147,7 +154,17 @@ class Duties:
             for key in context.partitions()
             if context.partition_state(key) in wanting and key[0] not in context.deletions
         ]
+        awaited = set(context.awaited)
         self.partitions.move(keys, PartitionState.ONLINE)
+        new = context.awaited.keys() - awaited
+        if new:
+            self._later(_RECOVERY_MS, "recovery", lambda: self._waited_for(new))
+
+    def _waited_for(self, keys: AbstractSet[Key]) -> None:
+        """Elect among the replicas that are back after a crash of all."""
+        for key in keys & self.context.awaited.keys():
+            self.context.awaited[key] = True
+        self.elect_missing()
 
     # -- topics
 

@@ -6,6 +6,13 @@ assignment, so that the preferred one leads whenever it may:
     replicas 1 2 3, in sync 2 3, alive 1 3   ->   3 leads, in sync 3       (1 may lack acknowledged records)
     replicas 1 2 3, in sync 2,   alive 1 3   ->   nobody                   (only 2 has them all)
     the same, unclean                        ->   1 leads, in sync 1       (what 2 had acknowledged is lost)
+
+**After a crash of all in-sync replicas** any of their logs may lack its end, as after a power cut. They are waited for
+for some seconds, and the longest log leads: that of the latest leader epoch, and among these the one that ends last.
+
+    in sync 1 2, both back, logs end at 90 and 100     ->   2 leads, in sync 2
+    in sync 1 2, only 1 is back                        ->   nobody, for now
+    in sync 2, gone 1 3, only 2 is back                ->   2 leads if it has written as the leader, else nobody for now
 """
 
 from __future__ import annotations
@@ -13,9 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
-__all__ = ["Elected", "after_shutdown", "among", "first", "offline", "preferred"]
+    from examples.broker.replication.leadership import Leadership
+
+__all__ = ["Elected", "after_crash", "after_shutdown", "among", "first", "offline", "preferred"]
 
 Elected = tuple[int, tuple[int, ...]]
 """The leader and the in-sync replicas."""
@@ -36,6 +45,27 @@ def offline(
         return leader, tuple(node for node in isr if node in alive)
     survivor = next((node for node in replicas if node in alive), None)
     return (survivor, (survivor,)) if unclean and survivor is not None else None
+
+
+def after_crash(
+    replicas: Sequence[int], now: Leadership, ends: Mapping[int, tuple[int, int]], *, waits: bool
+) -> Elected | None:
+    """Elect when no in-sync replica was left.
+
+    Args:
+        replicas: of the partition, in order.
+        now: how the partition stands, without a leader.
+        ends: of the nodes that can lead: the latest leader epoch in the log, and where the log ends.
+        waits: whether to wait for replicas that are not back.
+    """
+    back = [node for node in now.isr if node in ends]
+    has_led = any(ends[node][0] >= now.leader_epoch - 1 for node in back)
+    awaited = now.isr if has_led else (*now.isr, *now.gone)
+    if not back or (waits and not ends.keys() >= set(awaited)):
+        return None
+    candidates = [node for node in replicas if node in ends and (node in now.isr or node in now.gone)]
+    leader = max(candidates, key=lambda node: (ends[node], node in now.isr))
+    return leader, tuple(n for n in candidates if n == leader or (n in now.isr and ends[n] == ends[leader]))
 
 
 def preferred(replicas: Sequence[int], isr: Sequence[int], alive: Container[int]) -> Elected | None:

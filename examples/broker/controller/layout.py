@@ -3,10 +3,13 @@
     /controller                            ephemeral; who is the controller
     /controller_epoch                      how many controllers there were
     /cluster_secret                        what nodes prove to each other with that they are nodes
-    /brokers/ids/2                         ephemeral; where node 2 listens, and which start of its process it is
+    /brokers/ids/2                         ephemeral; where node 2 listens, which start of its process it is, and where
+                                           its logs ended then
+    /brokers/known                         whose starts the controller has dealt with
     /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes: it cannot lead or follow
     /brokers/topics/orders                 which nodes have which partition, the preferred leader first; the topic's id
-    /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas; changed by version only
+    /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas, and those that are gone;
+                                           changed by version only
     /config/topics/orders                  the topic's settings
     /config/changes                        set with every change of a setting, so that one watch hears of all
     /isr_change_notification/3-17          a leader changed in-sync replicas; the controller reads and removes it
@@ -44,6 +47,7 @@ __all__ = [
     "EPOCH",
     "IDS",
     "ISR_CHANGES",
+    "KNOWN",
     "OFFLINE",
     "PREFERRED",
     "REASSIGNMENTS",
@@ -54,6 +58,7 @@ __all__ = [
     "config_path",
     "controller_of",
     "keys_of",
+    "known_of",
     "make_roots",
     "partition_path",
     "reassignments_of",
@@ -66,6 +71,7 @@ __all__ = [
     "write_config",
     "write_controller",
     "write_keys",
+    "write_known",
     "write_reassignments",
     "write_state",
 ]
@@ -74,6 +80,7 @@ CONTROLLER = "/controller"
 EPOCH = "/controller_epoch"
 SECRET = "/cluster_secret"  # noqa: S105 - a path
 IDS = "/brokers/ids"
+KNOWN = "/brokers/known"
 OFFLINE = "/brokers/offline"
 TOPICS = "/brokers/topics"
 ISR_CHANGES = "/isr_change_notification"
@@ -82,7 +89,7 @@ REASSIGNMENTS = "/admin/reassign_partitions"
 PREFERRED = "/admin/preferred_replica_election"
 CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
-_ROOTS = ("/brokers", IDS, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)
+_ROOTS = ("/brokers", IDS, KNOWN, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)
 
 
 def make_roots(store: Store) -> None:
@@ -126,16 +133,26 @@ def config_path(topic: str) -> str:
 
 @attrs.frozen
 class BrokerInfo:
-    """A node that is alive: where it listens, and which start of its process this is."""
+    """A node that is alive: where it listens, which start of its process this is, and where its logs ended then.
+
+    The ends are by folder, such as `orders-0`: the leader epoch of the last batch, and the next offset.
+    """
 
     node_id: int
     host: str
     port: int
     incarnation: str = ""
+    ends: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, hash=False)
+
+    def end_of(self, key: Key) -> tuple[int, int]:
+        """Give where the log of a partition ended when the node was started."""
+        return self.ends.get(f"{key[0]}-{key[1]}", (-1, 0))
 
     def write(self) -> bytes:
         """Encode."""
-        return _encode(host=self.host, port=self.port, incarnation=self.incarnation, timestamp=_now())
+        return _encode(
+            host=self.host, port=self.port, incarnation=self.incarnation, ends=dict(self.ends), timestamp=_now()
+        )
 
     @classmethod
     def read(cls, node_id: int, data: bytes) -> BrokerInfo:
@@ -145,7 +162,22 @@ class BrokerInfo:
             ValueError: if it makes no sense.
         """
         content = _decode(data)
-        return cls(node_id, str(content["host"]), int(content["port"]), str(content.get("incarnation", "")))
+        ends = {str(name): (int(epoch), int(end)) for name, (epoch, end) in content.get("ends", {}).items()}
+        return cls(node_id, str(content["host"]), int(content["port"]), str(content.get("incarnation", "")), ends)
+
+
+def write_known(brokers: Mapping[int, BrokerInfo]) -> bytes:
+    """Encode which start of each node the controller has dealt with."""
+    return _encode(brokers={str(node): info.incarnation for node, info in brokers.items()})
+
+
+def known_of(data: bytes) -> dict[int, str]:
+    """Decode which start of each node a controller has dealt with.
+
+    Raises:
+        ValueError: if it makes no sense.
+    """
+    return {int(node): str(incarnation) for node, incarnation in _decode(data)["brokers"].items()}
 
 
 def write_controller(node: int) -> bytes:
@@ -191,6 +223,7 @@ def write_state(state: Leadership) -> bytes:
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr=list(state.isr),
+        gone=list(state.gone),
         controller_epoch=state.controller_epoch,
     )
 
@@ -208,6 +241,7 @@ def state_of(data: bytes, version: int) -> Leadership:
         _nodes(content["isr"]),
         int(content["controller_epoch"]),
         version,
+        _nodes(content.get("gone", [])),
     )
 
 

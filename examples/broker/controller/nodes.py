@@ -16,7 +16,7 @@ import structlog
 
 from examples.broker.controller import layout
 from examples.broker.controller.states import PartitionState, ReplicaState
-from examples.broker.coordination import NoNode
+from examples.broker.coordination import NoNode, Set
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -38,9 +38,17 @@ class Nodes:
         self._context = duties.context
 
     def load(self) -> None:
-        """Read which nodes there are."""
-        self._context.brokers = self._read()
+        """Read which nodes there were when a controller looked last; `changed` finds what happened since."""
+        now = self._read()
         self._context.offline = self._read_offline()
+        try:
+            known = layout.known_of(self._duties.store.get(layout.KNOWN).data)
+        except ValueError:  # there was no controller yet
+            known = {node: info.incarnation for node, info in now.items()}
+        for node, incarnation in known.items():
+            info = layout.BrokerInfo(node, "", 0, incarnation)
+            same = node in now and now[node].incarnation == incarnation
+            self._context.brokers[node] = now[node] if same else info
 
     def _read(self) -> dict[int, layout.BrokerInfo]:
         store, found = self._duties.store, {}
@@ -74,6 +82,7 @@ class Nodes:
             _log.info("nodes found", nodes=sorted(come))
             context.brokers = now
             self._welcome(come)
+        self._duties.writer.write([Set(layout.KNOWN, layout.write_known(now))])
 
     def _remove(self, gone: Collection[int]) -> None:
         context, duties = self._context, self._duties

@@ -21,7 +21,7 @@ from examples.broker.coordination import Create, NoNode, Set
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from examples.broker.controller.context import Context
     from examples.broker.controller.elections import Elected
@@ -73,9 +73,12 @@ class PartitionMachine:
     def elect_offline(self, key: Key, now: Leadership) -> Elected | None:
         """Elect in place of a leader that is gone."""
         context = self._context
-        return elections.offline(
-            context.replicas_of(key), now.isr, context.alive, unclean=context.may_elect_unclean(key[0])
-        )
+        unclean = context.may_elect_unclean(key[0])
+        if now.leader != NO_LEADER or unclean:
+            return elections.offline(context.replicas_of(key), now.isr, context.alive, unclean=unclean)
+        waits = not context.awaited.setdefault(key, False)
+        ends = {node: context.brokers[node].end_of(key) for node in context.alive}
+        return elections.after_crash(context.replicas_of(key), now, ends, waits=waits)
 
     def elect_unclean(self, key: Key, now: Leadership) -> Elected | None:
         """Elect in place of a leader that is gone, whoever lives, as somebody asked for by hand."""
@@ -170,6 +173,7 @@ class PartitionMachine:
         return again
 
     def _adopt(self, key: Key, leadership: Leadership) -> None:
+        self._context.awaited.pop(key, None)
         self._context.leaderships[key] = leadership
         self._requests.leader_and_isr(self._context.replicas_of(key), key)
         _log.info(
@@ -191,21 +195,21 @@ class PartitionMachine:
         self._context.leaderships[key] = found
         return found
 
-    def leave_isr(self, keys: Iterable[Key], node: int) -> None:
-        """Take a node that can't follow out of the in-sync replicas, unless it is the last one there.
+    def leave_isr(self, leaving: Mapping[Key, Collection[int]]) -> None:
+        """Take nodes that can't follow out of the in-sync replicas, unless none would be left.
 
         Raises:
             Deposed, StoreError: as the writer does.
         """
-        keys = list(keys)
+        keys = list(leaving)
         for _ in range(_TRIES):
             wanted: dict[Key, Leadership] = {}
             for key in keys:
                 now = self.refresh(key)
-                if now is None or node not in now.isr:
+                if now is None or now.leader == NO_LEADER or not set(leaving[key]) & set(now.isr):
                     continue
-                staying = tuple(other for other in now.isr if other != node)
-                if now.leader == node:
+                staying = tuple(node for node in now.isr if node not in leaving[key])
+                if now.leader in leaving[key]:
                     # Nobody could be elected in its place. The in-sync replicas stay: they say who has the records.
                     wanted[key] = now.led_by(NO_LEADER, now.isr, self._context.epoch)
                 elif staying:

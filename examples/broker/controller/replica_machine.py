@@ -56,9 +56,8 @@ class ReplicaMachine:
             self._context.replica_states[replica] = target
 
     def _leave(self, replicas: list[Replica]) -> None:
-        by_node: dict[int, list[Key]] = {}
+        leaving: dict[Key, list[int]] = {}
         for key, node in replicas:
             if key[0] not in self._context.deletions:
-                by_node.setdefault(node, []).append(key)
-        for node, keys in by_node.items():
-            self._partitions.leave_isr(keys, node)
+                leaving.setdefault(key, []).append(node)
+        self._partitions.leave_isr(leaving)

@@ -20,6 +20,7 @@ class Leadership:
         isr: the in-sync replicas, from which the next leader is chosen.
         controller_epoch: of the controller that decided it.
         version: of the node in the coordination store that holds it; who changes it names the version that it saw.
+        gone: replicas that were in sync before the controller elected this leader, until the leader changes them.
     """
 
     leader: int
@@ -27,10 +28,12 @@ class Leadership:
     isr: tuple[int, ...]
     controller_epoch: int = 0
     version: int = 0
+    gone: tuple[int, ...] = ()
 
     def led_by(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
         """Give what follows when another node leads: the next leader epoch."""
-        return Leadership(leader, self.leader_epoch + 1, isr, controller_epoch, self.version)
+        gone = tuple(dict.fromkeys(node for node in (*self.isr, *self.gone) if node not in isr))
+        return Leadership(leader, self.leader_epoch + 1, isr, controller_epoch, self.version, gone)
 
     def with_isr(self, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
         """Give what follows when the leader stays and others leave or join the in-sync replicas."""

@@ -95,6 +95,10 @@ class ReplicaManager:
 
     # -- partitions
 
+    def find(self) -> dict[str, tuple[int, int]]:
+        """Open the replicas that lie here; give the leader epoch and the end of each log, by folder."""
+        return self._folders.find()
+
     def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
         """Open a partition's log, if this node has a replica of it; a new one is empty, whatever lies there."""
         if self.cluster.node_id in topic.replicas:
@@ -373,3 +377,4 @@ class ReplicaManager:
         self.checkpoint(durably=True)
         for partition in self.partitions.values():
             partition.log.close()
+        self._folders.close()

@@ -93,7 +93,7 @@ class Membership:
         self.channels = Channels(self.key, self.deliver, self._answered)
         durable = config.replication.fsync is Fsync.ALWAYS
         store = open_store(config.coordination, config.shared_folder, session_ms=config.session_ms, durable=durable)
-        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex)
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, replicas.find())
         self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms, key=self.key)
         self.controller.on_session = self._session_changed
         self._store = store

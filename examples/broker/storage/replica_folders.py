@@ -36,6 +36,21 @@ class ReplicaFolders:
     def __init__(self, store: TopicStore, fsync: Fsync) -> None:
         self._store = store
         self._fsync = fsync
+        self._found: dict[str, Log] = {}
+        """The logs that `find` has opened, and nobody has asked for yet."""
+
+    def find(self) -> dict[str, tuple[int, int]]:
+        """Open every replica that lies here; give for each folder the leader epoch of its last batch, and its end."""
+        for path in sorted(file.parent for file in self._store.folder.glob(f"*/{_ID_FILE}")):
+            try:
+                self._found[path.name] = self._log(path)
+            except OSError as error:
+                _log.error("a log can't be opened", folder=str(path), error=str(error))
+        return {name: (log.epochs.latest, log.next_offset) for name, log in self._found.items()}
+
+    def _log(self, path: Path, *, is_new: bool = False) -> Log:
+        start = 0 if is_new else self._store.checkpoint_of(path.name)[0]
+        return Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
 
     def open(self, topic: Topic, index: int, *, is_new: bool) -> tuple[Log, int]:
         """Open a replica's log, and give it with the high watermark that is known from before.
@@ -45,8 +60,11 @@ class ReplicaFolders:
         """
         path = self._path((topic.name, index))
         is_new = is_new or _is_of_another(path, topic)
-        start, high_watermark = (0, 0) if is_new else self._store.checkpoint_of(path.name)
-        log = Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
+        high_watermark = 0 if is_new else self._store.checkpoint_of(path.name)[1]
+        found = self._found.pop(path.name, None)
+        if found is not None and is_new:
+            found.close()
+        log = self._log(path, is_new=is_new) if found is None or is_new else found
         if topic.topic_id:
             (path / _ID_FILE).write_text(topic.topic_id)
         return log, high_watermark
@@ -58,11 +76,17 @@ class ReplicaFolders:
     def remove(self, key: tuple[str, int], log: Log | None) -> None:
         """Remove what lies here of a partition; its log is closed, if it was opened."""
         path = self._path(key)
+        log = log or self._found.pop(path.name, None)
         if log is not None:
             log.delete()
         else:
             shutil.rmtree(path, ignore_errors=True)
         self._store.forget_checkpoint(path.name)
+
+    def close(self) -> None:
+        """Close what was found and not asked for."""
+        for log in self._found.values():
+            log.close()
 
     def _path(self, key: tuple[str, int]) -> Path:
         return self._store.folder / f"{key[0]}-{key[1]}"

@@ -47,13 +47,13 @@ class Node:
         self.lives = 0
         self.start()
 
-    def start(self):
+    def start(self, ends=None):
         self.lives += 1
         self.stopped = False
         self.channel = Channel()
         self.channel.node = self
         self.store = EmbeddedStore(self.cluster.path, session_ms=SESSION_MS, clock=self.cluster.clock, thread=False)
-        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}")
+        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}", ends or {})
         self.controller = Controller(info, self.store, self.channel, self.cluster.timer, rebalance_ms=0)
         self.controller.start(thread=False)
 
@@ -104,8 +104,8 @@ class Cluster:
             self.nodes[node_id].stopped = True
         self.advance(SESSION_MS + 1_000)
 
-    def restart(self, node_id):
-        self.nodes[node_id].start()
+    def restart(self, node_id, ends=None):
+        self.nodes[node_id].start(ends)
         self.settle()
 
     @property

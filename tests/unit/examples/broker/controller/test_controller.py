@@ -103,7 +103,7 @@ def test_paused_controller_changes_nothing(cluster):
         lambda: duties.writer.write_each([[Create("/late")]]),
         lambda: duties.nodes.shut_down(2),
         lambda: (
-            duties.elect([("orders", 0)], unclean=True) if False else duties.partitions.leave_isr([("orders", 0)], 3)
+            duties.elect([("orders", 0)], unclean=True) if False else duties.partitions.leave_isr({("orders", 0): [3]})
         ),
         lambda: duties.write_assignment(("orders", 0), (1,)),
     ):

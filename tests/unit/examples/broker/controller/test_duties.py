@@ -135,6 +135,91 @@ def test_all_die_and_come_back(cluster):
     assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
 
 
+def crashed(cluster):
+    """Three nodes in sync, the leader of epoch 0 among them, that all crash at the same moment."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+    for node in cluster.nodes.values():
+        node.stopped = True
+    cluster.clock.now += 60_000 * 1_000_000
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (2, 3, 1), (3, 1, 2)])
+def test_after_a_crash_of_all_the_longest_log_leads(cluster, order):
+    """Whichever node is back first, nobody leads before all in-sync replicas are back; then the longest log does."""
+    crashed(cluster)
+    ends = {1: (0, 80), 2: (0, 100), 3: (0, 100)}
+    for node in order[:2]:
+        cluster.restart(node, {"t-0": ends[node]})
+        assert (-1, (1, 2, 3)) == (cluster.leader("t"), cluster.isr("t"))
+    cluster.restart(order[2], {"t-0": ends[order[2]]})
+
+    assert (2, (2, 3)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_after_a_crash_of_all_a_later_epoch_counts_more_than_length(cluster):
+    """A log of a later leader epoch leads before a longer one of an earlier epoch, whose end was never committed."""
+    crashed(cluster)
+    for node, end in {1: (0, 120), 2: (1, 100), 3: (0, 100)}.items():
+        cluster.restart(node, {"t-0": end})
+
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_after_a_crash_of_all_a_replica_is_not_waited_for_forever(cluster):
+    """After ten seconds the longest log among the in-sync replicas that are back leads."""
+    crashed(cluster)
+    cluster.restart(3, {"t-0": (0, 90)})
+    cluster.restart(1, {"t-0": (0, 80)})
+    cluster.advance(9_000)
+    assert -1 == cluster.leader("t")
+    cluster.advance(2_000)
+
+    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_a_crash_of_all_that_is_noticed_one_by_one(cluster):
+    """Sessions do not end together: a node that was elected when it was gone already loses nobody's log."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.die(1)  # 2 is elected, but all of them have crashed: it never leads
+    assert 2 == cluster.leader("t")
+    cluster.nodes[2].stopped = cluster.nodes[3].stopped = True
+    cluster.clock.now += 60_000 * 1_000_000
+    ends = {1: (0, 100), 2: (0, 80), 3: (0, 90)}
+    for node in (2, 3):
+        cluster.restart(node, {"t-0": ends[node]})
+    assert -1 == cluster.leader("t")
+    cluster.restart(1, {"t-0": ends[1]})
+
+    assert (1, (1,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_a_leader_that_was_alone_leads_again_at_once(cluster):
+    """The only in-sync replica, which has written as the leader, waits for no replica that was gone before."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (1, 2)})
+    cluster.die(1)
+    cluster.die(2)
+    cluster.restart(2, {"t-0": (1, 10)})
+
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_nodes_restarted_while_there_was_no_controller_count_as_gone(cluster):
+    """All nodes are back before any session has ended: a new controller still sees that all of them crashed."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+    for node in cluster.nodes.values():
+        node.stopped = True
+    for node, end in {1: (0, 80), 3: (0, 100), 2: (0, 100)}.items():
+        cluster.nodes[node].start({"t-0": end})
+    cluster.advance(3_000)
+
+    assert cluster.leader("t") in (2, 3)
+    assert 1 not in cluster.isr("t")
+
+
 def test_bounced_node(cluster):
     """A node that died and is back before anybody looked leads again only after an election, which it may win."""
     cluster.add(1, 2, 3)
