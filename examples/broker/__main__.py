@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.broker", description="A small replicated log broker.")
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
     parser.add_argument("--advertised-host", default="", help="under what name others reach this node (--host)")
-    parser.add_argument("--port", type=int, default=9092, help="of node 1; 0 takes free ones (9092)")
+    parser.add_argument("--port", type=int, default=9092, help="of the first node; 0 takes free ones (9092)")
     parser.add_argument("--data", type=Path, default=Path("var/broker"), help="the data folder (var/broker)")
     parser.add_argument("--replicas", type=int, help="how many nodes (1, or as many as --ports)")
     parser.add_argument("--partitions", type=int, default=1, help="of a topic made by being asked for (1)")
@@ -49,26 +49,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fsync", choices=[policy.value for policy in Fsync], default="interval")
     parser.add_argument("--frame-timeout-ms", type=int, default=30_000, help="a request must be whole by then")
     parser.add_argument("--max-request-bytes", type=int, default=32 * 1024 * 1024)
-    parser.add_argument("--metrics-port", type=int, help="serve /metrics of node 1 here, of the next on the next")
+    parser.add_argument(
+        "--metrics-port", type=int, help="serve /metrics of the first node here, of the next on the next"
+    )
     parser.add_argument("--console-port", type=int, help="the same for the console, a page that shows what waits")
     parser.add_argument("--journal", type=Path, help="write a record of every operation to this folder")
     parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
     parser.add_argument("--node-id", type=int, help="run this node only; the others run elsewhere")
-    parser.add_argument("--ports", help="the ports of all nodes, node 1 first, with commas between")
+    parser.add_argument("--first-id", type=int, default=1, help="id of the first node; the others follow (1)")
+    parser.add_argument("--ports", help="the ports of all nodes, the first node's first, with commas between")
     parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -> Config:
     def nodes_own(port: int | None) -> int | None:
-        return port + node_id - 1 if port else port
+        return port + node_id - options.first_id if port else port
 
     def folder(path: Path) -> Path:
         return path if len(ports) == 1 else path / f"node-{node_id}"
 
     return Config(
         data=folder(options.data),
-        cluster=Cluster(node_id, ports, options.host, options.advertised_host),
+        cluster=Cluster(node_id, ports, options.host, options.advertised_host, options.first_id),
         replication=ReplicationSettings(min_isr=options.min_isr, lag_ms=options.lag_ms, fsync=Fsync(options.fsync)),
         groups=GroupSettings(initial_rebalance_delay_ms=options.rebalance_delay_ms),
         coordination=options.coordination,
@@ -138,9 +141,9 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: l
         print(f"error: {error}", file=sys.stderr)
         return 1
     command = [*command, "--end-with-input", "--ports", ",".join(map(str, ports))]
-    nodes = range(1, len(ports) + 1)
+    nodes = range(options.first_id, options.first_id + len(ports))
     try:
-        return Supervisor([[*command, "--node-id", str(node)] for node in nodes]).run(
+        return Supervisor({node: [*command, "--node-id", str(node)] for node in nodes}).run(
             lambda pids: print(
                 "cluster:",
                 " ".join(f"{options.host}:{port}(pid {pid})" for port, pid in zip(ports, pids, strict=True)),
@@ -164,7 +167,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         ports = _ports(options)
         is_started_here = options.node_id is None and len(ports) > 1
-        nodes = range(1, len(ports) + 1) if is_started_here else [1 if options.node_id is None else options.node_id]
+        node_id = options.first_id if options.node_id is None else options.node_id
+        nodes = [options.first_id + number for number in range(len(ports))] if is_started_here else [node_id]
         configs = [_config(options, node, ports) for node in nodes]
     except ValueError as error:
         parser.error(str(error))

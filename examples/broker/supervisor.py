@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Supervisor"]
 
@@ -47,8 +47,8 @@ class _Node:
 class Supervisor:
     """Runs one process a command, until told to stop."""
 
-    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
-        self._nodes = [_Node(command) for command in commands]
+    def __init__(self, commands: Mapping[int, Sequence[str]]) -> None:
+        self._nodes = {number: _Node(command) for number, command in commands.items()}
         self._signals = 0
         """How many have come; a plain number, as the handler may find this thread anywhere, inside a lock too."""
 
@@ -56,10 +56,10 @@ class Supervisor:
         """Start all, tell their process ids, and stay until a signal comes; give an exit code."""
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, self._count)
-        started([node.start().pid for node in self._nodes])
+        started([node.start().pid for node in self._nodes.values()])
         while not self._signals:
             time.sleep(_LOOK_S)
-            for number, node in enumerate(self._nodes, 1):
+            for number, node in self._nodes.items():
                 self._look(number, node)
         return self._end()
 
@@ -85,7 +85,7 @@ class Supervisor:
         node.wait_s = min(node.wait_s * 2, _LONGEST_WAIT_S)
 
     def _end(self) -> int:
-        living = [node.process for node in self._nodes if node.process is not None]
+        living = [node.process for node in self._nodes.values() if node.process is not None]
         asked = self._signals
         for process in living:
             if process.poll() is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import attrs
+from attrs.validators import ge
 
-__all__ = ["LEADER", "Cluster", "check_port"]
+__all__ = ["Cluster", "check_port"]
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be refused
 _LAST_PORT = 65_535
-LEADER = 1
-"""A node that is alone: it leads every partition, coordinates every group, and is the controller."""
 
 
 def check_port(port: int) -> None:
@@ -24,23 +23,25 @@ def check_port(port: int) -> None:
 
 @attrs.frozen
 class Cluster:
-    """The nodes of a cluster, numbered from 1, as one of them sees them.
+    """The nodes of a cluster, numbered one after the other, as one of them sees them.
 
     Args:
         node_id: this node.
-        ports: the port of every node, node 1 first: as many as there are replicas.
+        ports: the port of every node, the first node's first: as many as there are replicas.
         host: where this node listens. Where the others are is not known from the start: each tells the controller.
         advertised: under what name or address clients and other nodes reach this node; `host` if empty.
+        first_id: the id of the first node; all nodes of a cluster agree on it.
     """
 
-    node_id: int = LEADER
+    node_id: int = 1
     ports: tuple[int, ...] = (9092,)
     host: str = "127.0.0.1"
     advertised: str = ""
+    first_id: int = attrs.field(default=1, validator=ge(0))
 
     def __attrs_post_init__(self) -> None:
-        if not 1 <= self.node_id <= len(self.ports):
-            raise ValueError(f"node {self.node_id} of a cluster of {len(self.ports)}")
+        if self.node_id not in self.nodes:
+            raise ValueError(f"node_id must be {self.nodes[0]} to {self.nodes[-1]}, got {self.node_id}")
         for port in self.ports:
             check_port(port)
         if self.advertised_host in _ANYWHERE:
@@ -51,7 +52,7 @@ class Cluster:
     @property
     def nodes(self) -> range:
         """The ids of all nodes."""
-        return range(1, len(self.ports) + 1)
+        return range(self.first_id, self.first_id + len(self.ports))
 
     @property
     def advertised_host(self) -> str:
@@ -65,4 +66,4 @@ class Cluster:
 
     def port_of(self, node: int) -> int:
         """Give a node's port."""
-        return self.ports[node - 1]
+        return self.ports[node - self.first_id]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.replication.cluster import LEADER, Cluster
 from examples.broker.replication.delayed_delete_records import DelayedDeleteRecords, Deletion
 from examples.broker.replication.delayed_produce import DelayedProduce, Produced
 from examples.broker.replication.fetches import Fetches
@@ -40,6 +39,7 @@ from purgatory import ActionQueue, DelayedOperationPurgatory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from examples.broker.replication.cluster import Cluster
     from examples.broker.replication.settings import ReplicationSettings
     from examples.broker.storage.topics import TopicStore
     from purgatory import LockLike
@@ -102,7 +102,7 @@ class ReplicaManager:
     def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
         """Open a partition's log, if this node has a replica of it; a new one is empty, whatever lies there."""
         if self.cluster.node_id in topic.replicas:
-            self._open(topic, index, LEADER, topic.replicas, is_new=is_new)
+            self._open(topic, index, self.cluster.node_id, topic.replicas, is_new=is_new)
 
     def _open(
         self,

@@ -86,9 +86,12 @@ class TopicManager:
         run_at_once(self.create_in_steps(*topics))
 
     def create_in_steps(self, *topics: Topic) -> Steps[None]:
-        """Make topics that were planned, with their logs; together they cost one write of the list of topics.
+        """Make topics that were planned, or the partitions that they have not yet. The list is written once for all.
 
         Between two steps a topic may be deleted, and another one may be created under its name.
+
+        Raises:
+            BrokerError: KAFKA_STORAGE_ERROR, before anything is changed.
         """
         self._store.add(*topics)
         for planned in topics:
@@ -97,7 +100,9 @@ class TopicManager:
                 if topic is not None and (topic.name, index) not in self._replicas.partitions:
                     self._replicas.open(topic, index, is_new=True)
                 yield
-            _log.info("topic created", topic=planned.name, partitions=planned.partitions, replicas=planned.replicas)
+            _log.info(
+                "topic created or grown", topic=planned.name, partitions=planned.partitions, replicas=planned.replicas
+            )
 
     def plan_growth(self, name: str, partitions: int) -> Topic:
         """Give the topic with more partitions.
@@ -112,14 +117,6 @@ class TopicManager:
                 f"{name!r} has {topic.partitions}, and may grow to {_MOST_PARTITIONS}; got {partitions}",
             )
         return attrs.evolve(topic, partitions=partitions)
-
-    def grow(self, topic: Topic) -> None:
-        """Have a topic with more partitions than before; the new ones are empty."""
-        before = self._store.topics[topic.name].partitions
-        self._store.add(topic)
-        for index in range(before, topic.partitions):
-            self._replicas.open(topic, index, is_new=True)
-        _log.info("topic grown", topic=topic.name, partitions=topic.partitions, before=before)
 
     def plan_settings(self, name: str, settings: Mapping[str, str | None]) -> Topic:
         """Give the topic with these settings, and no others of its own.

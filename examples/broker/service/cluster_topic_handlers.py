@@ -83,7 +83,8 @@ class ClusterTopicHandlers:
                 creations += topics[-1].error_code == ErrorCode.LEADER_NOT_AVAILABLE
             yield
         brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
-        controller = self.membership.controller.controller_id or -1
+        controller = self.membership.controller.controller_id
+        controller = -1 if controller is None else controller
         response = m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics)
         reply(m.with_operations(response, request))
 

@@ -145,7 +145,7 @@ class Membership:
     async def _ask_to_leave(self, node: int) -> list[Key] | None:
         """Ask the controller; give what stays, or None if it couldn't be asked."""
         controller = self.controller.controller_id
-        address = self.replicas.metadata.brokers.get(controller or 0)
+        address = self.replicas.metadata.brokers.get(-1 if controller is None else controller)
         if controller == node:
             answer: asyncio.Future[list[Key] | None] = self._loop.create_future()
             self.shut_down(node, answer.set_result)

@@ -8,7 +8,6 @@ from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
-from examples.broker.replication.cluster import LEADER
 from examples.broker.service.assignments import (
     MOST_AT_ONCE,
     PREFERRED,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["TopicHandlers"]
 
 _CLUSTER_ID = "purgatory-broker"
-_NODES = (LEADER,)
 
 
 class TopicHandlers:
@@ -69,7 +67,9 @@ class TopicHandlers:
             yield
         here = self.config.cluster
         brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
-        response = m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=LEADER, topics=topics)
+        response = m.MetadataResponse(
+            brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=here.node_id, topics=topics
+        )
         reply(m.with_operations(response, request))
 
     def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:
@@ -87,7 +87,10 @@ class TopicHandlers:
             except BrokerError as error:
                 codes[name] = error.code
         if planned:
-            yield from self.topics.create_in_steps(*planned.values())
+            try:
+                yield from self.topics.create_in_steps(*planned.values())
+            except BrokerError as error:
+                codes |= dict.fromkeys(planned, error.code)
         return codes
 
     def _describe(self, topic: Topic) -> m.MetadataTopic:
@@ -96,20 +99,20 @@ class TopicHandlers:
             partition = self.replicas.partitions.get((topic.name, index))
             isr = sorted(partition.isr) if partition is not None else list(topic.replicas)
             epoch = partition.leader_epoch if partition is not None else -1
-            parts.append(m.MetadataPartition(0, index, LEADER, epoch, list(topic.replicas), isr))
+            parts.append(m.MetadataPartition(0, index, self.config.cluster.node_id, epoch, list(topic.replicas), isr))
         return m.MetadataTopic(0, topic.name, topic.is_internal, parts)
 
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Create topics; -1 stands for the node's own number of partitions and of replicas."""
         answers = []
-        planned: list[Topic] = []
+        planned: list[tuple[Topic, m.CreatedTopic]] = []
         twice = named_twice(request.topics)
         creations = Creations()
         for wanted in {each.name: each for each in request.topics}.values():
             answer = m.CreatedTopic(wanted.name)
             try:
                 check_named_once(wanted.name, twice)
-                planned.append(creations.counted(self._planned(wanted)))
+                planned.append((creations.counted(self._planned(wanted)), answer))
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             answers.append(answer)
@@ -120,13 +123,17 @@ class TopicHandlers:
         yield from self._create(planned, request)
         reply(m.CreateTopicsResponse(topics=answers))
 
-    def _create(self, planned: list[Topic], request: m.CreateTopicsRequest) -> Steps[None]:
-        if planned and not request.validate_only:
-            yield from self.topics.create_in_steps(*planned)
+    def _create(self, planned: list[tuple[Topic, m.CreatedTopic]], request: m.CreateTopicsRequest) -> Steps[None]:
+        try:
+            if planned and not request.validate_only:
+                yield from self.topics.create_in_steps(*(topic for topic, _ in planned))
+        except BrokerError as error:
+            for _, answer in planned:
+                answer.error_code, answer.error_message = error.code, str(error)
         planned.clear()
 
     def _planned(self, wanted: m.CreatableTopic) -> Topic:
-        assignment = assigned_at_creation(wanted, _NODES)
+        assignment = assigned_at_creation(wanted, self.config.cluster.nodes)
         partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
         return self.topics.plan(
             wanted.name,
@@ -144,20 +151,21 @@ class TopicHandlers:
             answer = m.CreatedPartitions(wanted.name)
             try:
                 check_named_once(wanted.name, twice)
-                self._grow(wanted, creations, validate_only=request.validate_only)
+                topic = self._grown(wanted, creations)
+                if not request.validate_only:
+                    yield from self.topics.create_in_steps(topic)
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             answers.append(answer)
             yield
         reply(m.CreatePartitionsResponse(results=answers))
 
-    def _grow(self, wanted: m.PartitionsOfTopic, creations: Creations, *, validate_only: bool) -> None:
+    def _grown(self, wanted: m.PartitionsOfTopic, creations: Creations) -> Topic:
         check_not_internal(wanted.name)
         before = self.topics.existing(wanted.name).partitions
         topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), before)
-        assigned_at_growth(wanted, before, _NODES)
-        if not validate_only:
-            self.topics.grow(topic)
+        assigned_at_growth(wanted, before, self.config.cluster.nodes)
+        return topic
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Delete topics with their records."""

@@ -109,7 +109,7 @@ STUBBORN = """
 import sys
 from examples.broker.supervisor import Supervisor
 child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-sys.exit(Supervisor([[sys.executable, "-c", child]]).run(lambda pids: print(*pids, flush=True)))
+sys.exit(Supervisor({1: [sys.executable, "-c", child]}).run(lambda pids: print(*pids, flush=True)))
 """
 
 
@@ -157,7 +157,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
         (("--min-isr", 2), "min_isr 2 can't be met by 1 replicas"),
         (("--lag-ms", 0), "'lag_ms' must be >= 1"),
         (("--ports", "1,x"), "invalid literal"),
-        (("--node-id", 4, "--ports", "1,2"), "node 4 of a cluster of 2"),
+        (("--node-id", 4, "--ports", "1,2"), "node_id must be 1 to 2, got 4"),
         (("--fsync", "sometimes"), "invalid choice"),
         (("--host", "0.0.0.0"), "say under what host name"),
         (("--port", 70_000), "70000 is no port"),
@@ -166,7 +166,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
         (("--replicas", 3, "--port", 0, "--metrics-port", 65_535), "65536 is no port"),
         (("--ports", "9092,70000", "--node-id", 1), "70000 is no port"),
         (("--replicas", 3, "--node-id", 1, "--ports", "1,2"), "--replicas 3 with 2 --ports"),
-        (("--node-id", 0, "--ports", "1,2"), "node 0 of a cluster of 2"),
+        (("--node-id", 0, "--ports", "1,2"), "node_id must be 1 to 2, got 0"),
         (("--coordination", "zookeeper.example:2181/orders"), "looks like zk://host:2181/chroot"),
     ],
 )
@@ -224,3 +224,30 @@ def test_a_data_folder_has_one_cluster(tmp_path, cluster):
 
     code, said = run_in_vain("--data", tmp_path, "--node-id", 2, "--ports", "0,0,0")
     assert (1, True) == (code, f"data folder {tmp_path / 'node-2'} is in use" in said), said
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_node_ids_can_start_at_0(tmp_path, free_ports, kcat, eventually, replicas):
+    """With --first-id 0 the nodes are 0, 1 and so on; each may lead, and node 0 may be the controller."""
+    ports = free_ports(replicas)
+    arguments = ["--first-id", 0, "--ports", ",".join(map(str, ports)), "--data", tmp_path, "--min-isr", replicas]
+    process = subprocess.Popen(
+        command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    lines = [process.stdout.readline() for _ in range(replicas + (replicas > 1))]
+    assert any(line.startswith("node 0 listens") for line in lines)
+    bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    def nodes():
+        listing = kcat("-b", bootstrap, "-L").decode()
+        return sorted(re.findall(r"broker (\d+) at", listing)), len(re.findall(r"\(controller\)", listing))
+
+    try:
+        eventually(lambda: nodes() == ([str(node) for node in range(replicas)], 1))
+        for number in range(replicas):  # topics are spread over the nodes
+            kcat("-b", bootstrap, "-P", "-t", f"t-{number}", "-X", "acks=all", stdin=b"x", timeout=40)
+            assert b"x" == kcat("-b", bootstrap, "-C", "-t", f"t-{number}", "-e", "-q", timeout=40).strip()
+    finally:
+        process.terminate()
+        process.communicate(timeout=40)
+    assert 0 == process.returncode

@@ -60,7 +60,7 @@ def test_what_holds_anyway_may_be_asked_for(leader):
 def test_a_topic_grows(leader, tmp_path):
     """More partitions are there at once and after a restart; what was there is untouched."""
     leader.append(acks=1)
-    leader.topics.grow(leader.topics.plan_growth("t", 5))
+    leader.topics.create(leader.topics.plan_growth("t", 5))
     assert [1, 0, 0, 0, 0] == [leader.manager.partitions["t", index].log.next_offset for index in range(5)]
     assert 5 == TopicStore(tmp_path).topics["t"].partitions
 

@@ -155,3 +155,21 @@ def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topic
     tree.place = place
     handlers.describe(request, 8, answers)
     assert [("create", "new")] == tree.asked
+
+
+def test_a_full_disk_refuses_each_topic_and_nothing_else(tmp_path, replicas, topics, monkeypatch):
+    """If the list of topics cannot be written, every topic of the request has that error, and is not there."""
+    handlers = TopicHandlers(Config(data=tmp_path, cluster=Cluster(ports=(1,))), replicas, topics)
+
+    def full(*_):
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    monkeypatch.setattr(replicas.store, "_save", full)
+    answers = Answers()
+    wanted = m.CreateTopicsRequest([m.CreatableTopic("a", 1, 1), m.CreatableTopic("b", 1, 1)], 1_000)
+    run_at_once(handlers.create_topics(wanted, 4, answers))
+    run_at_once(handlers.metadata(m.MetadataRequest(["a", "b"], allow_auto_topic_creation=True), 8, answers))
+    run_at_once(handlers.create_partitions(m.CreatePartitionsRequest([m.PartitionsOfTopic("t", 2)]), 1, answers))
+    codes = [each.error_code for answer in answers for each in getattr(answer, "topics", None) or answer.results]
+    assert 5 * [ErrorCode.KAFKA_STORAGE_ERROR] == codes
+    assert ["t"] == list(topics.topics)
