@@ -6,27 +6,35 @@ A record of the topic `--rows` is a row of a trace as JSON (docs/pipeline.md has
      "delay_ms": 500, "ts": "..."}
     {"kind": "event", "purgatory": "fetch", "keys": ["orders-0"], "levels": [9], "ts": "..."}
 
-A record of `--answers` says what became of an operation. It is there at least once: a batch that failed halfway is
-sent again, with the same answers. Whoever needs each of them once goes by purgatory, operation and `created`.
+A record of `--answers` is the answer of an operation. It is there at least once: a batch that failed halfway is sent
+again, with the same answers. Purgatory, operation and `created` identify an answer.
+
+Operations expire in event time, so nothing expires while no row arrives. `--heartbeat 1s` sends a row of kind `flush`
+with the current time every second, which lets time pass. Rows that other producers send much later are late then.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import sys
+import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
 from examples.fromkafka.source import TopicSource
-from purgatory.journal.records import TRACE
+from purgatory.journal.records import FLUSH, TRACE
 from purgatory.pipeline import stream
+from purgatory.pipeline.cli import seconds
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.spark.session import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from confluent_kafka import KafkaError
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +63,31 @@ def sent_to(bootstrap: str, topic: str) -> Callable[[DataFrame, int], None]:
     return send
 
 
+@contextlib.contextmanager
+def heartbeat(bootstrap: str, topic: str, every_s: float | None) -> Iterator[None]:
+    """Send a row that moves the stream's time, every so many seconds. None: never."""
+    if every_s is None:
+        yield
+        return
+    producer = Producer({"bootstrap.servers": bootstrap})
+    stopped = threading.Event()
+
+    def beat() -> None:
+        while not stopped.wait(every_s):
+            now = datetime.now(UTC).isoformat()
+            producer.produce(topic, json.dumps({"kind": FLUSH, "keys": [], "levels": [], "ts": now}))
+            producer.poll(0)
+
+    thread = threading.Thread(target=beat, name="heartbeat")
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+        producer.flush(10)
+
+
 def answer(
     spark: SparkSession, bootstrap: str, *, rows: str, answers: str, checkpoint: str, once: bool = False
 ) -> StreamingQuery:
@@ -81,20 +114,24 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--bootstrap", default="127.0.0.1:9092", help="a broker (default %(default)s)")
     parser.add_argument("--rows", default="trace", help="the topic of rows (default %(default)s)")
     parser.add_argument("--answers", default="answers", help="the topic of answers (default %(default)s)")
-    parser.add_argument("--checkpoint", default="var/fromkafka", help="where it is kept how far it is")
-    parser.add_argument("--once", action="store_true", help="answer what is there, and end")
+    parser.add_argument("--checkpoint", default="var/fromkafka", help="the query's progress (default %(default)s)")
+    parser.add_argument(
+        "--heartbeat", type=seconds, metavar="TIME", help="let time pass while no row arrives (default: no)"
+    )
+    parser.add_argument("--once", action="store_true", help="answer the rows that are there, and end")
     chosen = parser.parse_args(arguments)
     spark = session("fromkafka")
     try:
-        query = answer(
-            spark,
-            chosen.bootstrap,
-            rows=chosen.rows,
-            answers=chosen.answers,
-            checkpoint=chosen.checkpoint,
-            once=chosen.once,
-        )
-        query.awaitTermination()
+        with heartbeat(chosen.bootstrap, chosen.rows, chosen.heartbeat):
+            query = answer(
+                spark,
+                chosen.bootstrap,
+                rows=chosen.rows,
+                answers=chosen.answers,
+                checkpoint=chosen.checkpoint,
+                once=chosen.once,
+            )
+            query.awaitTermination()
     except KeyboardInterrupt:
         pass
     finally:

@@ -7,8 +7,9 @@ Every other option whose name has a dot is a setting of librdkafka. The columns 
 of a record: `partition`, `offset`, `timestamp`, `key`, `value`. Where a query stands is an offset for each partition,
 kept in its checkpoint and nowhere else: no group, nothing is committed to the broker.
 
-A batch ends where the topic ended when it was planned. What is asked for again after a failure is then the same, as
-long as the topic still has it; records that are gone are an error, not a gap: of a trace every row counts.
+A batch has at most `maxOffsetsPerTrigger` records (100,000), spread over the partitions. So a backlog is read in
+several batches. A batch that failed is read again with the same records, as long as the topic has them. Records that
+are gone are an error, because every row of a trace counts.
 
 Spark pickles a reader to send it to where it reads, so a reader holds no connection: each call opens one, in some
 milliseconds.
@@ -24,7 +25,7 @@ import attrs
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,6 +45,7 @@ _ARROW: Final = pa.schema(
 )
 _MOST: Final = 10_000
 _PATIENCE_S: Final = 60.0
+_MOST_PER_BATCH: Final = 100_000
 
 #: The next offset to be read of each partition; names are text, as a checkpoint is JSON.
 Offsets = dict[str, int]
@@ -101,13 +103,21 @@ class TopicSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For `spark.readStream`."""
         settings = {name: value for name, value in self.options.items() if "." in name}
-        return _Reader(_Topic(self.options["topic"], settings))
+        most = int(self.options.get("maxOffsetsPerTrigger", _MOST_PER_BATCH))
+        return _Reader(_Topic(self.options["topic"], settings), most)
 
 
 class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, topic: _Topic) -> None:
+    def __init__(self, topic: _Topic, most: int = _MOST_PER_BATCH) -> None:
+        if most < 1:
+            message = f"maxOffsetsPerTrigger must be 1 or more, got {most}"
+            raise ValueError(message)
         self._topic = topic
+        self._most = most
         self._end: Offsets | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._most)
 
     def initialOffset(self) -> dict[str, int]:
         return self._topic.ends(last=False)
@@ -116,7 +126,8 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end = self._topic.ends(last=True)
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        return self._topic.ends(last=True) if self._end is None else self._end
+        ends = self._topic.ends(last=True) if self._end is None else self._end
+        return _limited(start, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[_Range]:
         # A partition that the topic has got since begins at its first record.
@@ -131,6 +142,13 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, int]) -> None:
         """The checkpoint has it."""
+
+
+def _limited(start: Offsets, ends: Offsets, most: int) -> Offsets:
+    """The ends of a batch of about `most` records: the same number from each partition that has new ones."""
+    behind = {index: end - start.get(index, 0) for index, end in ends.items() if end > start.get(index, 0)}
+    share = max(1, most // max(1, len(behind)))
+    return {index: end - behind.get(index, 0) + min(behind.get(index, 0), share) for index, end in ends.items()}
 
 
 def _read(consumer: Consumer, topic: str, wanted: _Range) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ from purgatory._support.label import label
 from purgatory.journal._ledger import DRAINED, Ledger, Numbers, Recorder, Rows, part_of
 from purgatory.journal._options import JournalStats, Options, folder_of
 from purgatory.journal._writer import FolderWriter
-from purgatory.journal.records import EVENT, JOURNAL, OPERATION, OUTCOMES, SHUTDOWN, TRACE
+from purgatory.journal.records import EVENT, FLUSH, JOURNAL, OPERATION, OUTCOMES, SHUTDOWN, TRACE
 from purgatory.journal.records.errors import JournalClock, JournalLevel
 from purgatory.journal.records.frames import Batch, packed
 from timer import NS_PER_MS
@@ -325,6 +325,14 @@ class Trace(_Folder):
         if level.__class__ is not int or not -_LIMIT <= level <= _LIMIT:
             level = _level(key, level)
         self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), ""))
+
+    def heartbeat(self) -> None:
+        """Write a row that only says what time it is.
+
+        A stream over the trace expires operations in event time: nothing expires while no row arrives. Call this every
+        few seconds in a service that may be idle.
+        """
+        self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), ""))
 
     def _put(self, row: tuple[Any, ...]) -> None:
         if not self._rows.put(row):

@@ -3,7 +3,7 @@
     purgatory pipeline report   --journal DIR --out DIR     tables and a page for people
     purgatory pipeline replay   --trace DIR --out DIR       what becomes of every operation, in one batch
     purgatory pipeline stream   --in DIR --out DIR ...      the same as a streaming query, exactly once
-    purgatory pipeline compact  --answers DIR               put the small files of its answers together, in place
+    purgatory pipeline compact  --answers DIR               merge the small files of a Delta table of answers
     purgatory pipeline monitor  --journal DIR               windowed outcomes, live
     purgatory pipeline whatif   --trace|--journal DIR ...   try out timeouts, purge intervals, wheels
     purgatory pipeline verify                               library = stream = batch twin, on seeded workloads

@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(run=globals()[f"_{name}"])
-        if name != "gen":
+        if name not in ("gen", "compact"):
             sub.add_argument("--master", metavar="URL", help="Spark's master (default: this machine's cores)")
             sub.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
         return sub
@@ -122,9 +122,15 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--allow-gaps", action="store_true", help="go on where records are missing")
     sub.add_argument("--once", action="store_true")
 
-    sub = command("compact", "Put small files of a stream's answers together, in place; also beside the stream.")
-    sub.add_argument("--answers", required=True, metavar="DIR", help="a stream's --out")
-    sub.add_argument("--compact-after", type=seconds, default=7 * 86_400.0, metavar="TIME", help=_COMPACT_AFTER)
+    sub = command("compact", "Merge the small files of a Delta table of answers, also while a stream writes to it.")
+    sub.add_argument("--answers", required=True, metavar="DIR", help="the --out of a stream with --format delta")
+    sub.add_argument(
+        "--retention",
+        type=seconds,
+        default=7 * 86_400.0,
+        metavar="TIME",
+        help="keep replaced files so long (default 7d)",
+    )
 
     sub = command("replay", "Every operation's answer from a whole trace, in one batch.")
     sub.add_argument("--trace", required=True, metavar="DIR")
@@ -160,13 +166,6 @@ def _keep_keys(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
 
 
-_COMPACT_AFTER = "put small files of answers together that are so old (default 7d)"
-
-
-def _time_to_compact(text: str) -> float | None:
-    return None if text == "never" else seconds(text)
-
-
 def _time_to_keep(text: str) -> int | None:
     return None if text == "forever" else round(seconds(text) * 1000)
 
@@ -182,11 +181,7 @@ def _stream_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--files-per-batch", type=int, default=1000)
     sub.add_argument("--files-out", type=int, default=1, help="files that a batch writes at most, of each part")
     sub.add_argument(
-        "--compact-after",
-        type=_time_to_compact,
-        default=7 * 86_400.0,
-        metavar="TIME",
-        help=f"{_COMPACT_AFTER}, or `never`",
+        "--format", choices=("parquet", "delta"), default="parquet", help="of the answers (default parquet)"
     )
     sub.add_argument("--trigger", type=seconds, default=0.0, metavar="TIME", help="no batch sooner than so long")
     sub.add_argument("--allow-gaps", action="store_true", help="start also where a segment is missing in between")
@@ -269,7 +264,7 @@ def _stream(options: argparse.Namespace) -> int:
         files_per_batch=options.files_per_batch,
         files_out=options.files_out,
         trigger_s=options.trigger,
-        compact_after_s=options.compact_after,
+        format=options.format,
         once=options.once,
     )
     if "://" not in options.source:
@@ -278,20 +273,21 @@ def _stream(options: argparse.Namespace) -> int:
     tell = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
     counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, tell=tell)
     _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
-    if places.exists(spark, f"{options.out}/_spark_metadata"):
+    if any(places.exists(spark, f"{options.out}/{log}") for log in ("_spark_metadata", "_delta_log")):
         for row in stream.answers(spark, options.out).groupBy("part", "outcome").count().orderBy("part").collect():
             _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
     return 0
 
 
 def _compact(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.spark import places
-    from purgatory.pipeline.spark.compact import compact
-    from purgatory.pipeline.spark.session import session
+    from datetime import timedelta
 
-    spark = session("compact")
-    places.classic(spark, "compact")
-    _print(str(compact(spark, options.answers, after_s=options.compact_after)))
+    from purgatory.pipeline.spark import delta
+
+    if not delta.is_table(options.answers):
+        message = f"--answers must be a Delta table, got {options.answers!r}: run the stream with --format delta"
+        raise ValueError(message)
+    _print(str(delta.compact(options.answers, retention=timedelta(seconds=options.retention))))
     return 0
 
 

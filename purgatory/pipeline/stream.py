@@ -29,6 +29,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -37,7 +38,6 @@ from pyspark.sql import functions as F
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
 from purgatory.pipeline.rows.load import spark_schema, trace_problem, with_purgatory
 from purgatory.pipeline.spark import places
-from purgatory.pipeline.spark.compact import AFTER_S, Compacting
 from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, STRICT, importable
 from purgatory.pipeline.state.checkpoint_state import standing
 from purgatory.pipeline.state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
@@ -57,8 +57,7 @@ METRICS: Final = "purgatory"
 many more or fewer are `parked`."""
 
 _KEPT: Final = "purgatory.json"
-_COMPACTED_EVERY: Final = 200
-"""Batches of a checkpoint, not of a process: so runs that are shorter have their turn, too."""
+FORMATS: Final = ("parquet", "delta")
 
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -78,7 +77,7 @@ class StreamSettings:
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
     files_out: int = attrs.field(default=1, validator=_at_least_one)  # that a batch writes at most, of each part
     trigger_s: float = 0.0  # a batch begins no sooner than so long after the last one began
-    compact_after_s: float | None = AFTER_S  # of what age `run` puts small files together; None: never
+    format: str = attrs.field(default="parquet", validator=attrs.validators.in_(FORMATS))  # of the answers
     once: bool = False
 
     @property
@@ -239,11 +238,14 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .repartition(settings.files_out)
         .writeStream.queryName("purgatory")
         .outputMode("append")
-        .format("parquet")
-        .partitionBy("part")
-        .option("path", out)
         .option("checkpointLocation", checkpoint)
     )
+    if settings.format == "delta":
+        from purgatory.pipeline.spark.delta import Sink
+
+        writer = writer.foreachBatch(Sink(out, checkpoint))
+    else:
+        writer = writer.format("parquet").partitionBy("part").option("path", out)
     every = f"{round(settings.trigger_s * 1000)} milliseconds"
     writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=every)
     with settled(spark, settings):
@@ -251,41 +253,61 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
 
 
 def answers(spark: SparkSession, out: str) -> DataFrame:
-    """What the stream has answered so far, by the sink's log."""
-    return spark.read.parquet(out)
+    """The answers of a stream so far: by the log of Spark's sink, or by the log of the Delta table."""
+    if not places.exists(spark, f"{out}/_delta_log"):
+        return spark.read.parquet(out)
+    from purgatory.pipeline.spark import delta
+
+    return delta.read(spark, out)
 
 
 @attrs.frozen
 class Progress:
-    """How far a query has come with a batch."""
+    """The state of a query after a batch."""
 
     batch: int
-    rows: int  # of this batch, as all up to `malformed`
+    rows: int  # of this batch, as are the next three
     answered: int
     late: int
     malformed: int
     parked: int  # operations, after this batch
     state_bytes: int
     seconds: float
+    watermark: datetime | None  # operations whose deadline is earlier have expired; None: no row has come yet
 
     @classmethod
     def of(cls, progress: Any, parked: int) -> Progress:
-        """What Spark says of a batch, before which so many were parked."""
+        """From Spark's report of a batch, and the number of operations that were parked before it."""
         row = progress["observedMetrics"].get(METRICS)
         counts = {name: 0 if row is None else row[name] or 0 for name in (*_COUNTED.values(), "parked")}
         parked += counts.pop("parked")
         state = sum(part["customMetrics"].get("rocksdbSstFileSize", 0) for part in progress["stateOperators"])
         took = progress["durationMs"].get("triggerExecution", 0) / 1000
+        said = progress.get("eventTime", {}).get("watermark")
+        watermark = None if said is None else datetime.fromisoformat(said)
         return cls(
-            progress["batchId"], progress["numInputRows"], **counts, parked=parked, state_bytes=state, seconds=took
+            progress["batchId"],
+            progress["numInputRows"],
+            **counts,
+            parked=parked,
+            state_bytes=state,
+            seconds=took,
+            watermark=None if watermark is None or watermark.timestamp() == 0 else watermark,
         )
 
     def __str__(self) -> str:
         aside = f"{self.late:,} late, {self.malformed:,} malformed"
         rest = f"{self.parked:,} parked, {self.state_bytes / 1e6:.1f} MB of state files"
         return (
-            f"batch {self.batch}: {self.rows:,} rows, {self.answered:,} answered, {aside}; {rest}; {self.seconds:.1f} s"
+            f"batch {self.batch}: {self.rows:,} rows, {self.answered:,} answered, {aside}; {rest}; "
+            f"{self._event_time()}; {self.seconds:.1f} s"
         )
+
+    def _event_time(self) -> str:
+        if self.watermark is None:
+            return "no watermark yet"
+        lag_s = (datetime.now(UTC) - self.watermark).total_seconds()
+        return f"watermark {self.watermark:%Y-%m-%dT%H:%M:%S}Z, {lag_s:,.0f} s behind the clock"
 
 
 def run(
@@ -297,15 +319,15 @@ def run(
     *,
     tell: Callable[[Progress], object] | None = None,
 ) -> dict[str, float]:
-    """Run until stopped, or, `once`, until the input is used up; gives counts.
+    """Run until stopped, or, with `once`, until the input is used up. Return counts.
 
     Args:
         spark: a session.
         source: a folder of sealed trace files.
-        out: where the answers go.
-        checkpoint: where it goes on from.
-        settings: how.
-        tell: is told of each batch.
+        out: the place of the answers.
+        checkpoint: the place of the query's progress.
+        settings: see the class.
+        tell: called with each batch's progress.
     """
     started = time.monotonic()
     places.classic(spark, "stream")
@@ -313,19 +335,14 @@ def run(
     query = start(spark, source, out, checkpoint, settings)
     rows, batches, parked, last = 0, 0, before, -1
     going = True
-    compacting = Compacting(spark, out, settings.compact_after_s)
     while going:
         going = not query.awaitTermination(1)
         for progress in query.recentProgress:
             if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
-                continue  # it was told, or it says that there is nothing to do
-            begun, last = progress["batchId"] if last < 0 else last + 1, progress["batchId"]
-            if (last + 1) // _COMPACTED_EVERY > begun // _COMPACTED_EVERY:
-                compacting.wanted()
+                continue  # reported already, or a report that there is nothing to do
+            last = progress["batchId"]
             found = Progress.of(progress, parked)
             rows, batches, parked = rows + found.rows, batches + 1, found.parked
             if tell is not None:
                 tell(found)
-    compacting.wait()
-    counts = {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}
-    return {**counts, "compactions_failed": compacting.failed}
+    return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}

@@ -1,14 +1,16 @@
 """examples/fromkafka: trace rows out of a topic of the broker example, answers into another."""
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from examples.fromkafka.__main__ import answer
+from examples.fromkafka.__main__ import answer, heartbeat
 from examples.fromkafka.source import RecordsGone, TopicSource, _Range
 from tests.integration.broker.conftest import Cluster
+from tests.support.threads import eventually
 from tests.support.topics import END, as_json, done, make
 
 pytestmark = pytest.mark.timeout(300)
@@ -99,3 +101,43 @@ def test_a_topic_that_is_not_there_is_an_error(broker):
     """A name that is wrong ends the query instead of waiting for ever."""
     with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_TOPIC"):
         reader(broker, "no-such").initialOffset()
+
+
+def test_batch_has_a_limit(broker):
+    """A backlog is read in several batches, which together have every record."""
+    produce(broker, "trace", map(str, range(20)))
+    source = TopicSource({"bootstrap.servers": broker.bootstrap, "topic": "trace", "maxOffsetsPerTrigger": "6"})
+    limited = source.streamReader(None)
+    start, batches = limited.initialOffset(), []
+    while (end := limited.latestOffset(start, limited.getDefaultReadLimit())) != start:
+        batches.append(sum(each.end - each.start for each in limited.partitions(start, end)))
+        start = end
+
+    assert [6, 6, 6, 2] == batches
+    assert {"0": 10, "1": 10} == start
+
+
+def test_limit_of_a_batch_is_checked(broker):
+    """A limit of no record at all would never read anything."""
+    with pytest.raises(ValueError, match="maxOffsetsPerTrigger must be 1 or more, got 0"):
+        TopicSource({"topic": "trace", "maxOffsetsPerTrigger": "0"}).streamReader(None)
+
+
+def test_heartbeat_sends_rows_that_let_time_pass(broker):
+    """While no other row arrives, the topic gets a row of kind flush with the current time."""
+    with heartbeat(broker.bootstrap, "trace", 0.05):
+        assert eventually(lambda: any(records(broker, part) for part in range(2)))
+    row = json.loads([record for part in range(2) for record in records(broker, part)][0])
+
+    assert "flush" == row["kind"]
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(row["ts"])) < timedelta(minutes=1)
+
+
+def records(broker, part):
+    """What one partition of the topic of rows has."""
+    ends = reader(broker).latestOffset({}, None)
+    return [
+        value
+        for batch in reader(broker).read(_Range(part, 0, ends[str(part)]))
+        for value in batch.column("value").to_pylist()
+    ]

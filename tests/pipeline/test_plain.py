@@ -1,7 +1,6 @@
 """What the pipeline does without Spark: workloads, grids, purge runs, the command line's refusals."""
 
 import os
-import threading
 
 import attrs
 import numpy as np
@@ -9,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
-from purgatory.pipeline import stream
 from purgatory.pipeline.cli import _parser, main, seconds, spark_says
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import WrongSetting, say
@@ -134,31 +132,6 @@ def test_stream_and_replay_keep_keys_alike(given, keep):
     option = ["--keep-keys", *given] if given else []
     for words in (["stream", "--in", "x", "--checkpoint", "z"], ["replay", "--trace", "x"]):
         assert keep == _parser().parse_args([*words, "--out", "y", *option]).keep_keys
-
-
-@pytest.mark.parametrize(("after", "times"), [(90.0, 2), (None, 0)])
-def test_a_stream_compacts_its_answers_every_so_many_batches(monkeypatch, after, times):
-    """While it runs, unless told never to."""
-    compacted = []
-
-    class Query:
-        recentProgress = ()  # noqa: N815  # Spark's name
-
-        def awaitTermination(self, _):  # noqa: N802
-            for thread in threading.enumerate():
-                if thread.name == "purgatory-compact":
-                    thread.join(10)
-            said = {"observedMetrics": {}, "stateOperators": [], "durationMs": {"addBatch": 1}, "numInputRows": 0}
-            self.recentProgress += tuple({**said, "batchId": len(self.recentProgress) + n} for n in range(100))
-            return len(self.recentProgress) == 500
-
-    monkeypatch.setattr(stream, "start", lambda *_: Query())
-    monkeypatch.setattr(stream.places, "exists", lambda *_: False)
-    monkeypatch.setattr(
-        "purgatory.pipeline.spark.compact.compact", lambda _, out, after_s: compacted.append((out, after_s))
-    )
-    assert 500 == stream.run(None, "in", "out", "checkpoint", StreamSettings(compact_after_s=after))["batches"]
-    assert [("out", after)] * times == compacted
 
 
 @pytest.mark.parametrize(

@@ -88,54 +88,6 @@ def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path)
         assert (3, {""}) == (len(found), {row["purgatory"] for row in found})
 
 
-def test_a_compaction_that_fails_is_logged_and_the_stream_goes_on(spark, tmp_path, monkeypatch, caplog):
-    """It is told what it failed of, and where; every batch is told of, and every operation answered."""
-    said = []
-
-    def failing(_, out, *, after_s):
-        said.append((out, after_s))
-        message = "the store is away\nand more"
-        raise OSError(message)
-
-    monkeypatch.setattr("purgatory.pipeline.spark.compact.compact", failing)
-    monkeypatch.setattr(stream, "_COMPACTED_EVERY", 2)
-    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], operations=30, events=60), 1, 3)
-    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
-    settings = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, once=True)
-    told = []
-    counts = stream.run(spark, *places, settings, tell=told.append)
-    assert 30 == sum(one.answered for one in told)
-    assert len(told) == counts["batches"]
-    assert {(places[1], settings.compact_after_s)} == set(said)
-    assert 0 < counts["compactions_failed"] == len(said)
-    assert f"The small files of {places[1]} stay as they are: OSError: the store is away" == caplog.messages[0]
-
-
-def test_runs_that_end_with_their_input_compact_by_the_checkpoint_s_batches(spark, tmp_path, monkeypatch):
-    """Every so many batches of the checkpoint, however few each run has; and none where it isn't wanted."""
-    ran = []
-    monkeypatch.setattr("purgatory.pipeline.spark.compact.compact", lambda _, out, *, after_s: ran.append(last[0]))
-    monkeypatch.setattr(stream, "_COMPACTED_EVERY", 3)
-    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
-    settings = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, once=True)
-    table, following, last = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], operations=10, events=10)), 0, [0]
-    runs = []
-
-    def tell(progress):
-        last[0] = progress.batch
-
-    for turn in range(4):
-        if turn == 3:
-            settings = attrs.evolve(settings, compact_after_s=None)
-        following = gen.write(tmp_path / "trace", table, TRACE, files=1, first=following)
-        before = last[0] if turn else -1
-        stream.run(spark, *places, settings, tell=tell)
-        runs.append((len(ran), (last[0] + 1) // 3 - (before + 1) // 3, last[0] - before))
-    assert all(batches < 3 for _, _, batches in runs)
-    assert sum(crossed for _, crossed, _ in runs[:3]) == runs[2][0] > 0
-    assert runs[2][0] == runs[3][0]
-
-
 def test_library_stream_and_twin_forget_the_same_keys(spark, tmp_path):
     """Keys forgotten and named again, by operations with a name in use as well: not one differs between the three."""
     found = verify(spark, "forgotten-names", tmp_path / "run", operations=150, files=3)

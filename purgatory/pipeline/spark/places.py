@@ -132,69 +132,6 @@ def write(spark: SparkSession, place: str, text: str) -> None:
         raise PlaceUnusable(place, "there is one already")
 
 
-def overwrite(spark: SparkSession, place: str, text: str) -> None:
-    """A small file in place of what is there: who reads sees the old or the new, whole, whenever this is killed."""
-    system, path = _at(spark, place)
-    if system.getScheme() == "file":
-        # Beside each file lies its checksum, in a file of its own, which can't be replaced at the same instant. Whoever
-        # reads opens the file first: so if the checksum is gone before, nobody sees one that belongs to the other.
-        raw = system.getRawFileSystem()
-        folder, _, name = place.rpartition("/")
-        aside = _path(spark, f"{folder}/.{name}.{uuid4().hex}.tmp")
-        stream = raw.create(aside, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-        raw.delete(system.getChecksumFile(path), False)
-        if not raw.rename(aside, path):
-            raise PlaceUnusable(place, "it can't be replaced")
-        return
-    jvm: Any = spark._jvm  # noqa: SLF001
-    managers = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
-    manager = managers.create(path.getParent(), spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    stream = manager.createAtomic(path, True)
-    try:
-        stream.write(bytearray(text.encode()))
-    except Py4JJavaError:
-        stream.cancel()
-        raise
-    stream.close()
-
-
-def names(spark: SparkSession, place: str) -> list[str]:
-    """What is in a folder; nothing if there is none."""
-    system, path = _at(spark, place)
-    return [each.getPath().getName() for each in system.listStatus(path)] if system.exists(path) else []
-
-
-def size(spark: SparkSession, place: str) -> int:
-    """How many bytes a file has."""
-    system, path = _at(spark, place)
-    return int(system.getFileStatus(path).getLen())
-
-
-def move(spark: SparkSession, place: str, to: str) -> None:
-    """Give a file another name.
-
-    Raises:
-        PlaceUnusable: there is one of that name, or none of the other.
-    """
-    system, path = _at(spark, place)
-    try:
-        moved = system.rename(path, _path(spark, to))
-    except Py4JJavaError as error:
-        raise PlaceUnusable(to, _first_line(error)) from None
-    if not moved:
-        raise PlaceUnusable(to, f"{place} can't be moved there")
-
-
-def remove(spark: SparkSession, place: str) -> None:
-    """Delete a file or folder, if there is one."""
-    system, path = _at(spark, place)
-    system.delete(path, True)
-
-
 def put(spark: SparkSession, local: Path, place: str) -> None:
     """Copy a file or folder of this machine, in place of what is there.
 

@@ -1,4 +1,5 @@
 import threading
+import time
 from array import array
 
 import pytest
@@ -383,6 +384,17 @@ def test_trace_holds_needs_and_events(tmp_path, operation, outcome):
     assert ("produce", ("(orders, 1)",), (42,)) == (rows[1].purgatory, rows[1].keys, rows[1].levels)
     assert 2 == len({row.operation for row in rows if row.kind == "operation"})
     assert ["DelayedFetch", "", "DelayedFetch"] == [row.type for row in rows]
+
+
+def test_heartbeat_is_a_row_with_the_time_alone(tmp_path):
+    """A stream over the trace gets a row that moves its time, and nothing else."""
+    before_us = time.time_ns() // 1000
+    with Trace(tmp_path) as trace:
+        trace.heartbeat()
+    (row,) = read(tmp_path)
+
+    assert ("flush", None, (), ()) == (row.kind, row.operation, row.keys, row.levels)
+    assert abs(row.ts - before_us) < 60_000_000
 
 
 def test_names_are_not_given_again_after_a_restart(tmp_path, operation):

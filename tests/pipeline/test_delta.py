@@ -1,0 +1,110 @@
+"""A stream's answers as a Delta table: each batch once, compacted in place."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import attrs
+import pytest
+from deltalake import DeltaTable
+
+from purgatory.pipeline import stream
+from purgatory.pipeline.cli import main
+from purgatory.pipeline.rows import gen
+from purgatory.pipeline.spark import delta
+from purgatory.pipeline.verify import place_trace
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+SHAPE = {"operations": 60, "events": 120}
+SETTINGS = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, format="delta", once=True)
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A trace of several files, and the places of answers and checkpoint."""
+    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **SHAPE), 1, 4)
+    return tuple(str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
+
+
+def answered(spark, out):
+    rows = stream.answers(spark, out).selectExpr("operation", "outcome", "unix_micros(finished) f").collect()
+    assert len(rows) == len({row["operation"] for row in rows})
+    return {row["operation"]: (row["outcome"], row["f"]) for row in rows}
+
+
+def test_answers_in_a_delta_table_are_those_of_the_plainest_reading(spark, places, brute, trace_rows):
+    """Every operation is answered once, with the right outcome and instant."""
+    stream.run(spark, *places, SETTINGS)
+
+    assert brute(trace_rows("kafka", **SHAPE)) == answered(spark, places[1])
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_batch_that_is_repeated_is_not_written_twice(spark, places, brute, trace_rows, lost):
+    """A driver killed after the table's commit and before Spark's repeats the batch. The table has it already."""
+    stream.run(spark, *places, SETTINGS)
+    before = DeltaTable(places[1]).version()
+    commits = Path(places[2], "commits")
+    numbers = sorted(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    for number in numbers[-lost:]:
+        for path in (commits / str(number), commits / f".{number}.crc"):
+            path.unlink(missing_ok=True)
+    ran = stream.run(spark, *places, SETTINGS)
+
+    assert 1 <= ran["batches"]
+    assert before == DeltaTable(places[1]).version()
+    assert brute(trace_rows("kafka", **SHAPE)) == answered(spark, places[1])
+
+
+def test_two_streams_write_to_one_table(spark, places, tmp_path):
+    """Batches of another stream have the same numbers. They are written all the same."""
+    stream.run(spark, *places, SETTINGS)
+    once = stream.answers(spark, places[1]).count()
+    stream.run(spark, places[0], places[1], str(tmp_path / "another"), SETTINGS)
+
+    assert 2 * once == stream.answers(spark, places[1]).count()
+
+
+def test_compaction_keeps_every_row(spark, places, capsys):
+    """Small files become few. The rows stay the same, and old files are deleted after the retention."""
+    stream.run(spark, *places, SETTINGS)
+    before, rows = len(DeltaTable(places[1]).file_uris()), answered(spark, places[1])
+    assert 2 < before
+
+    assert 0 == main(["compact", "--answers", places[1]])
+    after = len(DeltaTable(places[1]).file_uris())
+    assert f"{before} files before, {after} after; 0 old files deleted\n" == capsys.readouterr().out
+    assert after < before
+    assert rows == answered(spark, places[1])
+
+    assert before <= delta.compact(places[1], retention=timedelta(0)).deleted
+    assert rows == answered(spark, places[1])
+
+
+def test_compaction_of_a_folder_that_is_no_table_is_refused(tmp_path, capsys):
+    """The error names the option that makes a table."""
+    assert 2 == main(["compact", "--answers", str(tmp_path)])
+    assert "run the stream with --format delta" in capsys.readouterr().err
+
+
+def test_progress_shows_watermark_and_lag(spark, places):
+    """The line of a batch says how far event time has come, and how far that is behind the clock."""
+    told = []
+    stream.run(spark, *places, SETTINGS, tell=told.append)
+
+    assert told[0].watermark is None
+    assert "no watermark yet" in str(told[0])
+    (shown,) = {one.watermark for one in told[-1:]}
+    assert f"watermark {shown:%Y-%m-%dT%H:%M:%S}Z, " in str(told[-1])
+    assert " s behind the clock" in str(told[-1])
+    assert [one.watermark for one in told[1:]] == sorted(one.watermark for one in told[1:])
+
+
+def test_stream_is_named_by_its_checkpoint(spark, places):
+    """The id that a batch is written under survives a restart, because it is the checkpoint's."""
+    stream.run(spark, *places, SETTINGS)
+    stream_id = json.loads(Path(places[2], "metadata").read_text(encoding="utf-8"))["id"]
+
+    assert delta.transaction_version(places[1], stream_id) is not None
+    assert delta.transaction_version(places[1], "another") is None
