@@ -87,7 +87,7 @@ class Broker:
         self._lock = FolderLock(config.data)  # before anything is opened: opening a log cuts it
         executor = _OnLoop(loop, self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
-        self.store = TopicStore(config.data, keeps_topics=config.is_alone)
+        self.store = TopicStore(config.data, keeps_topics=config.is_alone, node_id=config.cluster.node_id)
         self.replicas = ReplicaManager(config.cluster, config.replication, self.store, self.timer, self.actions)
         self.topics = TopicManager(self.replicas)
         self.coordinator = Coordinator(

@@ -32,6 +32,7 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) ->
 
     Raises:
         ValueError: if the address makes no sense, or kazoo isn't installed.
+        FileNotFoundError: if the file is missing, but nodes have records: a new one would begin a second cluster.
     """
     check_address(address)
     if address:
@@ -41,4 +42,10 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) ->
             raise ValueError(f"{address} needs kazoo: install the extra [zookeeper]") from error
         return ZooKeeperStore(address.removeprefix(_ZOOKEEPER), session_ms=session_ms)
     folder.mkdir(parents=True, exist_ok=True)
-    return EmbeddedStore(folder / "coordination.sqlite", session_ms=session_ms, durable=durable)
+    path = folder / "coordination.sqlite"
+    if not path.exists() and any(folder.glob("node-*/*/topic_id")):
+        raise FileNotFoundError(
+            f"{path} is missing, but nodes have records in {folder}: stop all nodes and restore it, "
+            "or move the folders of the nodes away to begin anew"
+        )
+    return EmbeddedStore(path, session_ms=session_ms, durable=durable)

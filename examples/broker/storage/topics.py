@@ -7,6 +7,9 @@ leaves the old one or the new one:
 - `checkpoint.json`: start offset and high watermark of each partition. Written every second if something
   moved, and at once when records are deleted. Both are lower bounds after a crash: the watermark is found again from
   the replicas, and records deleted in the last second are at worst there again.
+
+A damaged checkpoint is moved aside, as lower bounds can be missing. Damaged topics stop the node. Without their file,
+the topics are found again by the folders of their logs, with the settings of the node.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ import contextlib
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING
 
 import attrs
+import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.disk import Disk
@@ -26,11 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["OFFSETS_TOPIC", "Topic", "TopicStore", "check_name", "check_not_internal"]
+__all__ = ["OFFSETS_TOPIC", "DamagedFile", "Topic", "TopicStore", "check_name", "check_not_internal"]
 
+_log = structlog.get_logger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BLOCK = 1_000
+
+
+class DamagedFile(OSError):
+    """A file in the data folder does not hold what this broker wrote."""
 
 
 def _as_tuple(nodes: Sequence[int]) -> tuple[int, ...]:
@@ -81,21 +91,62 @@ class TopicStore:
     Args:
         folder: where they are; made if it isn't there.
         keeps_topics: False in a cluster, where the topics stand in the coordination store.
+        node_id: the node that has the topics which are found by their folders.
+
+    Raises:
+        DamagedFile: if the topics cannot be read.
     """
 
-    def __init__(self, folder: Path, *, keeps_topics: bool = True) -> None:
+    def __init__(self, folder: Path, *, keeps_topics: bool = True, node_id: int = 1) -> None:
         self._keeps_topics = keeps_topics
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.disk = Disk(folder)
         self._topics_path = folder / "topics.json"
         self._checkpoint_path = folder / "checkpoint.json"
-        saved = _load(self._topics_path)
-        known = saved.get("topics", {}) if keeps_topics else {}
-        self.topics = {name: Topic(name=name, **fields) for name, fields in known.items()}
-        self._next_producer_id: int = saved.get("producer_ids", 0)
+        self.topics: dict[str, Topic] = {}
+        self._next_producer_id = 0
+        if self._topics_path.exists():
+            self._load_topics()
+        else:
+            self._find_topics(node_id)
         self._reserved = self._next_producer_id
-        self._checkpoint: dict[str, list[int]] = _load(self._checkpoint_path)
+        self._checkpoint = self._load_checkpoint()
+
+    def _load_topics(self) -> None:
+        try:
+            saved = json.loads(self._topics_path.read_text())
+            known = saved["topics"] if self._keeps_topics else {}
+            self.topics = {name: Topic(name=name, **fields) for name, fields in known.items()}
+            self._next_producer_id = int(saved["producer_ids"])
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise DamagedFile(
+                f"{self._topics_path} is damaged ({error}): restore it, or move it away. Without it the node "
+                "finds its topics by their folders; settings of topics are lost"
+            ) from error
+
+    def _find_topics(self, node_id: int) -> None:
+        sizes: dict[str, int] = {}
+        for path in self.folder.glob("*-*/*.log"):
+            name, _, index = path.parent.name.rpartition("-")
+            sizes[name] = max(sizes.get(name, 0), int(index) + 1)
+        if sizes:
+            self._next_producer_id = int(time.time())  # higher than any that was given before, one by one from 0
+            _log.warning("topics.json is missing", folder=str(self.folder), found=sorted(sizes))
+        if self._keeps_topics:
+            self.topics = {name: Topic(name, size, (node_id,)) for name, size in sorted(sizes.items())}
+
+    def _load_checkpoint(self) -> dict[str, list[int]]:
+        if not self._checkpoint_path.exists():
+            return {}
+        try:
+            found = json.loads(self._checkpoint_path.read_text())
+            return {str(name): [int(start), int(watermark)] for name, (start, watermark) in found.items()}
+        except (ValueError, TypeError, AttributeError) as error:
+            aside = self._checkpoint_path.with_suffix(".damaged")
+            self._checkpoint_path.replace(aside)
+            _log.warning("a damaged checkpoint is moved aside", path=str(aside), reason=str(error))
+            return {}
 
     def add(self, *topics: Topic) -> None:
         """Remember topics, in the place of what was known of them. All are written at once.
@@ -161,18 +212,6 @@ class TopicStore:
         except OSError as error:
             self.disk.failed(error)
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not what this broker wrote: {error}") from error
-    if not isinstance(content, dict):
-        raise TypeError(f"{path} is not what this broker wrote: no object")
-    return content
 
 
 def _store(path: Path, content: object, *, durably: bool) -> None:

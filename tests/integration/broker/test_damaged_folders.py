@@ -1,0 +1,61 @@
+"""Data folders with missing or damaged files: one line instead of a traceback, and the way back that it names."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.integration.broker.conftest import ROOT
+from tests.integration.broker.load import Load, all_kept_once, create, read_all
+
+pytestmark = pytest.mark.slow
+
+
+def refusal_of(node):
+    """Start a node that refuses to, and give what it says."""
+    command = [sys.executable, "-m", "examples.broker", *node.arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert 1 == done.returncode, done.stdout + done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_damaged_topics(start_cluster, topic):
+    """A node alone refuses damaged topics in one line; without the file it has its topics and records again."""
+    cluster = start_cluster(1)
+    create(cluster, topic, replicas=1)
+    with Load(cluster, topic) as load:
+        pass
+    assert 0 == cluster.leader.stop()
+    path = cluster.folder / "topics.json"
+    path.write_text("{")
+
+    assert refusal_of(cluster.leader).startswith(f"error: {path} is damaged")
+    path.rename(path.with_suffix(".away"))
+    cluster.leader.start()
+    all_kept_once(cluster, topic, load)
+
+
+def test_a_deleted_coordination_file(start_cluster, topic, eventually):
+    """Nodes go on, a node that is started again is refused, and the tree that the others saved is the way back."""
+    cluster = start_cluster(3)
+    create(cluster, topic)
+    with Load(cluster, topic) as load:
+        pass
+    path = cluster.folder / "coordination.sqlite"
+    for each in cluster.folder.glob("coordination.sqlite*"):
+        each.unlink()
+    one, *others = cluster.nodes.values()
+    eventually(lambda: all("the coordination file was deleted" in node.log for node in cluster.nodes.values()))
+    one.kill()
+
+    assert refusal_of(one).startswith(f"error: {path} is missing, but nodes have records")
+    assert not path.exists()
+    assert load.acknowledged[0] == read_all(cluster, topic)
+    for node in others:
+        assert 0 == node.stop()
+    path.with_name("coordination.sqlite.rescued").rename(path)
+    for node in cluster.nodes.values():
+        node.start()
+    eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
+    all_kept_once(cluster, topic, load)
+    assert "Traceback" not in "".join(node.log for node in cluster.nodes.values())
