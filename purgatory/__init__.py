@@ -3,12 +3,13 @@
 from purgatory import _distribution, _rare  # noqa: F401  # _rare: hands its functions to the native types
 from purgatory._events.observers import Observer
 from purgatory._events.outcome import Outcome
-from purgatory._future import DelayedFuture, DelayedFuturePurgatory
 from purgatory._operations.actions import ActionQueue
 from purgatory._operations.operation import DelayedOperation, LockLike
 from purgatory._purgatory.live import live, on_start
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._ready_made.futures import DelayedFuture, DelayedFuturePurgatory
+from purgatory._ready_made.thresholds import KeyedThresholdPurgatory, ThresholdPurgatory
 from purgatory._support.edition import CORE
 from purgatory._support.errors import (
     AlreadyParked,
@@ -29,7 +30,6 @@ from purgatory._support.errors import (
     WrongLoop,
 )
 from purgatory._threads.watchdog import slow_callback_ms, slow_callbacks
-from purgatory._threshold import KeyedThresholdPurgatory, ThresholdPurgatory
 
 #: The version of the distribution.
 __version__: str = _distribution.VERSION

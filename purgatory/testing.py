@@ -41,7 +41,7 @@ from purgatory import (
     Outcome,
     ThresholdPurgatory,
 )
-from purgatory.aio import AsyncPurgatory
+from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from timer import NS_PER_MS, InlineExecutor, MockTimer
 from timer._errors import reduced
 
@@ -185,6 +185,13 @@ class Purgatories:
         self._look_after(thresholds.purgatory)
         self._purgatories.append(thresholds.purgatory)
         return thresholds
+
+    def make_async_threshold(self, name: str = "test", *, value: int | None = None) -> AsyncThresholdPurgatory:
+        """Make a purgatory for tasks that await a number that rises."""
+        threshold = AsyncThresholdPurgatory(name, timer=self.timer, value=value)
+        self._look_after(threshold.purgatory.purgatory)
+        self._async.append(threshold.purgatory)
+        return threshold
 
     def advance(self, ms: float) -> bool:
         """Let time pass; what falls due expires on this thread, in order of deadline. Returns whether anything did."""

@@ -6,6 +6,7 @@ Start at :class:`AsyncPurgatory`.
 from purgatory.aio._hooks import AsyncOperation
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._signals import drain_on_signals
+from purgatory.aio._thresholds import AsyncThresholdPurgatory
 from purgatory.aio._timer import LoopTimer
 
-__all__ = ["AsyncOperation", "AsyncPurgatory", "LoopTimer", "drain_on_signals"]
+__all__ = ["AsyncOperation", "AsyncPurgatory", "AsyncThresholdPurgatory", "LoopTimer", "drain_on_signals"]

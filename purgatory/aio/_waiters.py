@@ -2,8 +2,8 @@
 
 There are two kinds of operations:
 
-- Those of ``wait_for`` and ``wait_for_result`` (:class:`~purgatory.aio._waits.Wait`) carry the future of their task. A
-  count in the loop's mailbox says how many tasks await one. There is no table, and no observer.
+- Those of ``wait_for``, ``wait_for_result`` and thresholds (:class:`~purgatory.aio._waits.Wakes`) carry the future of
+  their task. A count in the loop's mailbox says how many tasks await one. There is no table, and no observer.
 - The user's own have an entry in a table. An observer finds it when the operation has left and its plain hooks have
   run. It is attached when the first such operation arrives.
 
@@ -254,8 +254,9 @@ class Waiters(Observer):
     def open(self) -> list[DelayedOperation]:
         """The operations that were parked through this object and that have no outcome yet."""
         mailboxes = list(self.mailboxes.values())
-        waits = [wait for wait in self._purgatory.operations() if isinstance(wait, Wait) and wait.mailbox in mailboxes]
-        return [operation for operation in (*list(self.entries), *waits) if operation.outcome is None]
+        found: list[Any] = list(self.entries)
+        found += (wait for wait in self._purgatory.operations() if getattr(wait, "mailbox", None) in mailboxes)
+        return [operation for operation in found if operation.outcome is None]
 
 
 def _settle(entry: asyncio.Future[Outcome] | Hooked, outcome: Outcome) -> None:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from purgatory.aio._mailbox import Mailbox
     from purgatory.aio._purgatory import AsyncPurgatory
 
-__all__ = ["Taking", "Until", "Wait", "result_of", "taking", "until"]
+__all__ = ["Taking", "Until", "Wait", "Wakes", "result_of", "taking", "until"]
 
 ResultT = TypeVar("ResultT")
 WaitT = TypeVar("WaitT", bound="Wait")
 
 
-class Wait(DelayedOperation):
-    """An operation that one task awaits.
+class Wakes:
+    """An operation that one task awaits. A base class without slots, beside the class that owns the operation's data.
 
     Attributes:
         future: wakes the task. It is set once the operation has left, unless the task was cancelled.
@@ -37,12 +37,12 @@ class Wait(DelayedOperation):
         error: what the user's function raised.
     """
 
-    __slots__ = ("error", "future", "mailbox")
+    __slots__ = ()
 
     # Set by the purgatory when the wait begins. An __init__ in Python would be a fiftieth of the cost of a wait.
-    error: Exception | None
     future: asyncio.Future[None]
     mailbox: Mailbox
+    error: BaseException | None
 
     def on_complete(self) -> None:
         """Wake the task."""
@@ -54,10 +54,16 @@ class Wait(DelayedOperation):
 
     def cancel(self) -> bool:
         """Take the operation out of its purgatory, and wake the task."""
-        if not super().cancel():
+        if not super().cancel():  # type: ignore[misc]  # an operation's
             return False
         self.on_complete()
         return True
+
+
+class Wait(Wakes, DelayedOperation):
+    """A wait on a function of the user's."""
+
+    __slots__ = ("error", "future", "mailbox")
 
 
 class Until(Wait):

@@ -1,4 +1,4 @@
-/* FuturesWait and ThresholdWait (_future.py, _threshold.py): operations whose try_complete is in C. */
+/* FuturesWait and ThresholdWait (purgatory/_ready_made): operations whose try_complete is in C. */
 
 /* Both look without Python where what they look at is the standard library's and ours. Their on_complete is Python in both
  * editions: it calls the user's code, and whoever looks for hooks on a thread's stack is to find it there. What they own
@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     Operation op;
-    PyObject *threshold, *number, *future, *value, *error; /* owned; NULL: __init__ was not called */
+    PyObject *threshold, *number, *value, *error; /* owned; NULL: __init__ was not called */
 } ThresholdWait;
 
 static PyObject *own(Operation *op, PyObject **place)
@@ -232,12 +232,8 @@ static int threshold_init(ThresholdWait *self, PyObject *args, PyObject *kwargs)
     if (three_arguments(args, kwargs, names, &threshold, &delay_ms, &number)
         || core.timer->init(&self->op.entry, delay_ms))
         return -1;
-    PyObject *future = PyObject_CallNoArgs(core.future);
-    if (future == NULL)
-        return -1;
     replace(&self->op, &self->threshold, Py_NewRef(threshold));
     replace(&self->op, &self->number, Py_NewRef(number));
-    replace(&self->op, &self->future, future);
     replace(&self->op, &self->value, Py_NewRef(Py_None));
     replace(&self->op, &self->error, Py_NewRef(Py_None));
     return 0;
@@ -247,7 +243,6 @@ static int threshold_traverse(ThresholdWait *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->threshold);
     Py_VISIT(self->number);
-    Py_VISIT(self->future);
     Py_VISIT(self->value);
     Py_VISIT(self->error);
     return operation_traverse(&self->op, visit, arg);
@@ -257,7 +252,6 @@ static void let_go(ThresholdWait *self)
 {
     Py_CLEAR(self->threshold);
     Py_CLEAR(self->number);
-    Py_CLEAR(self->future);
     Py_CLEAR(self->value);
     Py_CLEAR(self->error);
 }
@@ -277,7 +271,6 @@ static void threshold_dealloc(ThresholdWait *self)
 
 static PyMemberDef threshold_members[] = {{"threshold", Py_T_OBJECT_EX, offsetof(ThresholdWait, threshold), READONLY, NULL},
                                           {"number", Py_T_OBJECT_EX, offsetof(ThresholdWait, number), READONLY, NULL},
-                                          {"future", Py_T_OBJECT_EX, offsetof(ThresholdWait, future), READONLY, NULL},
                                           {"value", Py_T_OBJECT_EX, offsetof(ThresholdWait, value), 0, NULL},
                                           {"error", Py_T_OBJECT_EX, offsetof(ThresholdWait, error), 0, NULL},
                                           {NULL}};

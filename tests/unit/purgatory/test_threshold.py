@@ -16,6 +16,7 @@ from purgatory import (
     UnhashableKey,
     WaitDrained,
 )
+from purgatory._ready_made.number import Numbers
 from timer import DelayTypeError
 
 
@@ -116,7 +117,7 @@ def test_abandoned_thresholds_do_not_pile_up(watermark):
     for threshold in range(100, 2_100):
         watermark.wait(threshold, 1_000).cancel()
 
-    assert 300 > len(watermark._number._heap)
+    assert 300 > len(watermark._numbers.get(None)._heap)
     assert 1 == watermark.maybe_complete(5)
     assert 5 == kept[1].result(0)
     assert 1 == watermark.maybe_complete(10**9)
@@ -125,21 +126,21 @@ def test_abandoned_thresholds_do_not_pile_up(watermark):
 def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
     """A threshold noted but not yet parked is not forgotten when another thread tidies up."""
     waiting = [watermark.wait(threshold, 1_000) for threshold in range(1_000, 1_070)]
-    inner, number = watermark._purgatory, watermark._number
+    inner, number = watermark._purgatory, watermark._numbers.get(None)
 
     class Slow:
         def __getattr__(self, name):
             return getattr(inner, name)
 
         def try_complete_else_watch(self, waiter, keys):
-            number._purgatory = inner
+            watermark._purgatory = inner
             for future in waiting:
                 future.cancel()
             with number._lock:
                 number._tidy()
             return inner.try_complete_else_watch(waiter, keys)
 
-    number._purgatory = Slow()
+    watermark._purgatory = Slow()
     future = watermark.wait(5, 1_000)
 
     assert 1 == watermark.maybe_complete(5)
@@ -271,13 +272,14 @@ def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
     assert error is future.exception(0)
 
 
-def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks):
+def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monkeypatch):
     """Who found the number just before it was forgotten doesn't wait for ever."""
     watermarks.maybe_complete("a", 1)
-    number, error = watermarks._numbers["a"], LookupError("deleted")
+    found, error = watermarks._numbers.get("a"), LookupError("deleted")
     watermarks.forget("a", error)
+    monkeypatch.setattr(Numbers, "get", lambda *_: found)
 
-    assert error is number.wait(5, 1_000).exception(0)
+    assert error is watermarks.wait("a", 5, 1_000).exception(0)
 
 
 def test_keyed_waiter_of_a_purgatory_that_is_shut_down_is_told(mock_timer):

@@ -7,6 +7,7 @@ why.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -115,7 +116,7 @@ class DelayedFuturePurgatory:
     Outcome.IMMEDIATE
     """
 
-    __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory")
+    __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory", "_serial")
 
     def __init__(
         self,
@@ -132,12 +133,13 @@ class DelayedFuturePurgatory:
             name,
             timer=timer,
             broker_id=broker_id,
-            purge_interval=0,  # a set is its own key, which nothing names again
+            purge_interval=0,  # each set has a key of its own, which nothing names again
             reaper_enabled=reaper_enabled,
             max_parked=max_parked,
             observers=observers,
         )
         self._name = name
+        self._serial = itertools.count(1)  # the watch keys: short labels in a journal
         self._lock = threading.Lock()
         self._executor = executor
         self._own_executor: ThreadPoolExecutor | None = None
@@ -172,11 +174,12 @@ class DelayedFuturePurgatory:
             if not isinstance(future, Future):
                 raise InvalidSetting("futures", future, "concurrent.futures.Future objects")
         operation = DelayedFuture(timeout_ms, futures, callback)
-        if not self._purgatory.try_complete_else_watch(operation, [operation]):
-            self._check_when_done(operation)
+        key = next(self._serial)
+        if not self._purgatory.try_complete_else_watch(operation, [key]):
+            self._check_when_done(operation, key)
         return operation
 
-    def _check_when_done(self, operation: DelayedFuture[FutureT]) -> None:
+    def _check_when_done(self, operation: DelayedFuture[FutureT], key: int) -> None:
         """Have each future check the operation. It is referred to weakly, because the future may outlive it."""
         found = weakref.ref(operation)
 
@@ -185,9 +188,9 @@ class DelayedFuturePurgatory:
             if operation is None or operation.outcome is not None:
                 return
             try:
-                self._executor_now().submit(self._purgatory.check_and_complete, operation)
+                self._executor_now().submit(self._purgatory.check_and_complete, key)
             except RuntimeError:  # the executor is shut down: check on the thread that completed the future
-                self._purgatory.check_and_complete(operation)
+                self._purgatory.check_and_complete(key)
 
         for future in operation.futures:
             future.add_done_callback(check)

@@ -1,0 +1,265 @@
+"""A number that only rises, and the thresholds that operations wait for.
+
+Each threshold that is waited for is a watch key. A heap of the distinct thresholds says which of them a new value
+reaches, so an event costs what it completes, not what waits. Deadlines, exactly-once completion and shutdown are the
+purgatory's.
+
+Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
+*before* the heap is read. If the value rises in between, either the event finds the key, or the second check of the
+waiter finds the value.
+
+A threshold whose waiters have all gone otherwise stays in the heap until the heap has doubled since it was last tidied.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from purgatory._operations.operation import Operation
+from purgatory._support.edition import CORE
+from purgatory._support.errors import InvalidSetting, unhashable
+
+if TYPE_CHECKING:
+    from purgatory._operations.operation import DelayedOperation
+
+__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "complete", "whole_number"]
+
+#: The key of the number that has no key.
+NO_KEY: Final = None
+
+#: How many thresholds without waiters a heap may hold in any case.
+_SPARE = 64
+
+
+class Checked(Protocol):
+    """Where the waiters of a number are parked: a purgatory, thread-based or for asyncio."""
+
+    def check_and_complete(self, key: Hashable, /) -> int: ...
+
+    def operations_for_key(self, key: Hashable, /) -> list[Any]: ...
+
+
+class ThresholdWait(Operation):
+    """The data and the check of an operation that waits for a number. The native implementation replaces this class.
+
+    Attributes:
+        threshold: completes when the number is at least this.
+        number: the number.
+        value: what the number was when the operation completed, or the value it was completed with.
+        error: what the operation fails with instead.
+    """
+
+    __slots__ = ("error", "number", "threshold", "value")
+
+    def __init__(self, threshold: int, delay_ms: int, number: Number) -> None:
+        super().__init__(delay_ms)
+        self.threshold = threshold
+        self.number = number
+        self.value: int | None = None
+        self.error: BaseException | None = None
+
+    def try_complete(self) -> bool:
+        """Complete if the number is high enough, or gone."""
+        error = self.number.error
+        if error is not None:
+            self.error = error
+            return self.force_complete()
+        value = self.number.value
+        if value is None or value < self.threshold:
+            return False
+        self.value = value
+        return self.force_complete()
+
+
+if not TYPE_CHECKING and CORE is not None:
+    ThresholdWait = CORE.ThresholdWait
+
+
+class Number:
+    """One number that rises, and the thresholds that are waited for.
+
+    Args:
+        purgatory: where its waiters are parked.
+        watch_key: the key that the waiters of a threshold are parked under.
+        value: the first value.
+
+    Attributes:
+        error: what its waiters fail with after the number was forgotten.
+    """
+
+    __slots__ = ("_arriving", "_heap", "_known", "_lock", "_most", "_purgatory", "_watch_key", "error", "value")
+
+    def __init__(self, purgatory: Checked, watch_key: Callable[[int], Hashable], value: int | None = None) -> None:
+        self._purgatory = purgatory
+        self._watch_key = watch_key
+        self._lock = threading.Lock()
+        self._heap: list[int] = []
+        self._known: set[int] = set()  # what the heap holds
+        self._most = _SPARE  # how many it may hold before it is tidied
+        self._arriving: Counter[int] = Counter()  # thresholds of waiters on their way into the purgatory
+        self.value = value
+        self.error: BaseException | None = None
+
+    def start_over(self) -> None:
+        """Renew the lock in a forked child. Another thread may have been inside a block that it guards."""
+        self._lock = threading.Lock()
+        self._heap = sorted(self._known)  # what goes into the heap is known before, and until it is out
+
+    def park(self, threshold: int, park: Callable[[Sequence[Hashable]], bool]) -> bool:
+        """Return ``park(keys)`` with the key of a threshold, which is in the heap by then."""
+        with self._lock:
+            if len(self._heap) > self._most:
+                self._tidy()
+            if threshold not in self._known:
+                self._known.add(threshold)
+                heapq.heappush(self._heap, threshold)
+            self._arriving[threshold] += 1
+        try:
+            return park([self._watch_key(threshold)])
+        finally:
+            with self._lock:
+                self._arriving[threshold] -= 1
+                if not self._arriving[threshold]:
+                    del self._arriving[threshold]
+
+    def rise(self, value: int) -> int:
+        """Complete the waiters at or below a value; how many."""
+        whole_number("value", value)
+        with self._lock:
+            if self.value is None or value > self.value:
+                self.value = value
+            reached = []
+            while self._heap and self._heap[0] <= self.value:
+                threshold = heapq.heappop(self._heap)
+                self._known.discard(threshold)
+                reached.append(threshold)
+        return self._check(reached)
+
+    def waiters(self) -> list[DelayedOperation]:
+        """The operations that wait for this number."""
+        with self._lock:
+            thresholds = list(self._known)
+        return [
+            waiter
+            for threshold in thresholds
+            for waiter in self._purgatory.operations_for_key(self._watch_key(threshold))
+        ]
+
+    def end(self, error: BaseException) -> int:
+        """Fail the waiters, and those that arrive later; how many wait now."""
+        with self._lock:
+            self.error = error
+            thresholds = list(self._known)
+        return self._check(thresholds)
+
+    def _check(self, thresholds: Iterable[int]) -> int:
+        return sum(self._purgatory.check_and_complete(self._watch_key(threshold)) for threshold in thresholds)
+
+    def _tidy(self) -> None:
+        """Forget the thresholds that nothing waits for. The lock is held."""
+        self._heap = [
+            threshold
+            for threshold in self._heap
+            if threshold in self._arriving or self._purgatory.operations_for_key(self._watch_key(threshold))
+        ]
+        heapq.heapify(self._heap)
+        self._known = set(self._heap)
+        self._most = max(_SPARE, 2 * len(self._heap))
+
+
+def complete(
+    waiters: Iterable[DelayedOperation], *, value: int | None = None, error: BaseException | None = None
+) -> int:
+    """Complete waiters with a value or an error, whatever they wait for; how many."""
+    completed = 0
+    for waiter in waiters:
+        assert isinstance(waiter, ThresholdWait)
+        waiter.value, waiter.error = value, error
+        completed += waiter.force_complete()
+    return completed
+
+
+class Numbers:
+    """The numbers of one purgatory, by key. The number without a key has the key None.
+
+    Args:
+        purgatory: where their waiters are parked.
+    """
+
+    __slots__ = ("_numbers", "_purgatory")
+
+    def __init__(self, purgatory: Checked) -> None:
+        self._purgatory = purgatory
+        self._numbers: dict[Hashable, Number] = {}
+
+    def keys(self) -> list[Hashable]:
+        """The keys of the numbers that exist."""
+        return list(self._numbers)
+
+    def all(self) -> list[Number]:
+        """The numbers that exist."""
+        return list(self._numbers.values())
+
+    def get(self, key: Hashable) -> Number:
+        """The number of a key. It exists from now on.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        number = self.find(key)
+        if number is None:
+            fresh = Number(self._purgatory, int if key is NO_KEY else partial(_watch_key, key))
+            number = self._numbers.setdefault(key, fresh)  # one step: of two threads both get the first one's
+        return number
+
+    def find(self, key: Hashable) -> Number | None:
+        """The number of a key; None if there is none.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        try:
+            return self._numbers.get(key)
+        except TypeError:
+            raise unhashable([key]) from None
+
+    def value(self, key: Hashable) -> int | None:
+        """The highest value of a number so far; None before the first."""
+        number = self.find(key)
+        return None if number is None else number.value
+
+    def rise(self, key: Hashable, value: int) -> int:
+        """Raise a number, and complete its waiters at or below it; how many."""
+        whole_number("value", value)
+        return self.get(key).rise(value)
+
+    def complete(self, key: Hashable, *, value: int | None = None, error: BaseException | None = None) -> int:
+        """Complete every waiter of a number with a value or an error; how many."""
+        if error is None:
+            whole_number("value", value)
+        number = self.find(key)
+        return 0 if number is None else complete(number.waiters(), value=value, error=error)
+
+    def forget(self, key: Hashable, error: BaseException) -> int:
+        """Forget a number and fail its waiters; how many."""
+        number = None if self.find(key) is None else self._numbers.pop(key, None)
+        return 0 if number is None else number.end(error)
+
+
+def _watch_key(key: Hashable, threshold: int) -> Hashable:
+    return key, threshold
+
+
+def whole_number(setting: str, value: object) -> None:
+    """Check that a threshold or a value is an ``int``.
+
+    Raises:
+        InvalidSetting: it is not.
+    """
+    if type(value) is not int:
+        raise InvalidSetting(setting, value, "an int")

@@ -1,0 +1,274 @@
+"""Futures on numbers that rise: a high watermark, a committed offset, a version; one number, or one per key.
+
+Many numbers share one purgatory, one timer and one set of shards. Each has a value, a lock and a heap of its own (see
+``purgatory._ready_made.number``). Rejected: one purgatory per number, which takes several kilobytes and, unless the
+timer is shared, a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from purgatory._events.outcome import Outcome
+from purgatory._operations.operation import DelayedOperation
+from purgatory._purgatory.purgatory import DelayedOperationPurgatory
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complete, whole_number
+from purgatory._support.errors import WaitDrained
+from purgatory._support.fork import free, start_over_in_child
+from timer import checked_delay_ms
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
+    from timer import Timer
+
+__all__ = ["KeyedThresholdPurgatory", "ThresholdPurgatory", "error_of"]
+
+
+class ThresholdWaiter(ThresholdWait, DelayedOperation):
+    """Waits until a number has reached a threshold, and answers a future.
+
+    Attributes:
+        future: gets the value, or the error.
+    """
+
+    __slots__ = ("future",)
+
+    future: Future[int]
+
+    def on_complete(self) -> None:
+        """Answer the future, unless the caller has completed it at this very moment."""
+        error = error_of(self)
+        try:
+            if error is not None:
+                self.future.set_exception(error)
+            else:
+                assert self.value is not None
+                self.future.set_result(self.value)
+        except InvalidStateError:
+            return
+
+
+def error_of(waiter: ThresholdWait) -> BaseException | None:
+    """What a waiter that has completed fails with; None if the number reached its threshold."""
+    error: BaseException | None = waiter.error
+    if waiter.drained:
+        error = WaitDrained(waiter._home.observers.name, f"the value reached {waiter.threshold}")
+    elif waiter.outcome is Outcome.EXPIRED:
+        error = TimeoutError(f"the value did not reach {waiter.threshold} within {waiter.delay_ms} ms")
+    return error
+
+
+class _Thresholds:
+    """What :class:`ThresholdPurgatory` and :class:`KeyedThresholdPurgatory` have in common."""
+
+    __slots__ = ("__weakref__", "_numbers", "_purgatory")
+
+    def __init__(self, name: str, timer: Timer | None, shards: int, *, reaper_enabled: bool) -> None:
+        self._purgatory: DelayedOperationPurgatory[ThresholdWaiter] = DelayedOperationPurgatory(
+            name, timer=timer, shards=shards, reaper_enabled=reaper_enabled
+        )
+        self._numbers = Numbers(self._purgatory)
+        start_over_in_child(self)
+
+    def _wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
+        whole_number("threshold", threshold)
+        checked_delay_ms(timeout_ms)  # also before there is a number for the key
+        number = self._numbers.get(key)
+        waiter = ThresholdWaiter(threshold, timeout_ms, number)
+        future: Future[int] = Future()
+        waiter.future = future
+        number.park(threshold, partial(self._purgatory.try_complete_else_watch, waiter))
+        future.add_done_callback(lambda _: waiter.cancel())
+        return future
+
+    def keys(self) -> list[Hashable]:
+        """The keys of the numbers that exist; None for the one without a key."""
+        return self._numbers.keys()
+
+    def complete_all(self, value: int) -> int:
+        """Complete every waiter of every number with ``value``. The numbers stay. Returns how many."""
+        whole_number("value", value)
+        return complete(self._purgatory.operations(), value=value)
+
+    def fail_all(self, error: BaseException) -> int:
+        """Fail every waiter of every number with ``error``. The numbers stay. Returns how many."""
+        return complete(self._purgatory.operations(), error=error)
+
+    @property
+    def purgatory(self) -> DelayedOperationPurgatory[DelayedOperation]:
+        """The purgatory that the waiters are parked in. Attach observers here."""
+        return self._purgatory  # type: ignore[return-value]  # only this class parks in it
+
+    @property
+    def num_waiting(self) -> int:
+        """How many wait."""
+        return self._purgatory.parked
+
+    def snapshot(self) -> PurgatorySnapshot:
+        """The purgatory as it is now."""
+        return self._purgatory.snapshot()
+
+    def shutdown(self) -> ShutdownReport[Any]:
+        """Fail the waiters with ``WaitDrained``, a ``PurgatoryClosed`` and a ``TimeoutError``, and stop."""
+        return self._purgatory.shutdown()
+
+    def start_over(self) -> None:
+        """Renew locks in a forked child: of the numbers, and of the futures that wait."""
+        for number in self._numbers.all():
+            number.start_over()
+        for waiter in self._purgatory.operations():
+            free(waiter.future)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+class ThresholdPurgatory(_Thresholds):
+    """Futures on a number that only rises, or on many of them, each under a key.
+
+    Without ``key=`` a method concerns the number that has no key. A number exists from the first call that names its
+    key until :meth:`forget`.
+
+    Args:
+        name: the name in logs and metrics.
+        timer: expires the waiters. The default is a timer of the purgatory's own, with a thread.
+        value: the first value of the number without a key. None: it has no value yet.
+        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
+        shards: how many parts the watch lists are split in. Use more for many keys and threads.
+
+    >>> with ThresholdPurgatory("high-watermark") as watermark:
+    ...     third = watermark.wait(3, timeout_ms=5_000)
+    ...     watermark.maybe_complete(2)
+    ...     watermark.maybe_complete(4)
+    ...     third.result()
+    0
+    1
+    4
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        value: int | None = None,
+        reaper_enabled: bool = True,
+        shards: int = 1,
+    ) -> None:
+        if value is not None:
+            whole_number("value", value)
+        super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
+        if value is not None:
+            self._numbers.get(NO_KEY).value = value
+
+    @property
+    def value(self) -> int | None:
+        """The highest value so far of the number without a key; None before the first."""
+        return self.value_of(NO_KEY)
+
+    def value_of(self, key: Hashable) -> int | None:
+        """The highest value so far of a number; None before the first."""
+        return self._numbers.value(key)
+
+    def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> Future[int]:
+        """A future for the first value at or above ``threshold``; it fails with ``TimeoutError`` if the time is up.
+
+        If the purgatory is shut down first, it fails with ``WaitDrained``, a ``TimeoutError`` as well. Completing or
+        cancelling the future takes the waiter out.
+
+        Raises:
+            InvalidSetting: the threshold is no whole number.
+            PurgatoryClosed: the purgatory is shut down.
+            UnhashableKey: the key has no hash.
+        """
+        return self._wait(key, threshold, timeout_ms)
+
+    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Raise a number, and complete every waiter at or below it. A lower value than before changes nothing.
+
+        Returns:
+            How many waiters this call completed.
+
+        Raises:
+            InvalidSetting: the value is no whole number.
+            UnhashableKey: the key has no hash.
+        """
+        return self._numbers.rise(key, value)
+
+    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, value=value)
+
+    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, error=error)
+
+    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Forget a number, and fail its waiters with ``error``. A later call that names its key makes a new one.
+
+        Returns:
+            How many waiters this call failed.
+        """
+        return self._numbers.forget(key, error)
+
+
+class KeyedThresholdPurgatory(_Thresholds):
+    """Futures on many numbers that only rise: a :class:`ThresholdPurgatory` whose calls all begin with the key.
+
+    Args:
+        name: the name in logs and metrics.
+        timer: expires the waiters. The default is a timer of the purgatory's own, with a thread.
+        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
+        shards: how many parts the watch lists are split in.
+
+    >>> with KeyedThresholdPurgatory("high-watermarks") as watermarks:
+    ...     third = watermarks.wait("orders-0", 3, timeout_ms=5_000)
+    ...     watermarks.maybe_complete("orders-1", 7)
+    ...     watermarks.maybe_complete("orders-0", 4)
+    ...     third.result()
+    0
+    1
+    4
+    """
+
+    __slots__ = ()
+
+    def __init__(self, name: str, *, timer: Timer | None = None, reaper_enabled: bool = True, shards: int = 64) -> None:
+        super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
+
+    def value(self, key: Hashable) -> int | None:
+        """The highest value of a number so far; None before the first."""
+        return self._numbers.value(key)
+
+    def wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
+        """A future for a number's first value at or above ``threshold``. See :meth:`ThresholdPurgatory.wait`."""
+        return self._wait(key, threshold, timeout_ms)
+
+    def maybe_complete(self, key: Hashable, value: int) -> int:
+        """Raise a number, and complete every waiter at or below it. See :meth:`ThresholdPurgatory.maybe_complete`."""
+        return self._numbers.rise(key, value)
+
+    def complete(self, key: Hashable, value: int) -> int:
+        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, value=value)
+
+    def fail(self, key: Hashable, error: BaseException) -> int:
+        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, error=error)
+
+    def forget(self, key: Hashable, error: BaseException) -> int:
+        """Forget a number, and fail its waiters. See :meth:`ThresholdPurgatory.forget`."""
+        return self._numbers.forget(key, error)

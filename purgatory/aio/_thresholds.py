@@ -1,0 +1,182 @@
+"""Awaiting numbers that rise, on a loop.
+
+With ``wait_for`` an event asks the predicate of every task that waits under its key. Here a heap says which tasks the
+new value reaches, so an event costs what it completes. The numbers are those of ``purgatory._ready_made.number``. The
+operations wake their tasks as those of ``wait_for`` do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complete, whole_number
+from purgatory._ready_made.thresholds import error_of
+from purgatory.aio._purgatory import AsyncPurgatory
+from purgatory.aio._waits import Wakes
+from timer import checked_delay_ms
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from purgatory import PurgatorySnapshot, ShutdownReport
+    from purgatory.aio._mailbox import Mailbox
+    from purgatory.aio._shutdown import Drain
+    from timer import Timer
+
+__all__ = ["AsyncThresholdPurgatory"]
+
+
+class AwaitedThreshold(Wakes, ThresholdWait, DelayedOperation):
+    """Waits until a number has reached a threshold, and wakes a task."""
+
+    __slots__ = ("future", "mailbox")
+
+    future: asyncio.Future[None]
+    mailbox: Mailbox
+
+
+class AsyncThresholdPurgatory:
+    """Tasks that await a number that only rises, or many of them, each under a key.
+
+    Belongs to the loop that first waits. :meth:`maybe_complete` may be called from any thread. Without ``key=`` a
+    method concerns the number that has no key. A number exists from the first call that names its key until
+    :meth:`forget`. An async context manager that shuts down on leaving.
+
+    Args:
+        name: the name in logs and metrics.
+        timer: expires the waits. The default is a :class:`~purgatory.aio.LoopTimer` of the purgatory's own.
+        value: the first value of the number without a key. None: it has no value yet.
+        max_parked: reject further waits with ``PurgatoryFull`` while this many tasks wait.
+
+    >>> async def main() -> None:
+    ...     async with AsyncThresholdPurgatory("high-watermark") as watermark:
+    ...         third = asyncio.create_task(watermark.wait(3, timeout_ms=5_000))
+    ...         await asyncio.sleep(0)
+    ...         print(watermark.maybe_complete(2), watermark.maybe_complete(4), await third)
+    >>> asyncio.run(main())
+    0 1 4
+    """
+
+    __slots__ = ("__weakref__", "_numbers", "_purgatory", "_waiters")
+
+    def __init__(
+        self, name: str, *, timer: Timer | None = None, value: int | None = None, max_parked: int | None = None
+    ) -> None:
+        if value is not None:
+            whole_number("value", value)
+        self._purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory(name, timer=timer, max_parked=max_parked)
+        self._waiters = self._purgatory._waiters
+        self._numbers = Numbers(self._purgatory)
+        if value is not None:
+            self._numbers.get(NO_KEY).value = value
+
+    async def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> int:
+        """Wait for the first value at or above ``threshold``, and return it.
+
+        Raises:
+            TimeoutError: the time was up first.
+            WaitDrained: the purgatory was shut down first. It is a ``PurgatoryClosed`` and a ``TimeoutError``.
+            WaitCancelled: another task or thread took the wait out.
+            InvalidSetting: the threshold is not an ``int``.
+            UnhashableKey: the key has no hash.
+            BaseException: what :meth:`fail` or :meth:`forget` was called with.
+            PurgatoryError: as ``AsyncPurgatory.park``.
+        """
+        whole_number("threshold", threshold)
+        checked_delay_ms(timeout_ms)  # also before there is a number for the key
+        number = self._numbers.get(key)
+        if number.error is None and number.value is not None and number.value >= threshold:
+            self._waiters.here()  # a purgatory that is closed, or another loop's, answers nothing
+            return number.value
+        wait: Any = AwaitedThreshold(threshold, timeout_ms, number)
+        if number.park(threshold, partial(self._waiters.wait, wait)):
+            try:
+                await wait.future
+            finally:
+                self._waiters.waited(wait)
+        error = error_of(wait)
+        if error is not None:
+            raise error
+        if wait.outcome is Outcome.CANCELLED:
+            name = self._purgatory.name
+            raise PurgatoryClosed(name) if self._purgatory.is_closed else WaitCancelled(name)
+        assert wait.value is not None
+        return int(wait.value)
+
+    @property
+    def value(self) -> int | None:
+        """The highest value so far of the number without a key; None before the first."""
+        return self.value_of(NO_KEY)
+
+    def value_of(self, key: Hashable) -> int | None:
+        """The highest value so far of a number; None before the first."""
+        return self._numbers.value(key)
+
+    def keys(self) -> list[Hashable]:
+        """The keys of the numbers that exist; None for the one without a key."""
+        return self._numbers.keys()
+
+    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Raise a number, and complete every wait at or below it. A lower value than before changes nothing.
+
+        Returns:
+            How many waits this call completed. From another thread the loop completes them soon, and this returns 0.
+
+        Raises:
+            InvalidSetting: the value is not an ``int``.
+            UnhashableKey: the key has no hash.
+        """
+        return self._numbers.rise(key, value)
+
+    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Complete every wait for one number with ``value``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, value=value)
+
+    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Fail every wait for one number with ``error``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, error=error)
+
+    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Forget a number, and fail its waits with ``error``. A later call that names its key makes a new one."""
+        return self._numbers.forget(key, error)
+
+    def complete_all(self, value: int) -> int:
+        """Complete every wait for every number with ``value``. The numbers stay. Returns how many."""
+        whole_number("value", value)
+        return complete(self._purgatory.operations(), value=value)
+
+    def fail_all(self, error: BaseException) -> int:
+        """Fail every wait for every number with ``error``. The numbers stay. Returns how many."""
+        return complete(self._purgatory.operations(), error=error)
+
+    @property
+    def purgatory(self) -> AsyncPurgatory[DelayedOperation]:
+        """The purgatory that the waits are parked in. Attach observers to its ``purgatory``."""
+        return self._purgatory
+
+    @property
+    def num_waiting(self) -> int:
+        """How many tasks wait."""
+        return self._purgatory.parked
+
+    def snapshot(self) -> PurgatorySnapshot:
+        """The purgatory as it is now."""
+        return self._purgatory.snapshot()
+
+    async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
+        """Settle the waits as ``AsyncPurgatory.shutdown`` does. Waits that it ends raise ``WaitDrained``."""
+        return await self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
+
+    async def __aenter__(self) -> Self:
+        await self._purgatory.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.shutdown()
