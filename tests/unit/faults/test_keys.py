@@ -8,7 +8,7 @@ import time
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, UnhashableKey
-from tests.support import PATIENCE_S, Waiting, in_thread
+from tests.support import PATIENCE_S, Waiting, cpython_only, in_thread
 
 CROWD = 1_000_000
 
@@ -162,7 +162,7 @@ def test_keys_that_equal_everything_are_one_key(purgatory):
     assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
 
 
-@pytest.mark.parametrize("keys", [(Unlike(), Unlike()), (float("nan"), float("nan"))])
+@pytest.mark.parametrize("keys", [(Unlike(), Unlike()), pytest.param((float("nan"), float("nan")), marks=cpython_only)])
 def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
     """Each is found by the very object that was parked under, and cleared away when nobody waits any more."""
     first, second = Waiting(ready=False), Waiting(ready=False)
@@ -235,6 +235,7 @@ class Bare(DelayedOperation):
         self.left[0] += 1
 
 
+@cpython_only
 @pytest.mark.slow
 def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
     """One of a million leaves without asking the others; one check completes all; nothing is left of them.

@@ -9,6 +9,7 @@ import pytest
 
 from purgatory import COMPILED
 from purgatory._threads.watchdog import frames_may_be_read
+from tests.support import cpython_only
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -276,6 +277,7 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
     assert ["12 children ended"] == out
 
 
+@cpython_only
 def test_a_subinterpreter_and_a_second_copy_have_an_edition_that_works():
     """The native types serve the main interpreter's first copy; others run as Python, and disturb it in nothing."""
     out, _ = run(

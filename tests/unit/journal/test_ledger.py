@@ -14,6 +14,7 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, JournalClosed, JournalLocked, read
 from purgatory.journal._ledger import Ledger, Recorder
+from tests.support import cpython_only
 from timer import MockTimer
 
 
@@ -75,6 +76,7 @@ def test_a_full_ledger_takes_no_more_until_there_is_room():
     assert [1, 2, 9] == numbers(ledger.take(9))
 
 
+@cpython_only
 def test_rows_can_be_given_up_unseen():
     """`drop` says how many rows it gave up, the first ones, and leaves no reference to them behind."""
     source = Source()
@@ -343,6 +345,7 @@ def test_nothing_of_an_operation_is_kept(tmp_path):
         assert (1, None) == (journal.stats().buffered, gone())
 
 
+@cpython_only
 def test_references_are_given_up_with_the_rows():
     """Rows that were taken out, and rows that go with their ledger, leave no reference behind."""
     source, error = Source(), ValueError("no")

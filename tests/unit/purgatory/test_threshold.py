@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import sysconfig
-import tracemalloc
 
 import pytest
 
@@ -192,6 +191,7 @@ def test_one_is_as_small_as_the_guide_says(mock_timer, make, said, without_gil):
     """One of few parts, on a timer that is shared, is small enough to have one for each job, as the guide says."""
     most = without_gil if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.1 * said
     made = []
+    tracemalloc = pytest.importorskip("tracemalloc")  # PyPy has none
     tracemalloc.start()
     try:
         for number in range(-10, 20):

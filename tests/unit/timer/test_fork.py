@@ -156,6 +156,7 @@ def test_objects_are_called_in_order_with_free_locks_and_as_long_as_they_live():
         calls = []
         things = [Thing("a"), Thing("b"), Thing("c"), Thing("d")]
         del things[2]
+        __import__("gc").collect()
         report_failures_to(lambda thing, error: calls.append((thing.name, repr(error))))
         left, thread = on_another_thread(lock)
         in_child(lambda: calls)

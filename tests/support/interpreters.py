@@ -1,0 +1,8 @@
+"""Marks of tests that need a certain interpreter."""
+
+import sys
+
+import pytest
+
+#: For tests of what PyPy does not have: reference counts, allocated blocks, subinterpreters, floats with an identity.
+cpython_only = pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs what CPython alone has")
