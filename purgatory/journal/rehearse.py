@@ -6,7 +6,9 @@ hand. At each instant what is due expires first, then the events apply, then the
 an event that comes at an operation's very deadline is too late. A row with the name of an operation that is still
 open is left out, and a key that nothing has named for long is forgotten, as `records` says.
 
-Traces are in microseconds and the library's delays in milliseconds: instants must be whole milliseconds here.
+Traces are in microseconds, and the library's clock ticks in milliseconds. Rows keep their order by the microsecond, and
+each instant is rounded down to a millisecond. So an outcome is dated up to 1 ms early, and an event less than 1 ms
+before or after a deadline may fall on the other side of it.
 """
 
 from __future__ import annotations
@@ -85,12 +87,12 @@ def rehearse(trace: Path, journal: Path, *, keep_ms: int | None = KEEP_KEYS_MS) 
         keep_ms: how long a key keeps its level after the latest row that named it; None for ever.
 
     Raises:
-        JournalFormat: the folder holds a journal, or instants that are not whole milliseconds.
+        JournalFormat: the folder holds a journal.
     """
     rows = _rows(trace)
     levels: dict[str, _Levels] = {}
     timer = MockTimer()
-    start = rows[0].ts if rows else 0
+    start = rows[0].ts // 1000 * 1000 if rows else 0
     deadlines: list[
         int
     ] = []  # milliseconds since the start; the clock stops at each, so that an expiry is dated exactly
@@ -145,7 +147,4 @@ def _rows(trace: Path) -> list[TraceRow]:
             # One that names no purgatory, as a file that others wrote may have it, is of the one without a name.
             rows.append(row if row.purgatory is not None else attrs.evolve(row, purgatory=""))
     rows.sort(key=lambda row: (row.ts, _RANK[row.kind], row.seq))
-    if any(row.ts % 1000 for row in rows):
-        message = "the library counts milliseconds: make the trace with instants that are whole milliseconds"
-        raise JournalFormat(message)
     return rows

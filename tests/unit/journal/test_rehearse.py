@@ -17,7 +17,7 @@ def rehearsed(tmp_path):
         with Trace(tmp_path / "trace") as trace:
             for at, operation, keys, levels, delay in rows:
                 kind = "event" if operation is None else "operation"
-                at_ns = (START + at * 1_000) * 1_000 - trace._epoch_ns
+                at_ns = (START + round(at * 1_000)) * 1_000 - trace._epoch_ns
                 trace._put((kind, "p", operation, keys, at_ns, delay, levels, ""))
             assert trace.flush(10)
         assert 0 == main(["rehearse", str(tmp_path / "trace"), "--journal", str(tmp_path / "journal"), *options])
@@ -39,6 +39,16 @@ def test_a_key_that_no_row_has_named_for_long_is_forgotten(rehearsed):
     ]
     expected = {"in time": ("immediate", 9), "in time after another": ("immediate", 19), "too late": ("satisfied", 45)}
     assert expected == rehearsed(rows, "--keep-keys", "0.01s")
+
+
+def test_real_trace_is_in_microseconds(rehearsed):
+    """Rows within a millisecond keep their order. Their instants are rounded down to the millisecond."""
+    rows = [
+        (0.2, "answered", ("k",), (5,), 50),
+        (0.7, "too high", ("k",), (6,), 50),
+        (7.9, None, ("k",), (5,), 0),
+    ]
+    assert {"answered": ("satisfied", 7), "too high": ("expired", 50)} == rehearsed(rows)
 
 
 def test_what_an_operation_has_found_stays_found(rehearsed):
