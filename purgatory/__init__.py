@@ -12,6 +12,7 @@ from purgatory._ready_made.futures import DelayedFuture, DelayedFuturePurgatory
 from purgatory._ready_made.thresholds import KeyedThresholdPurgatory, ThresholdPurgatory
 from purgatory._support.edition import CORE
 from purgatory._support.errors import (
+    AddressUnusable,
     AlreadyParked,
     InvalidAction,
     InvalidOperation,
@@ -40,6 +41,7 @@ COMPILED: bool = CORE is not None
 __all__ = [
     "COMPILED",
     "ActionQueue",
+    "AddressUnusable",
     "AlreadyParked",
     "DelayedFuture",
     "DelayedFuturePurgatory",

@@ -23,6 +23,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse
 
+from purgatory._serving import host_of, same
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -79,17 +81,17 @@ class Guard:
         """What to answer instead of the page; None to let pass."""
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("the console only shows", 405, {"Allow": "GET, HEAD"})
-        if self._hosts is not None and request.url.hostname not in self._hosts:
+        if self._hosts is not None and host_of(request.headers.get("host", "")) not in self._hosts:
             return PlainTextResponse("not by this name", 421)
         if self._token is None:
             return None
         given = request.query_params.get("token")
-        if given is not None and self._same(given, self._token):
+        if given is not None and same(given, self._token):
             return self._enter(request)
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._same(bearer.strip(), self._token):
+        if scheme.lower() == "bearer" and same(bearer.strip(), self._token):
             return None
-        if self._same(request.cookies.get(_COOKIE, ""), self._pass()):
+        if same(request.cookies.get(_COOKIE, ""), self._pass()):
             return None
         return PlainTextResponse(
             "a token is needed: open the page with ?token=..., or send 'Authorization: Bearer ...'",
@@ -106,7 +108,3 @@ class Guard:
 
     def _pass(self) -> str:
         return hmac.new(self._key, (self._token or "").encode(), hashlib.sha256).hexdigest()
-
-    @staticmethod
-    def _same(given: str, wanted: str) -> bool:
-        return hmac.compare_digest(given.encode(), wanted.encode())

@@ -25,6 +25,15 @@ OUTCOMES: Final = {
     "cancelled": "bright_black",
     "forced": "magenta",
 }
+#: The same in a terminal narrower than :data:`_WIDE`.
+_SHORT: Final = {
+    "immediate": "imm.",
+    "satisfied": "satis.",
+    "expired": "exp.",
+    "cancelled": "canc.",
+    "forced": "forced",
+}
+_WIDE: Final = 120
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STALLED_MS: Final = 1000
 
@@ -52,9 +61,15 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BLOCKS[min(8, round(8 * max(0.0, value) / most))] for value in shown)
 
 
-def screen(state: Json, history: Mapping[str, Sequence[float]], url: str, *, keys: int = 8) -> RenderableType:
-    """All of it. Texts that came from keys are shown as they are: nothing in them is markup."""
-    parts: list[RenderableType] = [_head(state, url), _purgatories(state["purgatories"], history)]
+def screen(
+    state: Json, history: Mapping[str, Sequence[float]], url: str, *, keys: int = 8, width: int = 120
+) -> RenderableType:
+    """All of it, for a terminal of that width. Texts that came from keys are shown as they are, not as markup."""
+    narrow = width < _WIDE
+    parts: list[RenderableType] = [
+        _head(state, url, narrow=narrow),
+        _purgatories(state["purgatories"], history, narrow=narrow),
+    ]
     parts += [_timer(timer) for timer in state["timers"]]
     lists = [_keys(purgatory, keys) for purgatory in state["purgatories"] if purgatory["oldest"]]
     if lists:
@@ -62,27 +77,32 @@ def screen(state: Json, history: Mapping[str, Sequence[float]], url: str, *, key
     return Group(*parts)
 
 
-def _head(state: Json, url: str) -> Text:
+def _head(state: Json, url: str, *, narrow: bool) -> Text:
     at = time.strftime("%H:%M:%S", time.localtime(state["at"]))
-    return Text.assemble(("purgatory", "bold dark_orange"), f"  {url}  process {state['pid']}  {at}")
+    head = Text.assemble(("purgatory", "bold dark_orange"), f"  {url}  process {state['pid']}  {at}")
+    return head.append("\noutcomes per second: immediate, satisfied, ...", "bright_black") if narrow else head
 
 
-def _purgatories(purgatories: Iterable[Json], history: Mapping[str, Sequence[float]]) -> Table:
+def _purgatories(purgatories: Iterable[Json], history: Mapping[str, Sequence[float]], *, narrow: bool) -> Table:
+    """One row per purgatory. In a narrow terminal the curve is left out, and outcomes have short headings."""
     table = Table(expand=True, box=None, header_style="bright_black", pad_edge=False)
-    table.add_column("purgatory", no_wrap=True)
-    table.add_column("parked", justify="right")
-    table.add_column("over time", no_wrap=True)
-    table.add_column("keys", justify="right")
+    table.add_column("purgatory", no_wrap=True, overflow="ellipsis", ratio=1, min_width=9)
+    table.add_column("parked", justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("over time", no_wrap=True)
+    table.add_column("keys", justify="right", no_wrap=True)
     for outcome, color in OUTCOMES.items():
-        table.add_column(f"{outcome}/s", justify="right", style=color)
-    table.add_column("refused", justify="right")
-    table.add_column("errors", justify="right")
+        heading = _SHORT[outcome] if narrow else f"{outcome}/s"
+        table.add_column(heading, justify="right", style=color, no_wrap=True)
+    table.add_column("rejected", justify="right", no_wrap=True)
+    table.add_column("errors", justify="right", no_wrap=True)
     for seen in purgatories:
-        limit = f" of {seen['capacity']:,}" if seen["capacity"] else ""
+        limit = f" of {seen['capacity']:,}" if seen["capacity"] and not narrow else ""
+        curve = () if narrow else (Text(sparkline(history.get(seen["id"], ()), 30), "blue"),)
         table.add_row(
             Text(seen["id"], "bold"),
             f"{seen['parked']:,}{limit}",
-            Text(sparkline(history.get(seen["id"], ()), 30), "blue"),
+            *curve,
             f"{seen['keys']:,}",
             *(f"{seen['rates'][outcome]:,.0f}" for outcome in OUTCOMES),
             _count(seen["rejected"]),
@@ -137,17 +157,22 @@ def _keys(seen: Json, most: int) -> Panel:
     for waiting in seen["oldest"][:most]:
         over = waiting["left_ms"] is not None and waiting["left_ms"] < 0
         table.add_row(
-            Text(waiting["key"]),
+            Text(_middle(waiting["key"], 48)),
             Text(waiting["type"]),
             span(waiting["age_ms"]),
             Text(span(waiting["left_ms"]), "bold red" if over else ""),
             f"{waiting['checks']:,}",
         )
     hot = Text("hottest: ", "bright_black")
-    hot.append(", ".join(f"{key['key']} {key['entries']:,}" for key in seen["hottest"][:4]), "none")
+    hot.append(", ".join(f"{_middle(key['key'], 32)} {key['entries']:,}" for key in seen["hottest"][:4]), "none")
     if seen["sampled"]:
         hot.append(f"  (sampled: {seen['looked_at']:,} of {seen['keys']:,} keys at a time)", "yellow")
     return Panel(Group(table, hot), title=Text(seen["id"]), title_align="left", border_style="bright_black")
+
+
+def _middle(text: str, most: int) -> str:
+    """The text, shortened in the middle: both ends of a key tell more than its beginning alone."""
+    return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) + 1 - most + most // 2 :]}"
 
 
 def _count(number: int) -> Text:

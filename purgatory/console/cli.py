@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -20,13 +22,25 @@ from purgatory.console._top import screen
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import RenderableType
+
 __all__ = ["main"]
 
 _KEPT: Final = 120
+#: How long an answer may take as a whole, and how large it may be.
+_PATIENCE_S: Final = 10.0
+_LARGEST: Final = 32 << 20
 
 
 class _Unreachable(Exception):
-    """The console doesn't answer as one."""
+    """No console answers at the address."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the token is for the host that the user named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Report the redirect as an error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     url = options.url if "://" in options.url else f"http://{options.url}"
     if urlsplit(url).scheme not in ("http", "https"):
-        sys.stderr.write(f"purgatory top: {options.url} is no http address\n")
+        sys.stderr.write(f"purgatory top: URL must be an http address, got {options.url!r}\n")
         return 2
     url = url.rstrip("/")
     console = Console()
@@ -43,13 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         first = _get(url, options.token)
         _remember(history, first)
         if options.json:
-            sys.stdout.write(json.dumps(first, ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(first) + "\n")
         elif options.once:
-            console.print(screen(first, history, url))
+            console.print(_shown(first, history, url, console))
         else:
             _watch(url, options, console, history, first)
     except _Unreachable as error:
-        sys.stderr.write(f"purgatory top: {error}\n")
+        sys.stderr.write(f"purgatory top: {_plain(str(error))}\n")
         return 2
     except KeyboardInterrupt:
         return 0
@@ -61,12 +75,37 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _watch(
     url: str, options: argparse.Namespace, console: Console, history: dict[str, list[float]], state: dict[str, Any]
 ) -> None:
-    with Live(screen(state, history, url), console=console, screen=console.is_terminal, auto_refresh=False) as live:
+    with Live(
+        _shown(state, history, url, console), console=console, screen=console.is_terminal, auto_refresh=False
+    ) as live:
         while True:
             time.sleep(options.interval)
             state = _get(url, options.token)
             _remember(history, state)
-            live.update(screen(state, history, url), refresh=True)
+            live.update(_shown(state, history, url, console), refresh=True)
+
+
+def _shown(state: dict[str, Any], history: dict[str, list[float]], url: str, console: Console) -> RenderableType:
+    """The screen.
+
+    Raises:
+        _Unreachable: the state is not one of a console.
+    """
+    try:
+        return screen(_plain(state), history, _plain(url), width=console.width)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
+        raise _Unreachable(f"{url} is not a purgatory.console of this version") from None
+
+
+def _plain(value: Any) -> Any:
+    """The value with every text in one printable line: nothing in it moves a cursor or turns the writing around."""
+    if isinstance(value, str):
+        return value if value.isprintable() else repr(value)[1:-1]
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -96,25 +135,61 @@ def _seconds(text: str) -> float:
 
 
 def _get(url: str, token: str | None) -> dict[str, Any]:
+    """The state, within :data:`_PATIENCE_S`.
+
+    On a thread, because a timeout of a socket begins again with each byte that a server sends.
+    """
+    found: list[dict[str, Any] | _Unreachable] = []
+
+    def ask() -> None:
+        try:
+            found.append(_ask(url, token))
+        except _Unreachable as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask, name="purgatory-top", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    if not found:
+        raise _Unreachable(f"{url} did not answer within {_PATIENCE_S:g} s")
+    if isinstance(found[0], _Unreachable):
+        raise found[0]
+    return found[0]
+
+
+def _ask(url: str, token: str | None) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = urllib.request.Request(f"{url}/api/state", headers=headers)  # noqa: S310  (checked in main)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-            state: dict[str, Any] = json.load(answer)
+        request = urllib.request.Request(f"{url}/api/state", headers=headers)  # noqa: S310  (checked in main)
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_PATIENCE_S) as answer:
+            body = answer.read(_LARGEST + 1)
     except urllib.error.HTTPError as error:
-        hint = "; give --token, or PURGATORY_TOKEN" if error.code == 401 else ""  # noqa: PLR2004
-        raise _Unreachable(f"{url} answers {error.code} {error.reason}{hint}") from None
+        error.close()
+        hint = {401: "; give --token, or PURGATORY_TOKEN", 3: "; give the address that it redirects to"}
+        text = hint.get(error.code) or hint.get(error.code // 100, "")
+        raise _Unreachable(f"{url} answers {error.code} {error.reason}{text}") from None
     except OSError as error:
         raise _Unreachable(f"no answer from {url}: {getattr(error, 'reason', error)}") from None
-    except ValueError:
-        state = {}
-    if not isinstance(state, dict) or "purgatories" not in state:
+    except (HTTPException, ValueError) as error:
+        raise _Unreachable(f"{url} does not answer in HTTP: {error!r}") from None
+    try:
+        state = json.loads(body) if len(body) <= _LARGEST else None
+    except (ValueError, RecursionError):
+        state = None
+    if not isinstance(state, dict) or not _is_state(state.get("purgatories")):
         raise _Unreachable(f"what answers at {url} is not purgatory.console")
     return state
 
 
+def _is_state(purgatories: object) -> bool:
+    return isinstance(purgatories, list) and all(
+        isinstance(each, dict) and isinstance(each.get("id"), str) and isinstance(each.get("parked"), int)
+        for each in purgatories
+    )
+
+
 def _remember(history: dict[str, list[float]], state: dict[str, Any]) -> None:
     for seen in state["purgatories"]:
-        values = history.setdefault(seen["id"], [])
+        values = history.setdefault(_plain(seen["id"]), [])
         values.append(seen["parked"])
         del values[:-_KEPT]

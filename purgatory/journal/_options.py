@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 import attrs
 
 from purgatory.journal.records.errors import JournalSetting
+from purgatory.journal.segments import FILE_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +65,7 @@ class File(Protocol):
 
 def open_file(path: Path) -> File:
     """An unbuffered file: what `write` has accepted is in the kernel."""
+    path.touch(FILE_MODE)
     return path.open("wb", buffering=0)
 
 

@@ -5,19 +5,20 @@
 
 The answer is whole frames, as on disk, so it carries its own checksums. Rows at or below `after` may lead
 the first frame; the reader skips them. A journal that is damaged is a 500, whose one line says where.
-There is no authentication: bind it to an address that only those see who may read the journal.
+An answer has at most `MOST_ROWS` rows, whatever the limit; the reader asks again for the rest.
+Beyond loopback a token is needed, which the reader sends as a bearer token.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from array import array
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
 
+from purgatory._serving import WsgiServer, check_token
 from purgatory.journal._reader import read
 from purgatory.journal.records import ROWS, SCHEMAS, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat
@@ -26,9 +27,10 @@ from purgatory.journal.records.frames import Batch, encode, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
+    from wsgiref.types import StartResponse, WSGIEnvironment
 
-_DEFAULT_LIMIT = 100_000
+#: Rows of one answer at most, and where no limit is given: some 60 MB while it is made.
+MOST_ROWS: Final = 100_000
 
 
 def frames_after(folder: Path, after: int, limit: int) -> Iterator[bytes]:
@@ -64,73 +66,64 @@ def from_rows(schema: Schema, rows: list[Record | TraceRow]) -> Batch:
     return Batch(schema, rows[0].seq, 0, [list(group) for group in groups], index, numbers)
 
 
-class JournalServer:
-    """Serves one folder until closed."""
+class JournalServer(WsgiServer):
+    """Serves one folder until closed. A context manager that closes on leaving.
 
-    def __init__(self, folder: str | Path, port: int = 0, addr: str = "127.0.0.1") -> None:
-        self._folder = Path(folder)
-        handler = type("Handler", (_Handler,), {"folder": self._folder})
-        self._server = ThreadingHTTPServer((addr, port), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="journal-http", daemon=True)
-        self._thread.start()
+    Attributes:
+        port: the port, also if 0 was asked for.
+        url: where the journal is.
+    """
 
-    @property
-    def url(self) -> str:
-        """Where the journal is."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}/journal"
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def __init__(self, folder: str | Path, port: int = 0, addr: str = "127.0.0.1", *, token: str | None = None) -> None:
+        check_token(addr, token, "the journal's keys")
+        super().__init__(_App(Path(folder)), port, addr, path="/journal", thread="journal-http", token=token)
 
 
-def serve(folder: str | Path, port: int, addr: str = "127.0.0.1") -> JournalServer:
-    """Serve a folder's journal over HTTP on a thread of its own."""
-    return JournalServer(folder, port, addr)
+def serve(folder: str | Path, port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> JournalServer:
+    """Serve a folder's journal over HTTP on a thread of its own.
+
+    Args:
+        folder: a journal's, or a trace's.
+        port: 0 for a free one; see :attr:`JournalServer.port`.
+        addr: the address to listen on. Anything but loopback needs a token.
+        token: what a reader must send as a bearer token.
+
+    Raises:
+        InvalidSetting: other machines can reach the address and there is no token, or the port is not a port.
+        AddressUnusable: the port is taken, or the address is not one of this machine.
+    """
+    return JournalServer(folder, port, addr, token=token)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    folder: Path
+class _App:
+    """Answers with frames, or with where the journal ends."""
 
-    def do_GET(self) -> None:
-        """Answer with frames, or with where the journal ends."""
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        status, kind, body = self._answer(environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", ""))
+        start_response(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+        return [body]
+
+    def _answer(self, path: str, query: str) -> tuple[HTTPStatus, str, bytes]:
+        asked = parse_qs(query)
         try:
-            if url.path == "/journal/tip":
-                self._answer(200, "application/json", json.dumps(tip(self.folder)).encode())
-            elif url.path == "/journal":
-                after = int(query.get("after", ["-1"])[0])
-                limit = int(query.get("limit", [str(_DEFAULT_LIMIT)])[0])
-                body = b"".join(frames_after(self.folder, after, max(1, min(limit, 1_000_000))))
-                self._answer(200, "application/vnd.purgatory.frames", body)
-            else:
-                self._answer(404, "text/plain", b"try /journal or /journal/tip\n")
+            if path == "/journal/tip":
+                return HTTPStatus.OK, "application/json", json.dumps(tip(self._folder)).encode()
+            if path == "/journal":
+                after = int(asked.get("after", ["-1"])[0])
+                limit = int(asked.get("limit", [str(MOST_ROWS)])[0])
+                body = b"".join(frames_after(self._folder, after, max(1, min(limit, MOST_ROWS))))
+                return HTTPStatus.OK, "application/vnd.purgatory.frames", body
         except JournalFormat as error:
-            self._answer(500, "text/plain", f"{error}\n".encode())
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         except ValueError:
-            self._answer(400, "text/plain", b"after and limit are whole numbers\n")
+            return _text(HTTPStatus.BAD_REQUEST, "after and limit must be integers")
         except FileNotFoundError as error:
-            self._answer(404, "text/plain", f"{error}\n".encode())
+            return _text(HTTPStatus.NOT_FOUND, str(error))
+        return _text(HTTPStatus.NOT_FOUND, "try /journal or /journal/tip")
 
-    def _answer(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep quiet: a reader that polls is no news."""
+def _text(status: HTTPStatus, line: str) -> tuple[HTTPStatus, str, bytes]:
+    return status, "text/plain", f"{line}\n".encode("utf-8", "backslashreplace")

@@ -37,7 +37,16 @@ from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import end, open_name, segment_of
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.retention import retain
-from purgatory.journal.segments import FolderLock, check_schema, is_sealed, leave_end, recover, seal, sync_folder
+from purgatory.journal.segments import (
+    FOLDER_MODE,
+    FolderLock,
+    check_schema,
+    is_sealed,
+    leave_end,
+    recover,
+    seal,
+    sync_folder,
+)
 from timer._fork import call_after_fork, new_condition, new_event, new_lock
 
 if TYPE_CHECKING:
@@ -76,7 +85,7 @@ class FolderWriter:
         *,
         part: Callable[[Any, int, int], Any],
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         self.folder = folder
         self.options = options
         self._buffer = buffer

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from purgatory import PurgatoryError
 from purgatory.journal._reader import read, verify
 from purgatory.journal._serve import serve
 from purgatory.journal.records import KEEP_KEYS_MS
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = options.run(options)
         sys.stdout.flush()
-    except JournalError as error:
+    except (JournalError, PurgatoryError) as error:
         sys.stderr.write(f"purgatory journal: {error}\n")
         return 2
     except KeyboardInterrupt:
@@ -106,7 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     keep.add_argument("--dry-run", action="store_true", help="only print which would go")
     web = command("serve", "Serve the journal over HTTP until interrupted.")
     web.add_argument("--port", type=int, default=9097)
-    web.add_argument("--addr", default="127.0.0.1")
+    web.add_argument("--addr", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
+    web.add_argument(
+        "--token",
+        default=os.environ.get("PURGATORY_TOKEN"),
+        help="what readers must send; needed beyond loopback; better in the environment, as PURGATORY_TOKEN",
+    )
     rehearse = command("rehearse", "Run a trace through the library on a manual clock, and journal the outcome.")
     rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="where to write the journal")
     rehearse.add_argument(
@@ -230,7 +236,7 @@ def _measure(text: str, units: dict[str, float], example: str) -> float:
 
 def _serve(options: argparse.Namespace) -> int:
     tip(options.folder)
-    with serve(options.folder, options.port, options.addr) as server:
+    with serve(options.folder, options.port, options.addr, token=options.token) as server:
         _print(f"serving {options.folder} at {server.url}")
         sys.stdout.flush()
         while True:

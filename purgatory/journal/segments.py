@@ -2,6 +2,9 @@
 
 Sealing is: write `.tmp-...`, fsync, rename onto the final name, fsync the folder, remove the open segment.
 Killed at any point, it can be begun again.
+
+Keys may tell who does what, so other users of the machine may not read a journal: folders are made with
+:data:`FOLDER_MODE` and files with :data:`FILE_MODE`, or less if the umask is stricter.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from purgatory.journal.records import Schema
+
+
+FOLDER_MODE: Final = 0o750
+FILE_MODE: Final = 0o640
 
 
 def sync_folder(folder: Path) -> None:
@@ -53,6 +60,7 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
         return target
     temporary = path.with_name(f".tmp-{target.name}")
     try:
+        temporary.touch(FILE_MODE)
         if parquet:
             _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
         else:
@@ -84,6 +92,7 @@ def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
     """Say in the folder that all rows below a number are there, and how many were dropped since the last of them."""
     temporary = folder / f".tmp-{END}"
     try:
+        temporary.touch(FILE_MODE)
         temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
         temporary.replace(folder / END)
     except BaseException:
@@ -128,6 +137,7 @@ class FolderLock:
     """At most one writer a folder; the kernel lets go when the process dies, however it dies."""
 
     def __init__(self, folder: Path) -> None:
+        (folder / ".lock").touch(FILE_MODE)
         self._file = (folder / ".lock").open("a+", encoding="ascii")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 import purgatory
 from purgatory._support.label import label
+from purgatory.metrics._readings import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +81,9 @@ class ByTenant:
         if not self._started:
             return
         members = [member for member in purgatory.live() if member._capacity is not None]  # noqa: SLF001
-        self._names = {member.name: self._names.get(member.name) or _Namesakes() for member in members}
+        self._names = {
+            name: self._names.get(name) or _Namesakes() for name in (encodable(member.name) for member in members)
+        }
         for namesakes in self._names.values():
             namesakes.parked.clear()
         for member in members:
@@ -90,7 +93,7 @@ class ByTenant:
                 known = before.get(tenant, 0)
                 # Fewer than before: it was forgotten meanwhile, and has come again.
                 new = rejected - known if rejected >= known else rejected
-                self._names[member.name].add(tenant, parked, new)
+                self._names[encodable(member.name)].add(tenant, parked, new)
             self._last[member] = {tenant: rejected for tenant, _, rejected in found if rejected}
         parked_now, refused = _parked(), _rejected()
         for name, namesakes in sorted(self._names.items()):

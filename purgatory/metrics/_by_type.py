@@ -22,6 +22,7 @@ from prometheus_client.core import CounterMetricFamily
 from purgatory import Observer, Outcome
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._histograms import FOLD_AT
+from purgatory.metrics._readings import encodable
 from timer._fork import new_lock
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class ByType:
 
     def _make(self, member: DelayedOperationPurgatory[Any]) -> _Notes:
         now_ns = time.monotonic_ns if member.timer is None else member.timer.now_ns
-        return _Notes(self._tallies.setdefault(member.name, _Tally()), now_ns)
+        return _Notes(self._tallies.setdefault(encodable(member.name), _Tally()), now_ns)
 
 
 def _left() -> CounterMetricFamily:

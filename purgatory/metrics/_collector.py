@@ -37,6 +37,7 @@ from purgatory.metrics._readings import (
     Of,
     Series,
     driver_of,
+    encodable,
     read_purgatory,
     read_timer,
 )
@@ -142,10 +143,15 @@ class PurgatoryCollector(Collector):
             }
         yield info
         slow = _slow_callbacks()
-        counts = slow_callbacks()  # of the process, by name: nothing to be added up
+        counts = {(encodable(whose or ""), hook): count for (whose, hook), count in slow_callbacks().items()}
         for of, name in sums:
             if of is Of.PURGATORY:
-                slow.add_metric([name], sum(number for (of_whom, _), number in counts.items() if of_whom == name))
+                slow.add_metric(
+                    [name],
+                    sum(
+                        count for (whose, _), count in counts.items() if whose is not None and encodable(whose) == name
+                    ),
+                )
         yield slow
         for family in FAMILIES:
             filled = _empty(family)
@@ -169,17 +175,17 @@ class PurgatoryCollector(Collector):
                 self.parked_time.of(member),
                 self.callback_time.of(member),
             )
-            found.setdefault((Of.PURGATORY, member.name), {})[id(member)] = reading
+            found.setdefault((Of.PURGATORY, encodable(member.name)), {})[id(member)] = reading
             if member.timer is not None:
                 timer = member.timer.inner
                 timers[timer] = timers.get(timer) or driver_of(member)
-                users.add((member.name, timer.name))
+                users.add((encodable(member.name), encodable(timer.name)))
         now_ns = time.monotonic_ns()
         for timer, driver in timers.items():
             statistics = timer.statistics()
             if statistics is not None:
                 values, observed = read_timer(statistics, driver, now_ns, timer.now_ns)
-                found.setdefault((Of.TIMER, timer.name), {})[id(timer)] = (values, dict(observed))
+                found.setdefault((Of.TIMER, encodable(timer.name)), {})[id(timer)] = (values, dict(observed))
         info = _timer_info()
         for user, used in sorted(users):
             info.add_metric([user, used], 1)

@@ -4,52 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, make_asgi_app, start_http_server
+from prometheus_client import REGISTRY, CollectorRegistry, make_asgi_app, make_wsgi_app
 
+from purgatory._serving import WsgiServer
 from purgatory.metrics._collector import register
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from threading import Thread
-    from types import TracebackType
-    from typing import Self
-    from wsgiref.simple_server import WSGIServer
 
 __all__ = ["MetricsServer", "app", "serve"]
 
 
-class MetricsServer:
-    """A running server of ``/metrics``. A context manager that closes on leaving."""
+class MetricsServer(WsgiServer):
+    """A running server of ``/metrics``. A context manager that closes on leaving.
 
-    def __init__(self, server: WSGIServer, thread: Thread, addr: str) -> None:
-        self._server = server
-        self._thread = thread
-        self._addr = addr
-
-    @property
-    def port(self) -> int:
-        """The port, also if 0 was asked for."""
-        return self._server.server_port
-
-    @property
-    def url(self) -> str:
-        """Where the metrics are."""
-        host = f"[{self._addr}]" if ":" in self._addr else self._addr
-        return f"http://{host}:{self.port}/metrics"
-
-    def close(self) -> None:
-        """Stop serving. Harmless twice."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    Attributes:
+        port: the port, also if 0 was asked for.
+        url: where the metrics are.
+    """
 
 
 def serve(
@@ -64,9 +36,12 @@ def serve(
 ) -> MetricsServer:
     """Register, and serve ``/metrics`` from a daemon thread until the process ends or the server is closed.
 
+    On loopback, requests that name another host are rejected (421), so that pages of other sites cannot read the
+    metrics.
+
     Args:
-        port: 0 for one that is free; see :attr:`MetricsServer.port`.
-        addr: who may connect; ``"0.0.0.0"`` for everyone.
+        port: 0 for a free one; see :attr:`MetricsServer.port`.
+        addr: the address to listen on; ``"0.0.0.0"`` for all networks.
         registry: what to serve.
         histograms: see :func:`purgatory.metrics.register`.
         callbacks: likewise.
@@ -74,11 +49,11 @@ def serve(
         tenants: likewise.
 
     Raises:
-        OSError: the port is taken.
+        InvalidSetting: the port is not a port.
+        AddressUnusable: the port is taken, or the address is not one of this machine.
     """
     register(registry, histograms=histograms, callbacks=callbacks, types=types, tenants=tenants)
-    server, thread = start_http_server(port, addr, registry)
-    return MetricsServer(server, thread, addr)
+    return MetricsServer(make_wsgi_app(registry), port, addr, path="/metrics", thread="purgatory-metrics")
 
 
 def app(
@@ -91,15 +66,15 @@ def app(
 ) -> Callable[..., Any]:
     """Register, and give an ASGI app that answers every path with the metrics.
 
-    In Starlette and FastAPI it is a route: ``app.add_route("/metrics", purgatory.metrics.app())``. (Mounted, it would
-    be found at ``/metrics/``, and a scrape of ``/metrics`` be redirected.)
+    In Starlette and FastAPI it is a route: ``app.add_route("/metrics", purgatory.metrics.app())``. (A mount would
+    answer at ``/metrics/``, and would redirect a scrape of ``/metrics``.)
     """
     register(registry, histograms=histograms, callbacks=callbacks, types=types, tenants=tenants)
     return _App(make_asgi_app(registry))
 
 
 class _App:
-    """An ASGI app that is no function, for a route takes a function to be one of a request."""
+    """An ASGI app that is an object, because a route takes a function for a request handler."""
 
     def __init__(self, app: Callable[..., Any]) -> None:
         self._app = app

@@ -6,7 +6,8 @@
 
 Options: `path` (what `load` is given) or `url`; `kind` = `journal` (default) or `trace`; `partitionRows`,
 how many rows a partition is given (default one million); `maxRowsPerBatch`, how many a streaming batch
-takes at most; `allowGaps`: go on where rows are missing (a segment is lost, or was deleted before it was read), which
+takes at most; `token`, which a service beyond loopback asks for;
+`allowGaps`: go on where rows are missing (a segment is lost, or was deleted before it was read), which
 otherwise is an error.
 
 The offset is the sequence number, so a restarted query goes on exactly where its checkpoint says, and it
@@ -74,13 +75,14 @@ class _Place:
     folder: str | None
     url: str | None
     allow_gaps: bool
+    token: str | None = attrs.field(default=None, repr=False)
 
     def tip(self) -> tuple[int, int]:
         """The first and the last sequence number now."""
         if self.folder is not None:
             ends = tip(Path(self.folder))
         else:
-            with urllib.request.urlopen(f"{self.url}/tip", timeout=30) as answer:  # scheme is checked  # noqa: S310
+            with urllib.request.urlopen(self._request("/tip"), timeout=30) as answer:  # scheme is checked  # noqa: S310
                 ends = json.load(answer)
         return ends["first"], ends["last"]
 
@@ -94,6 +96,10 @@ class _Place:
         if after < upto and (gaps := completeness.gaps_in([Run(0, after + 1, upto)], runs, [where])):
             raise IncompleteJournal(gaps)
 
+    def _request(self, more: str) -> urllib.request.Request:
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return urllib.request.Request(f"{self.url}{more}", headers=headers)  # noqa: S310
+
     def _rows(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         if self.folder is not None:
             if after < upto:
@@ -101,7 +107,8 @@ class _Place:
             return
         while after < upto:
             limit = min(_FETCH, upto - after)
-            with urllib.request.urlopen(f"{self.url}?after={after}&limit={limit}", timeout=60) as answer:  # noqa: S310
+            asked = self._request(f"?after={after}&limit={limit}")
+            with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
                 data = answer.read()
             frames = list(scan(data))
             if not frames:
@@ -157,7 +164,9 @@ class PurgatoryDataSource(DataSource):
         if allow_gaps not in {"true", "false"}:
             message = f"allowGaps is {allow_gaps!r}: it is true or false"
             raise WrongOption(message)
-        return _Place(SCHEMAS[kind], folder, None if url is None else url.rstrip("/"), allow_gaps == "true")
+        return _Place(
+            SCHEMAS[kind], folder, None if url is None else url.rstrip("/"), allow_gaps == "true", options.get("token")
+        )
 
     def _number(self, name: str, default: int) -> int:
         text = {key.lower(): value for key, value in self.options.items()}.get(name.lower(), str(default))

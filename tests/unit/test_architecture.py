@@ -51,7 +51,8 @@ class Floor:
 HOUSE = {
     "timer": Floor((), frozenset({"attr", "attrs"}), NO_IO | {"logging"}),
     "core": Floor(("timer",), frozenset({"attr", "attrs", "structlog", "typing_extensions"}), NO_IO),
-    **{name: Floor(("timer", "core")) for name in SATELLITES},
+    "serving": Floor(("timer", "core")),
+    **{name: Floor(("timer", "core", "serving")) for name in SATELLITES},
     "pipeline": Floor(()),
     "testing": Floor(("timer", "core", "aio")),
     "web": Floor(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
@@ -71,7 +72,7 @@ def floor_of(module: str) -> str:
     second = rest.partition(".")[0]
     if second in (*SATELLITES, "pipeline", "testing", "web"):
         return second
-    return "cli" if second == "_cli" else "core"
+    return {"_cli": "cli", "_serving": "serving"}.get(second, "core")
 
 
 def imports(source: str, module: str, *, is_package: bool) -> list[str]:

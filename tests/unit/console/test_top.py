@@ -85,3 +85,15 @@ def test_it_watches_until_interrupted(console, capsys, monkeypatch):
 
     assert 0 == cli.main([console.url, "--interval", "0.5"])
     assert [0.5] * 3 == looks
+
+
+def test_headings_are_whole_at_80_columns(console, capsys, monkeypatch):
+    """In a terminal of 80 columns no heading and no name of a purgatory is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert 0 == cli.main([console.url, "--once"])
+    lines = capsys.readouterr().out.splitlines()
+
+    wanted = "purgatory parked keys imm. satis. exp. canc. forced rejected errors"
+    assert wanted.split() == lines[2].split()
+    assert "fetch" == lines[3].split()[0]
+    assert max(map(len, lines)) <= 80

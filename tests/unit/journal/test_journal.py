@@ -1,10 +1,11 @@
+import os
 import threading
 import time
 from array import array
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
 from purgatory.journal import (
     Journal,
     JournalClock,
@@ -563,3 +564,25 @@ def test_record_of_an_earlier_writer_has_no_ended_by():
     (row,) = decode(frame, found).rows()
 
     assert ("expired", None, False) == (row.outcome, row.ended_by, row.is_censored)
+
+
+@pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o750, 0o640), (0o077, 0o700, 0o600)])
+@pytest.mark.parametrize("parquet", [False, True])
+def test_other_users_may_not_read_a_journal(tmp_path, umask, folder_mode, file_mode, parquet):
+    """Folder and files are closed to other users, open, sealed and beside; a stricter umask counts."""
+    before = os.umask(umask)
+    try:
+        folder = tmp_path / "journal"
+        for _ in range(2):
+            with Journal(folder, when_full="wait", parquet=parquet) as journal:
+                journal.observer("p").finished(Waiting(), Outcome.CANCELLED, None)
+                journal.flush()
+                opened = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+        sealed = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    finally:
+        os.umask(before)
+
+    assert folder_mode == folder.stat().st_mode & 0o777
+    assert {file_mode} == {*opened.values(), *sealed.values()}
+    assert {".lock", ".end"} < sealed.keys()
+    assert len(opened) > 2

@@ -1,0 +1,212 @@
+"""What the library's HTTP servers share: an address, a thread, and the check of who asks.
+
+`purgatory.metrics` and `purgatory.journal` serve a WSGI app with :class:`WsgiServer`. `purgatory.console` runs uvicorn
+on a socket from :func:`listen`.
+
+**The host is checked on loopback.** A page of another site may give its own name the address 127.0.0.1 (DNS
+rebinding), and its scripts could then read the answers. But its requests name the other host.
+
+**Beyond loopback a token is needed** where the answers contain keys. :func:`check_token` decides that.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+import threading
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from purgatory._support.errors import AddressUnusable, InvalidSetting, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+    from typing import Self
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+__all__ = ["Served", "WsgiServer", "check_token", "host_of", "hosts_for", "listen", "same"]
+
+_MOST_PORT: Final = 65_535
+#: How long a client may take to send its request, or to take the answer.
+_PATIENCE_S: Final = 30.0
+
+
+def is_loopback(addr: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if addr == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(addr).is_loopback
+    except ValueError:
+        return False
+
+
+def hosts_for(addr: str) -> frozenset[str] | None:
+    """The hosts by which a server on this address may be asked for; None if any may."""
+    return frozenset({"localhost", addr, "127.0.0.1", "::1"}) if is_loopback(addr) else None
+
+
+def check_token(addr: str, token: str | None, shows: str) -> None:
+    """Reject an address that other machines can reach without a token.
+
+    Raises:
+        InvalidSetting: a token is missing, or empty.
+    """
+    if token is not None and (not isinstance(token, str) or not token):
+        raise InvalidSetting("token", token, "a non-empty str, or None")
+    if token is None and not is_loopback(addr):
+        wanted = f"set for {addr}, because other machines can reach it and it shows {shows}"
+        raise InvalidSetting("token", token, wanted, "pass token=..., or listen on 127.0.0.1")
+
+
+def same(given: str, wanted: str) -> bool:
+    """Whether two secrets are equal, in a time that does not depend on where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), wanted.encode("utf-8", "surrogatepass"))
+
+
+def listen(port: int, addr: str) -> socket.socket:
+    """A socket that listens on the address.
+
+    Raises:
+        InvalidSetting: the port is not a port.
+        AddressUnusable: the address is taken, or is not one of this machine.
+    """
+    whole("port", port, 0, _MOST_PORT)
+    listening = socket.socket(socket.AF_INET6 if ":" in addr else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((addr, port))
+        listening.listen(64)
+    except OSError as error:
+        listening.close()
+        raise AddressUnusable(addr, port, error) from error
+    return listening
+
+
+class Served:
+    """A server that runs on a thread of its own. A context manager that closes on leaving.
+
+    Args:
+        listening: its socket.
+        addr: the address as the caller wrote it.
+        path: where on the server the answers are.
+    """
+
+    def __init__(self, listening: socket.socket, addr: str, path: str) -> None:
+        #: The port, also if 0 was asked for.
+        self.port: int = listening.getsockname()[1]
+        #: Where to ask.
+        self.url = f"http://{f'[{addr}]' if ':' in addr else addr}:{self.port}{path}"
+
+    def close(self) -> None:
+        """Stop serving. Harmless twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Log nothing: a scrape is not news."""
+
+
+class _Threading(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()  # one of its own, which it would bind after looking up names
+        self.socket = listening
+        self.server_name, self.server_port = listening.getsockname()[:2]
+        self.setup_environ()
+
+
+class WsgiServer(Served):
+    """A WSGI app, served from a daemon thread.
+
+    Args:
+        app: answers ``GET``.
+        port: 0 for a free one.
+        addr: the address to listen on.
+        path: where on the server the answers are.
+        thread: the thread's name.
+        token: what a client must send as a bearer token; None for nothing.
+
+    Raises:
+        InvalidSetting: the port is not a port.
+        AddressUnusable: the address is taken, or is not one of this machine.
+    """
+
+    def __init__(
+        self, app: WSGIApplication, port: int, addr: str, *, path: str, thread: str, token: str | None = None
+    ) -> None:
+        listening = listen(port, addr)
+        super().__init__(listening, addr, path)
+        self._server = _Threading(listening)
+        self._server.set_app(_guarded(app, hosts_for(addr), token))
+        self._thread = threading.Thread(target=self._server.serve_forever, name=thread, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving. Harmless twice."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:
+    """The app, for those who may ask."""
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
+            return _refuse(start_response, HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
+        if hosts is not None and host_of(environ.get("HTTP_HOST", "")) not in hosts:
+            return _refuse(start_response, HTTPStatus.MISDIRECTED_REQUEST)
+        if token is not None and not same(_bearer(environ.get("HTTP_AUTHORIZATION", "")), token):
+            return _refuse(start_response, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
+        body = app({**environ, "REQUEST_METHOD": "GET"}, _without_guessing(start_response))
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else body
+
+    return answer
+
+
+def _without_guessing(start_response: StartResponse) -> Callable[..., Any]:
+    def start(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+        return start_response(status, [*headers, ("X-Content-Type-Options", "nosniff")], *more)
+
+    return start
+
+
+def _refuse(start_response: StartResponse, status: HTTPStatus, *headers: tuple[str, str]) -> list[bytes]:
+    body = f"{status.phrase}\n".encode()
+    start_response(
+        f"{status.value} {status.phrase}",
+        [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), *headers],
+    )
+    return [body]
+
+
+def host_of(header: str) -> str | None:
+    """The name in a Host header, without the port; None if it is not one."""
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
+        return None
+
+
+def _bearer(header: str) -> str:
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

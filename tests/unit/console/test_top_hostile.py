@@ -1,0 +1,141 @@
+"""``purgatory top`` on an address where something else answers, or answers badly: one line, and an end."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from purgatory.console import cli
+from tests.support import PATIENCE_S
+
+
+class Answering:
+    """A server that sends these bytes to each client, and notes what the clients sent."""
+
+    def __init__(self, *parts, rest_s=0.0):
+        self._parts, self._rest_s = parts, rest_s
+        self.requests = []
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            with client:
+                try:
+                    self.requests.append(client.recv(65536))
+                    for part in self._parts:
+                        client.sendall(part)
+                        time.sleep(self._rest_s)
+                except OSError:
+                    continue
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(PATIENCE_S)
+
+
+def answer(body, status="200 OK", **headers):
+    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+BAD = {
+    "no HTTP": b"220 mail ready\r\n\r\n",
+    "nothing": b"",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{",
+    "no JSON": answer(b"<html>"),
+    "no UTF-8": answer(b"\xff\xfe"),
+    "deep": answer(b"[" * 200_000),
+    "a list": answer(b"[]"),
+    "no list": answer(b'{"purgatories": 5}'),
+    "no dictionaries": answer(b'{"purgatories": [5]}'),
+    "half a state": answer(b'{"purgatories": [{"id": "p", "parked": 1}], "timers": []}'),
+    "wrong types": answer(b'{"purgatories": [], "timers": [{}], "at": "now", "pid": 1}'),
+    "a hostile reason": answer(b"", "500 \x1b[2J\x1b]0;owned\x07"),
+    "too many headers": b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 1000 + b"\r\n",
+    "a long header": b"HTTP/1.1 200 OK\r\nA: " + b"b" * 100_000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
+def test_bad_answer_is_one_line(body, capsys):
+    """Whatever answers, the command ends with status 2 and one printable line."""
+    with Answering(body) as server:
+        assert 2 == cli.main([server.url, "--once"])
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+
+    assert "" == out
+    assert line.startswith("purgatory top: ")
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("part", [b"X-Drip: 1\r\n", b" "])
+def test_answer_that_drips_ends_after_a_timeout(part, capsys, monkeypatch):
+    """A server that sends a byte now and then does not keep the command for ever."""
+    monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
+    head = b"HTTP/1.1 200 OK\r\n" + (b"" if part != b" " else b"Content-Length: 1000\r\n\r\n")
+    began = time.monotonic()
+    with Answering(head, *[part] * 60, rest_s=0.1) as server:
+        assert 2 == cli.main([server.url, "--once"])
+        assert time.monotonic() - began < 4
+    assert f"{server.url} did not answer within 0.5 s" in capsys.readouterr().err
+
+
+def test_token_follows_no_redirect(capsys):
+    """The token goes to the address that was named, and to no other."""
+    with Answering(answer(b"{}")) as other, Answering(answer(b"", "302 Found", Location=f"{other.url}/x")) as server:
+        assert 2 == cli.main([server.url, "--once", "--token", "s3cret"])
+
+        assert b"s3cret" in server.requests[0]
+        assert [] == other.requests
+    assert "answers 302 Found; give the address that it redirects to" in capsys.readouterr().err
+
+
+def test_control_characters_are_escaped(capsys, monkeypatch):
+    """Names of purgatories, types and timers move no cursor and turn no writing around."""
+    monkeypatch.setenv("COLUMNS", "200")
+    hostile = "p\x1b[2J\u202e\x9b31m"
+    state = {
+        "at": 0.0,
+        "pid": 1,
+        "timers": [],
+        "purgatories": [
+            {
+                "id": hostile,
+                "parked": 1,
+                "capacity": None,
+                "keys": 1,
+                "rates": dict.fromkeys(("immediate", "satisfied", "expired", "cancelled", "forced"), 0.0),
+                "rejected": 0,
+                "errors": 0,
+                "sampled": False,
+                "hottest": [{"key": hostile, "entries": 1}],
+                "oldest": [{"key": hostile, "type": hostile, "age_ms": 1.0, "left_ms": 1.0, "checks": 1}],
+            }
+        ],
+    }
+    with Answering(answer(json.dumps(state).encode())) as server:
+        assert 0 == cli.main([server.url, "--once"])
+        shown = capsys.readouterr().out
+        assert 0 == cli.main([server.url, "--json"])
+        told = capsys.readouterr().out
+
+    assert "p\\x1b[2J\\u202e\\x9b31m" in shown
+    assert state == json.loads(told)
+    for text in (shown, told):
+        assert not set("\x1b\u202e\x9b") & set(text)

@@ -1,0 +1,168 @@
+"""What the library's servers share: ports, addresses, tokens, and who may ask."""
+
+import http.client
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from purgatory import (
+    AddressUnusable,
+    DelayedOperationPurgatory,
+    InvalidSetting,
+    PurgatoryError,
+    console,
+    journal,
+    metrics,
+)
+from purgatory._serving import check_token, hosts_for
+from purgatory.journal._serve import MOST_ROWS
+from tests.support import Waiting
+from timer import SystemTimer
+
+
+def serve_metrics(folder, port, addr="127.0.0.1"):
+    return metrics.serve(port, addr, registry=CollectorRegistry())
+
+
+def serve_journal(folder, port, addr="127.0.0.1", **token):
+    return journal.serve(folder, port, addr, **token)
+
+
+def serve_console(folder, port, addr="127.0.0.1", **token):
+    return console.serve(port, addr, **token)
+
+
+SERVERS = {"metrics": serve_metrics, "journal": serve_journal, "console": serve_console}
+
+
+@pytest.fixture(params=SERVERS.values(), ids=SERVERS.keys())
+def serve(request):
+    return request.param
+
+
+def ask(server, path, method="GET", **headers):
+    """The status and the body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers)
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def written(tmp_path):
+    with journal.Journal(tmp_path, when_full="wait") as made:
+        observer = made.observer("p")
+        with DelayedOperationPurgatory("p", observers=[observer], timer_enabled=False) as purgatory:
+            purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+        made.flush()
+    return tmp_path
+
+
+PATHS = {serve_metrics: "/metrics", serve_journal: "/journal/tip", serve_console: "/api/state"}
+
+
+def test_port_that_is_taken_is_named(serve, tmp_path, no_threads_left):
+    """The error says which address and port, and what to do; it is an ``OSError`` with its number, too."""
+    with serve(tmp_path, 0) as server, pytest.raises(AddressUnusable) as raised:
+        serve(tmp_path, server.port)
+    error = raised.value
+
+    assert isinstance(error, OSError)
+    assert isinstance(error, PurgatoryError)
+    assert ("127.0.0.1", server.port) == (error.addr, error.port)
+    wanted = f"cannot listen on 127.0.0.1 port {server.port}: Address already in use; choose another port"
+    assert str(error).startswith(wanted)
+
+
+@pytest.mark.parametrize("port", [99_999, -1, "80", None, True])
+def test_port_out_of_range_is_named(serve, tmp_path, port):
+    """A port is an int from 0 to 65535."""
+    with pytest.raises(InvalidSetting, match=rf"port must be an int, from 0 to 65535, got {port!r}"):
+        serve(tmp_path, port)
+
+
+@pytest.mark.parametrize("serve", [serve_journal, serve_console])
+def test_address_that_others_reach_needs_a_token(serve, tmp_path):
+    """Answers with keys are not given to other machines without a token."""
+    with pytest.raises(InvalidSetting, match=r"token must be set for 0\.0\.0\.0.*, got None; pass token="):
+        serve(tmp_path, 0, "0.0.0.0")
+    with pytest.raises(InvalidSetting, match="token must be a non-empty str"):
+        serve(tmp_path, 0, token="")
+
+
+def test_loopback_is_told_apart():
+    """Names and addresses of this machine need no token, and only they are checked against the Host header."""
+    for addr in ("127.0.0.1", "127.8.9.10", "::1", "localhost"):
+        check_token(addr, None, "keys")
+        assert addr in hosts_for(addr)
+    for addr in ("0.0.0.0", "::", "10.0.0.7", "example.org"):
+        assert hosts_for(addr) is None
+        with pytest.raises(InvalidSetting, match="token"):
+            check_token(addr, None, "keys")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9100", "", "[", "127.0.0.1.evil.example"])
+def test_request_for_another_host_is_rejected_on_loopback(serve, tmp_path, host):
+    """A page of another site that gives its own name the address 127.0.0.1 reads nothing."""
+    with serve(tmp_path, 0) as server:
+        assert 421 == ask(server, PATHS[serve], Host=host)[0]
+        assert ask(server, PATHS[serve], Host=f"localhost:{server.port}")[0] in {200, 404}
+
+
+def test_only_reading_is_allowed(serve, tmp_path):
+    """A request that would change something is rejected; HEAD has no body."""
+    with serve(tmp_path, 0) as server:
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert 405 == ask(server, PATHS[serve], method)[0]
+        assert b"" == ask(server, PATHS[serve], "HEAD")[1]
+
+
+def test_journal_asks_for_its_token(written):
+    """With a token, a reader that does not send it gets nothing."""
+    with journal.serve(written, 0, token="s3cret") as server:
+        assert 401 == ask(server, "/journal")[0]
+        assert 401 == ask(server, "/journal", Authorization="Bearer s3cre")[0]
+        assert 200 == ask(server, "/journal", Authorization="bearer s3cret")[0]
+
+
+def test_limit_is_capped(tmp_path, monkeypatch):
+    """However much a reader asks for, one answer holds no more rows than the cap."""
+    asked = []
+    monkeypatch.setattr("purgatory.journal._serve.frames_after", lambda *given: asked.append(given[1:]) or [])
+    with journal.serve(tmp_path, 0) as server:
+        for limit in ("10", "0", "-5", str(10**30)):
+            assert 200 == ask(server, f"/journal?after=3&limit={limit}")[0]
+
+    assert [(3, 10), (3, 1), (3, 1), (3, MOST_ROWS)] == asked
+    assert MOST_ROWS <= 100_000
+
+
+def test_lone_surrogate_does_not_break_a_scrape():
+    """A name that has no UTF-8 is exported with an escape, and everything else as ever."""
+    registry = CollectorRegistry()
+    with (
+        SystemTimer("t\udc80") as timer,
+        DelayedOperationPurgatory("odd\udc80", timer=timer),
+        DelayedOperationPurgatory("fetch", timer_enabled=False, max_parked=5, tenant=lambda _: "a"),
+        metrics.serve(0, registry=registry, types=True, tenants=True) as server,
+    ):
+        page = urllib.request.urlopen(server.url, timeout=10).read().decode()
+    metrics.unregister(registry)
+
+    assert 'purgatory_parked_operations{purgatory="odd\\\\udc80"} 0.0' in page
+    assert 'purgatory_parked_operations{purgatory="fetch"} 0.0' in page
+    assert 'timer="t\\\\udc80"' in page
+
+
+def test_closing_leaves_no_thread(serve, tmp_path, no_threads_left):
+    """A server that is closed, twice even, leaves no thread."""
+    server = serve(tmp_path, 0)
+    server.close()
+    server.close()
