@@ -5,22 +5,30 @@
                                                           none in time
 
 A client says which message it saw last, so it may ask any worker, and another one each time.
+
+With the environment variable ``TARGETS``, a folder, each worker serves its metrics and its console on free ports of its
+own, and announces the metrics to Prometheus in that folder (see ``targets``). Without it, ``/metrics`` is on the port
+of the requests, which is right for one worker per port only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 from fastapi import FastAPI, HTTPException, Request
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from examples.fleet.feed import Feed
-from purgatory import DelayedOperation, metrics
+from examples.fleet.targets import target
+from purgatory import DelayedOperation, console, metrics
 from purgatory.aio import AsyncPurgatory
 from purgatory.web import LongPolls
 
@@ -32,15 +40,35 @@ feed = Feed(
 )
 
 
+TARGETS = os.environ.get("TARGETS")
+
+log = logging.getLogger("uvicorn.error")
+
+
+@contextlib.asynccontextmanager
+async def observed(folder: str) -> AsyncIterator[None]:
+    """Serve this worker's metrics and console on ports of their own, and announce the metrics."""
+    worker = str(os.getpid())
+    with metrics.serve(0, registry=CollectorRegistry()) as measured, console.serve(0) as page:
+        log.info("worker %s: metrics at %s, console at %s", worker, measured.url, page.url)
+        async with target(Path(folder), f"127.0.0.1:{measured.port}", worker=worker):
+            yield
+
+
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Follow the stream for as long as there are requests."""
-    async with feed, polls.lifespan(app):
+    async with contextlib.AsyncExitStack() as stack:
+        if TARGETS is not None:
+            await stack.enter_async_context(observed(TARGETS))
+        await stack.enter_async_context(feed)
+        await stack.enter_async_context(polls.lifespan(app))
         yield
 
 
 app = FastAPI(lifespan=lifespan)
-app.add_route("/metrics", metrics.app())
+if TARGETS is None:
+    app.add_route("/metrics", metrics.app())
 
 
 @app.post("/topics/{topic}")

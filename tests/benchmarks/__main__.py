@@ -23,6 +23,7 @@ NAMES = (
     "lateness",
     "load",
     "aio",
+    "web",
     "journal",
     "metrics",
     "state",

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -217,3 +220,35 @@ def connections(port):
 def test_number_that_is_none_is_refused(workers):
     """A poll after something that is no number is answered 400."""
     assert 400 == httpx.get(f"{workers[0].url}/topics/orders?after=yesterday", timeout=PATIENCE_S).status_code
+
+
+def targets(folder):
+    """What Prometheus would scrape, by worker."""
+    found = {}
+    for file in folder.glob("worker-*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            (each,) = json.loads(file.read_text(encoding="utf-8"))
+            found[int(each["labels"]["worker"])] = each["targets"][0]
+    return found
+
+
+def test_every_worker_is_a_target_of_its_own(between, tmp_path):
+    """Each worker has metrics and a console of its own, and the target of a worker that is killed goes."""
+    folder = tmp_path / "targets"
+    command = ("uvicorn", "examples.fleet.app:app", "--port", "{port}", "--workers", "2")
+    with served(*command, ready="/openapi.json", REDIS_URL=between.url, TARGETS=str(folder)) as server:
+        assert eventually(lambda: len(targets(folder)) == 2), server.output
+        first = targets(folder)
+        for address in first.values():
+            text = httpx.get(f"http://{address}/metrics").text
+            assert 1 == text.count("purgatory_parked_operations{"), text
+        pages = re.findall(r"console at (\S+)", server.output)
+        assert 2 == len(set(pages))
+        assert [200, 200] == [httpx.get(page).status_code for page in pages]
+        killed = min(first)
+        os.kill(killed, signal.SIGKILL)
+        assert eventually(lambda: killed not in targets(folder) and len(targets(folder)) == 2), server.output
+        assert 404 == httpx.get(f"{server.url}/metrics").status_code
+        server.tell()
+        server.end()
+    assert {} == targets(folder)
