@@ -1,7 +1,8 @@
-"""How a snapshot is taken: one walk over the keys, a shard at a time, past the first operation of each key."""
+"""How a snapshot is taken: one walk over the keys, a shard at a time, with a look at the first operation of each."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from timer import NS_PER_MS
 if TYPE_CHECKING:
     from purgatory._events.observers import Observers
     from purgatory._keys.idle_keys import IdleKeys
+    from purgatory._keys.watchers import Watchers
     from purgatory._limits.capacity import Capacity
     from purgatory._purgatory.shards import Shards
     from purgatory._threads.retrier import Retrier
@@ -39,22 +41,18 @@ def take_snapshot(
     for shard in shards:
         for watchers in shard.watchers():
             known += 1
-            operations = watchers.operations()
-            if not operations:
+            size = len(watchers)
+            if not size:
                 continue
-            watched += len(operations)
+            watched += size
             keys += 1
-            sizes.append((len(operations), watchers.key))
-            for operation in operations:
-                if operation._state == PARKED and operation._deadline_ns:
-                    # In order of arrival: the first that is open has waited longest under this key.
-                    created_ns = operation.created_ns
-                    oldest_ns = created_ns if oldest_ns is None else min(oldest_ns, created_ns)
-                    break
+            sizes.append((size, watchers.key))
+            created_ns = _since(watchers)
+            if created_ns is not None and (oldest_ns is None or created_ns < oldest_ns):
+                oldest_ns = created_ns
         if len(sizes) > largest:
-            sizes.sort(key=_by_size)
-            del sizes[largest:]
-    sizes.sort(key=_by_size)
+            sizes = heapq.nlargest(largest, sizes, key=_size)
+    sizes.sort(key=_size, reverse=True)
     totals = shards.totals()
     statistics = None if timer is None else timer.statistics()
     return PurgatorySnapshot(
@@ -98,5 +96,21 @@ def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
     return max(0, *late_ns, 0) / NS_PER_MS
 
 
-def _by_size(entry: tuple[int, Hashable]) -> int:
-    return -entry[0]
+def _size(entry: tuple[int, Hashable]) -> int:
+    return entry[0]
+
+
+def _since(watchers: Watchers) -> int | None:
+    """When the operation that has waited longest under a key was parked; None if all of them are leaving.
+
+    They stand in order of arrival, so as a rule the first answers, and the others are not copied.
+    """
+    most = 1
+    while True:
+        operations = watchers.head(most)
+        for operation in operations:
+            if operation._state == PARKED and operation._deadline_ns:
+                return operation.created_ns
+        if len(operations) < most:
+            return None
+        most *= 8

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, NoReturn
 
 from purgatory._events.log import log
@@ -239,7 +239,34 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     def operations(self) -> list[OperationT]:
         """The operations that wait: a copy, in no particular order."""
-        return self._shards.operations()  # type: ignore[return-value]  # what was parked here is of our type
+        return list(self.iter_operations())
+
+    def iter_operations(self) -> Iterator[OperationT]:
+        """The parked operations, one shard after the other, without a copy of all.
+
+        Operations that come or go meanwhile may be missing or may have completed. Each is given once.
+        """
+        return self._shards.iter_operations()  # type: ignore[return-value]  # what was parked here is of our type
+
+    @property
+    def known_keys(self) -> int:
+        """How many keys are remembered, with and without watch entries. Costs the same whatever is parked."""
+        return self._shards.keys()
+
+    @property
+    def idle_keys(self) -> int:
+        """How many keys were noted as idle. Some may be in use again. Costs the same whatever is parked."""
+        return self._idle_keys.count
+
+    @property
+    def forgotten_keys(self) -> int:
+        """How many idle keys were forgotten."""
+        return self._idle_keys.forgotten
+
+    @property
+    def callback_errors(self) -> dict[str, int]:
+        """How many exceptions callbacks raised, by hook."""
+        return self._observers.errors()
 
     def operations_for_key(self, key: Hashable) -> list[OperationT]:
         """The operations that wait under a key, in order of arrival: a copy.

@@ -116,10 +116,17 @@ class Shards:
 
     def operations(self) -> list[Operation]:
         """The operations that wait, or are just arriving: each once, in no particular order."""
-        found: dict[Operation, None] = {}
-        for watchers in self.walk():
-            found.update(dict.fromkeys(watchers.operations()))
-        return [operation for operation in found if operation._state <= PARKED]
+        return list(self.iter_operations())
+
+    def iter_operations(self) -> Iterator[Operation]:
+        """The same, one shard after the other: each operation is given by its home, the shard of its first key."""
+        for shard in self._row:
+            found: dict[Operation, None] = {}
+            for watchers in shard.watchers():
+                found.update(dict.fromkeys(watchers.operations()))
+            for operation in found:
+                if operation._home is shard and operation._state <= PARKED:
+                    yield operation
 
     def answering(self) -> int:
         """How many operations have an outcome, and hooks that have not ended."""

@@ -169,12 +169,7 @@ class PurgatoryCollector(Collector):
         timers: dict[Timer, Driver | None] = {}
         users: set[tuple[str, str]] = set()
         for member in purgatory.live():
-            reading = read_purgatory(
-                member.snapshot(largest=0),
-                member.overdue_ms,
-                self.parked_time.of(member),
-                self.callback_time.of(member),
-            )
+            reading = read_purgatory(member, self.parked_time.of(member), self.callback_time.of(member))
             found.setdefault((Of.PURGATORY, encodable(member.name)), {})[id(member)] = reading
             if member.timer is not None:
                 timer = member.timer.inner

@@ -16,7 +16,7 @@ from timer import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from purgatory import DelayedOperationPurgatory, PurgatorySnapshot
+    from purgatory import DelayedOperationPurgatory
     from purgatory.metrics._histograms import CallbackTime, Observed, ParkedTime
     from timer import Driver, TimerStatistics
 
@@ -62,9 +62,8 @@ def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False)
 FAMILIES: Final = (
     _of_purgatory("parked_operations", Kind.SUM, "Parked operations."),
     _of_purgatory("delayed_operations", Kind.SUM, "Parked operations that have a deadline."),
-    _of_purgatory("watch_entries", Kind.SUM, "Entries in watch lists: one per operation and key."),
-    _of_purgatory("watch_keys", Kind.SUM, "Keys with at least one watch entry."),
-    _of_purgatory("idle_keys", Kind.SUM, "Keys without a watch entry that are kept for reuse."),
+    _of_purgatory("watch_keys", Kind.SUM, "Keys that the purgatory remembers, idle keys included."),
+    _of_purgatory("idle_keys", Kind.SUM, "Keys noted as idle, which are kept for reuse. Some may be in use again."),
     _of_purgatory("capacity_operations", Kind.SUM, "Operations that may be parked at most; absent without a limit."),
     _of_purgatory(
         "overdue_seconds",
@@ -125,28 +124,27 @@ def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
 
 
 def read_purgatory(
-    snapshot: PurgatorySnapshot, overdue_ms: float, parked: ParkedTime | None, callbacks: CallbackTime | None
+    purgatory: DelayedOperationPurgatory[Any], parked: ParkedTime | None, callbacks: CallbackTime | None
 ) -> tuple[dict[Series, float], dict[Series, Observed]]:
-    """The values, and the histograms if there are any, of one purgatory."""
-    totals = snapshot.totals
+    """The values, and the histograms if there are any, of one purgatory: from counters, whatever is parked."""
+    totals = purgatory.totals()
     values: dict[Series, float] = {
-        ("parked_operations", None): snapshot.parked,
-        ("delayed_operations", None): snapshot.delayed,
-        ("watch_entries", None): snapshot.watched,
-        ("watch_keys", None): snapshot.keys,
-        ("idle_keys", None): snapshot.idle_keys,
-        ("overdue_seconds", None): overdue_ms / 1000,
+        ("parked_operations", None): totals.waiting,
+        ("delayed_operations", None): 0 if purgatory.timer is None else totals.waiting,
+        ("watch_keys", None): purgatory.known_keys,
+        ("idle_keys", None): purgatory.idle_keys,
+        ("overdue_seconds", None): purgatory.overdue_ms / 1000,
         ("operations_started", None): totals.started,
-        ("operations_rejected", None): snapshot.rejected,
+        ("operations_rejected", None): purgatory.rejected,
         ("checks", None): totals.checks,
-        ("callback_errors", None): sum(snapshot.callback_errors.values()),
-        ("keys_forgotten", None): snapshot.forgotten_keys,
-        ("deadlines_extended", None): snapshot.totals.extended,
+        ("callback_errors", None): sum(purgatory.callback_errors.values()),
+        ("keys_forgotten", None): purgatory.forgotten_keys,
+        ("deadlines_extended", None): totals.extended,
     }
     for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
         values["operations_completed", outcome] = getattr(totals, outcome)
-    if snapshot.capacity is not None:
-        values["capacity_operations", None] = snapshot.capacity
+    if purgatory.capacity is not None:
+        values["capacity_operations", None] = purgatory.capacity
     observed: dict[Series, Observed] = {}
     if callbacks is not None:
         observed["callback_seconds", None] = callbacks.read()
