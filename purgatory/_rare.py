@@ -15,6 +15,7 @@ from purgatory._events.outcome import OUTCOMES
 from purgatory._operations.hold import checked_lock
 from purgatory._operations.operation import LOBBY, warn_still_open
 from purgatory._purgatory import parking as _parking
+from purgatory._purgatory.many_keys import checked_keys
 from purgatory._support.edition import CORE
 from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable, whole
 from timer import NS_PER_MS, TimerClosed
@@ -116,6 +117,7 @@ if CORE is not None:
         refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,
         checked_limit=_checked_limit,
+        checked_keys=checked_keys,
         checked_delay_ms=checked_delay_ms,
         checked_lock=checked_lock,
     )

@@ -39,6 +39,7 @@ from purgatory._events.log import log
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.hold import wait_for
 from purgatory._operations.operation import LOBBY, DelayedOperation, refuse_own_state, warn_still_open
+from purgatory._purgatory.many_keys import check_keys
 from purgatory._support.edition import CORE
 from purgatory._support.errors import (
     AlreadyParked,
@@ -260,6 +261,26 @@ class Parking:
             _check_later(operations)
             raise
         return completed
+
+    def check_and_complete_all(self, keys: Iterable[Hashable], limit: int | None = None) -> int:
+        """Check the operations parked under many keys, each operation once.
+
+        For an event that touches many keys. The keys are taken in their order, and the operations of each key in order
+        of arrival. An operation under several of the keys is checked under the first one only.
+
+        Args:
+            keys: any iterable of keys, but not a ``str`` or ``bytes``. A repeated key counts once.
+            limit: stop after this number of completions under all keys together, as in :meth:`check_and_complete`.
+
+        Returns:
+            The number of operations that this call completed.
+
+        Raises:
+            WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.
+            UnhashableKey: a key has no hash. Nothing was checked.
+            InvalidSetting: the limit is not an ``int``, or is less than 1.
+        """
+        return check_keys(self._shards, keys, limit)
 
 
 def check_some(watchers: Watchers | None, limit: int) -> int:

@@ -23,11 +23,12 @@ it. A sweep with a limit copies no list of all operations, because it may end ea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from itertools import chain, islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from purgatory._purgatory.many_keys import checked_keys
 from purgatory._purgatory.parking import stretches
 from purgatory._support.errors import unhashable, whole
 
@@ -75,6 +76,15 @@ class Checks:
             self._ask(key, home, limit)
             return 0
         return self._check(key, limit)
+
+    def check_all(self, keys: Iterable[Hashable]) -> int:
+        """Check many keys, from any thread; how many operations were completed before this returned."""
+        given = checked_keys(keys)
+        rows = [self._find(key) for key in given]  # a key without a hash raises before any is checked
+        thread = self._waiters.thread
+        if (thread is None or thread == get_ident()) and sum(map(len, filter(None, rows))) <= self._size:
+            return self._purgatory.check_and_complete_all(given)
+        return sum(self.check(key) for key in dict.fromkeys(given))
 
     def _ask(self, key: Hashable, home: Mailbox, limit: int | None) -> None:
         """Ask the loop to check a key: once, however many threads ask, but each time if there is a limit."""

@@ -22,7 +22,7 @@ task that was just cancelled): a check looks at every operation under the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from purgatory import (
@@ -86,7 +86,7 @@ class AsyncPurgatory(Generic[OperationT]):
     Outcome.SATISFIED
     """
 
-    __slots__ = ("__weakref__", "_check", "_own_timer", "_purgatory", "_shutdown", "_waiters")
+    __slots__ = ("__weakref__", "_check", "_check_all", "_own_timer", "_purgatory", "_shutdown", "_waiters")
 
     def __init__(
         self,
@@ -124,7 +124,8 @@ class AsyncPurgatory(Generic[OperationT]):
     def _set_up(self, purgatory: DelayedOperationPurgatory[OperationT], slice_size: int, *, owned: bool) -> None:
         self._purgatory = purgatory
         self._waiters = Waiters(purgatory, slice_size, owned=owned)
-        self._check = Checks(purgatory, self._waiters, slice_size).check
+        checks = Checks(purgatory, self._waiters, slice_size)
+        self._check, self._check_all = checks.check, checks.check_all
         self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
         if owned:
             watch(purgatory)  # a purgatory without a reaper is not watched otherwise; its shutdown ends the watch
@@ -277,6 +278,24 @@ class AsyncPurgatory(Generic[OperationT]):
             InvalidSetting: the limit is no whole number, or less than 1.
         """
         return self._check(key, limit)
+
+    def check_and_complete_all(self, keys: Iterable[Hashable]) -> int:
+        """Check the operations parked under many keys, for an event that touches many keys. From any thread.
+
+        On a loop, an operation under several of the keys is checked once. If more than ``slice_size`` operations are
+        parked under the keys, and from another thread, each key is checked as by :meth:`check_and_complete`.
+
+        Args:
+            keys: any iterable of keys, but not a ``str`` or ``bytes``.
+
+        Returns:
+            The number of operations that were completed before this returned.
+
+        Raises:
+            WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.
+            UnhashableKey: a key has no hash. Nothing was checked.
+        """
+        return self._check_all(keys)
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Take every operation under a key out; whoever awaits one gets ``Outcome.CANCELLED``. Returns the operations.

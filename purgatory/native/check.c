@@ -1,4 +1,4 @@
-/* check_and_complete (_parking.py), and the type Parking. */
+/* check_and_complete and check_and_complete_all. */
 
 /* The operations of one key that a check has taken so far, in order of arrival, with a reference to each. */
 typedef struct {
@@ -54,9 +54,59 @@ static Py_ssize_t take_further(Watchers *watchers, Row *row, Py_ssize_t most)
     }
 }
 
+/* A set of addresses: the keys and the operations that a check of many keys has met. */
+typedef struct {
+    void *few[4 * FEW], **slots;
+    size_t size, count; /* size: a power of two */
+} Met;
+
+static void put_address(Met *met, void *address)
+{
+    size_t place = ((uintptr_t)address >> 4) * (size_t)0x9E3779B97F4A7C15u >> 20;
+    while (met->slots[place & (met->size - 1)] != NULL)
+        place++;
+    met->slots[place & (met->size - 1)] = address;
+}
+
+/* Whether the address is new: 1 and it is added, 0, or -1 with an error. */
+static int is_first_time(Met *met, void *address)
+{
+    size_t place = ((uintptr_t)address >> 4) * (size_t)0x9E3779B97F4A7C15u >> 20;
+    for (; met->slots[place & (met->size - 1)] != NULL; place++)
+        if (met->slots[place & (met->size - 1)] == address)
+            return 0;
+    if (2 * met->count >= met->size) {
+        void **old = met->slots, **larger = PyMem_Calloc(4 * met->size, sizeof *larger);
+        if (larger == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        size_t before = met->size;
+        met->slots = larger;
+        met->size *= 4;
+        for (size_t i = 0; i < before; i++)
+            if (old[i] != NULL)
+                put_address(met, old[i]);
+        if (old != met->few)
+            PyMem_Free(old);
+    }
+    put_address(met, address);
+    met->count++;
+    return 1;
+}
+
+/* Whether a check of many keys has to look at the operation: 1, 0, or -1 with an error. One of one key is met once. */
+static int is_to_be_checked(Operation *op, Met *met)
+{
+    if (state_of(op) > PARKED)
+        return 0;
+    return met == NULL || __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) == 0 ? 1 : is_first_time(met, op);
+}
+
 /* Check the operations under a key until `limit` of them were completed: how many, or -1 with an error. Without a limit
- * these are the operations that are there now. With one they are taken in stretches, each as long as all before it. */
-static Py_ssize_t check_watchers(Watchers *watchers, Py_ssize_t limit)
+ * these are the operations that are there now. With one they are taken in stretches, each as long as all before it.
+ * Those in `met` are passed over; it is NULL for a check of one key. */
+static Py_ssize_t check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met)
 {
     Row row;
     row.all = row.few;
@@ -73,12 +123,13 @@ static Py_ssize_t check_watchers(Watchers *watchers, Py_ssize_t limit)
             most = row.count;
         }
         Operation *op = row.all[at++];
-        int done = state_of(op) <= PARKED ? check_as_defined(op) : 0;
+        int done = is_to_be_checked(op, met);
+        done = done > 0 ? check_as_defined(op) : done;
         failed = done < 0;
         completed += done > 0;
     }
     for (Py_ssize_t i = 0; i < row.count; i++) {
-        if (failed && state_of(row.all[i]) <= PARKED) /* this thread is being stopped: other threads check them */
+        if (failed && met == NULL && state_of(row.all[i]) <= PARKED) /* this thread is being stopped: other threads check them */
             retry(row.all[i]);
         Py_DECREF(row.all[i]);
     }
@@ -101,6 +152,19 @@ static Py_ssize_t number_of_limit(PyObject *limit)
     return (Py_ssize_t)number;
 }
 
+/* The watchers of a key, as a reference that the caller owns. NULL if there are none, or with an error. */
+static Watchers *watchers_of(Parking *self, PyObject *key)
+{
+    Shard *shard = shard_of(self, key);
+    if (shard != NULL)
+        return find(shard, key);
+    PyObject *keys = PyTuple_Pack(1, key);
+    if (keys != NULL)
+        refuse_unhashable(keys);
+    Py_XDECREF(keys);
+    return NULL;
+}
+
 static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"key", "limit", NULL};
@@ -108,146 +172,89 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given) || is_unmade(self))
         return NULL;
     PyObject *key = given[0];
-    Shard *shard = shard_of(self, key);
-    if (shard == NULL) {
-        PyObject *keys = PyTuple_Pack(1, key);
-        if (keys != NULL)
-            refuse_unhashable(keys);
-        Py_XDECREF(keys);
-        return NULL;
-    }
-    Watchers *watchers = find(shard, key);
+    Watchers *watchers = watchers_of(self, key);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
     Py_ssize_t limit = number_of_limit(given[1]), completed = limit;
     if (limit >= 0)
-        completed = watchers == NULL ? 0 : check_watchers(watchers, limit);
+        completed = watchers == NULL ? 0 : check_watchers(watchers, limit, NULL);
     Py_XDECREF(watchers);
     return completed < 0 ? NULL : PyLong_FromSsize_t(completed);
 }
 
-static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
+/* The watchers of keys, each once, in order: how many, or -1 with an error. */
+static Py_ssize_t watchers_of_all(Parking *self, PyObject *keys, Watchers **found, Met *met)
 {
-    static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
-    PyObject *name, *shards, *timer, *observers, *capacity;
-    int keep_context = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.told, &observers,
-                                     &capacity, &keep_context))
-        return -1;
-    PyObject *row = PySequence_Tuple(shards), *admitted = PySet_New(NULL);
-    int is_row = row != NULL && PyTuple_GET_SIZE(row) > 0;
-    for (Py_ssize_t i = 0; is_row && i < PyTuple_GET_SIZE(row); i++)
-        is_row = PyObject_TypeCheck(PyTuple_GET_ITEM(row, i), core.shard)
-                 && ((Shard *)PyTuple_GET_ITEM(row, i))->by_key != NULL;
-    if (!is_row || admitted == NULL || self->count > 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "shards must be a sequence of Shard objects, given once");
-        Py_XDECREF(row);
-        Py_XDECREF(admitted);
-        return -1;
+    Py_ssize_t number = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
+        Watchers *watchers = watchers_of(self, PyTuple_GET_ITEM(keys, i));
+        int is_new = watchers == NULL ? 0 : is_first_time(met, watchers);
+        if (is_new > 0)
+            found[number++] = watchers;
+        else
+            Py_XDECREF(watchers);
+        if (is_new < 0 || PyErr_Occurred()) {
+            while (number > 0)
+                Py_DECREF(found[--number]);
+            return -1;
+        }
     }
-    Py_XSETREF(self->name, Py_NewRef(name));
-    Py_XSETREF(self->shards, Py_NewRef(shards));
-    Py_XSETREF(self->timer, Py_NewRef(timer));
-    Py_XSETREF(self->observers, Py_NewRef(observers));
-    Py_XSETREF(self->capacity, Py_NewRef(capacity));
-    Py_XSETREF(self->row, row);
-    Py_XSETREF(self->admitted, admitted);
-    self->count = PyTuple_GET_SIZE(row);
-    self->keep_context = (char)keep_context;
-    self->native_timer = timer != Py_None && core.timer->is_native(timer);
-    return 0;
+    return number;
 }
 
-static int parking_traverse(Parking *self, visitproc visit, void *arg)
+/* This thread is being stopped: other threads check the operations under these keys. The error that is set stays set. */
+static void retry_all(Watchers **found, Py_ssize_t number)
 {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->name);
-    Py_VISIT(self->shards);
-    Py_VISIT(self->row);
-    Py_VISIT(self->timer);
-    Py_VISIT(self->observers);
-    Py_VISIT(self->capacity);
-    Py_VISIT(self->admitted);
-    return 0;
+    Kept kept = keep_error();
+    for (Py_ssize_t i = 0; i < number; i++) {
+        PyObject *list = list_of(found[i], PY_SSIZE_T_MAX);
+        for (Py_ssize_t at = 0; list != NULL && at < PyList_GET_SIZE(list); at++)
+            retry((Operation *)PyList_GET_ITEM(list, at));
+        if (list == NULL)
+            PyErr_WriteUnraisable((PyObject *)found[i]);
+        Py_XDECREF(list);
+    }
+    set_again(kept);
 }
 
-static int parking_clear(Parking *self)
+static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
-    Py_CLEAR(self->shards);
-    Py_CLEAR(self->row);
-    Py_CLEAR(self->timer);
-    Py_CLEAR(self->observers);
-    Py_CLEAR(self->capacity);
-    memset(self->seen, 0, sizeof self->seen);
-    Py_CLEAR(self->admitted);
-    self->count = 0;
-    return 0;
+    static const char *const wanted[] = {"keys", "limit", NULL};
+    PyObject *given[2];
+    if (each_argument(args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given) || is_unmade(self))
+        return NULL;
+    Py_ssize_t limit = number_of_limit(given[1]), completed = -1, count = -1;
+    if (limit < 0)
+        return NULL;
+    PyObject *keys = given[0];
+    if (PyTuple_CheckExact(keys) || PyList_CheckExact(keys))
+        keys = PySequence_Tuple(keys);
+    else
+        keys = PyObject_CallOneArg(core.checked_keys, keys);
+    Met met = {.slots = met.few, .size = 4 * FEW};
+    Watchers *few[FEW], **found = few;
+    if (keys != NULL && PyTuple_GET_SIZE(keys) > FEW)
+        found = PyMem_New(Watchers *, PyTuple_GET_SIZE(keys));
+    if (found == NULL)
+        PyErr_NoMemory();
+    else if (keys != NULL)
+        count = watchers_of_all(self, keys, found, &met);
+    if (count >= 0)
+        completed = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (completed >= 0 && completed < limit) {
+            Py_ssize_t more = check_watchers(found[i], limit == PY_SSIZE_T_MAX ? limit : limit - completed, &met);
+            completed = more < 0 ? -1 : completed + more;
+            if (more < 0)
+                retry_all(found, count);
+        }
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        Py_DECREF(found[i]);
+    if (found != few)
+        PyMem_Free(found);
+    if (met.slots != met.few)
+        PyMem_Free(met.slots);
+    Py_XDECREF(keys);
+    return completed < 0 ? NULL : PyLong_FromSsize_t(completed);
 }
-
-static void parking_dealloc(Parking *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    parking_clear(self);
-    Py_CLEAR(self->name);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-static PyMemberDef parking_members[] = {
-    {"_name", Py_T_OBJECT_EX, offsetof(Parking, name), READONLY, NULL},
-    {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
-    {"_timer", Py_T_OBJECT_EX, offsetof(Parking, timer), READONLY, NULL},
-    {"_observers", Py_T_OBJECT_EX, offsetof(Parking, observers), READONLY, NULL},
-    {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
-    {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
-    {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
-    {NULL}};
-
-static PyMethodDef parking_methods[] = {
-    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
-     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"
-     "Complete the operation at once, or park it under every key.\n\n"
-     "A key named twice counts once. If this raises, the operation is not in the purgatory, unless it has completed.\n\n"
-     "Returns:\n"
-     "    True if this call completed the operation; False if it is parked (or was completed by another thread\n"
-     "    meanwhile, or before).\n\n"
-     "Raises:\n"
-     "    NoKeys: there are no keys.\n"
-     "    WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.\n"
-     "    UnhashableKey: a key has no hash.\n"
-     "    InvalidOperation: ``operation`` is no operation; a timer has it; or a hook of its own asks for this.\n"
-     "    AlreadyParked: the operation was given to a purgatory before.\n"
-     "    PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be\n"
-     "        parked again later.\n"
-     "    InvalidTenant: the ``tenant`` function failed. The operation was not touched.\n"
-     "    PurgatoryClosed: the purgatory is shut down."},
-    {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
-     "check_and_complete($self, /, key, limit=None)\n--\n\n"
-     "Check the operations parked under a key, in the order in which they came.\n\n"
-     "Call it after each event that might complete one, once the change is visible to other threads.\n\n"
-     "Args:\n"
-     "    key: the key.\n"
-     "    limit: stop once so many have been completed: for an event that is good for so many and no more (one lock\n"
-     "        let go, three items added). Those that can't complete are passed over, and count for nothing. So does\n"
-     "        one whose ``lock=`` another thread holds: its check is made up later, and may complete it besides.\n\n"
-     "Returns:\n"
-     "    How many operations this call completed.\n\n"
-     "Raises:\n"
-     "    UnhashableKey: the key has no hash.\n"
-     "    InvalidSetting: the limit is no whole number, or less than 1."},
-    {NULL}};
-
-static PyType_Slot parking_slots[] = {{Py_tp_doc, "What both flows need of a purgatory, and the flows."},
-                                      {Py_tp_new, PyType_GenericNew},
-                                      {Py_tp_init, parking_init},
-                                      {Py_tp_dealloc, parking_dealloc},
-                                      {Py_tp_traverse, parking_traverse},
-                                      {Py_tp_clear, parking_clear},
-                                      {Py_tp_members, parking_members},
-                                      {Py_tp_methods, parking_methods},
-                                      {0, NULL}};
-
-static PyType_Spec parking_spec = {"purgatory._core.Parking", sizeof(Parking), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};

@@ -14,7 +14,8 @@
  *     operation.c    Operation: its methods and attributes
  *     ready_made.c   FuturesWait, ThresholdWait: operations with a try_complete in C
  *     park.c         try_complete_else_watch
- *     check.c        check_and_complete, and Parking, the type of both flows
+ *     check.c        check_and_complete, check_and_complete_all
+ *     parking.c      Parking: the type with both flows
  *
  * References:
  *
@@ -52,6 +53,7 @@
 #include "purgatory/native/ready_made.c"
 #include "purgatory/native/park.c"
 #include "purgatory/native/check.c"
+#include "purgatory/native/parking.c"
 
 /* ---------------------------------------------------------------- for other C */
 
@@ -113,6 +115,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"refuse_timed", &core.refuse_timed},
                   {"timer_closed", &core.timer_closed},
                   {"checked_limit", &core.checked_limit},
+                  {"checked_keys", &core.checked_keys},
                   {"checked_delay_ms", &core.checked_delay_ms},
                   {"checked_lock", &core.checked_lock}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

@@ -94,6 +94,12 @@ class Plan:
                         self.random.choice(self.keys), self.random.choice([1, 3, 0])
                     ),
                 ),
+                (
+                    "many",
+                    lambda: self.purgatory.check_and_complete_all(
+                        self.random.choices(self.keys, k=4), self.random.choice([None, None, 2])
+                    ),
+                ),
                 ("force", lambda: self.choice().force_complete()),
                 ("maybe", lambda: bool(self.choice().maybe_try_complete())),
                 ("cancel", lambda: self.choice().cancel()),

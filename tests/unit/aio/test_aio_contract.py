@@ -170,6 +170,44 @@ def test_check_from_another_thread_satisfies(run, opened):
     run(main)
 
 
+def test_check_of_many_keys_satisfies(run, opened):
+    """An operation under several keys is checked once; a check of all keys works from the loop and from any thread."""
+
+    async def main():
+        async with opened() as purgatory:
+            operation, other = Waiting(), Waiting()
+            tasks = await parked(purgatory, operation, keys=["a", "b"]) + await parked(purgatory, other, keys=["c"])
+            before = operation.checks
+            assert 0 == purgatory.check_and_complete_all(["a", "b", "c", "nobody"])
+            assert 1 == operation.checks - before
+            operation.ready = True
+            assert 1 == purgatory.check_and_complete_all(["a", "b", "c"])
+            other.ready = True
+            await asyncio.to_thread(purgatory.check_and_complete_all, ["a", "b", "c"])
+            assert [Outcome.SATISFIED] * 2 == [await task for task in tasks]
+            with pytest.raises(WatchKeysType):
+                purgatory.check_and_complete_all("abc")
+            with pytest.raises(UnhashableKey):
+                purgatory.check_and_complete_all(["a", []])
+
+    run(main)
+
+
+def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(run, opened):
+    """More operations than a slice are all checked, and the loop runs other callbacks in between."""
+
+    async def main():
+        async with opened(slice_size=8) as purgatory:
+            operations = [Waiting(ready=False) for _ in range(40)]
+            tasks = await parked(purgatory, *operations)
+            for operation in operations:
+                operation.ready = True
+            assert purgatory.check_and_complete_all(["k", "k", "other"]) < 40
+            assert [Outcome.SATISFIED] * 40 == [await task for task in tasks]
+
+    run(main)
+
+
 def test_many_are_woken_by_one_check(run, opened):
     """One check wakes everyone under the key who can complete, and nobody else."""
 

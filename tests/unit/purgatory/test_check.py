@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, UnhashableKey, WatchKeysType
 from tests.support import Waiting, eventually, in_thread, run_threads
 
 
@@ -406,3 +406,76 @@ def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed)
     assert len(checked) == len(set(checked))
     assert [operation for operation in parked if operation in set(checked)] == checked
     assert all(operation in set(checked) for operation in parked if operation.outcome is None)
+
+
+# -- a check of many keys
+
+
+@pytest.mark.parametrize("limit", [None, 100])
+def test_check_of_many_keys_checks_each_operation_once_and_in_order(purgatory, limit):
+    """The keys are taken in their order, the operations of a key in order of arrival, and none of them twice."""
+    checked = []
+    operations = [
+        park(purgatory, *keys, look=checked.append)
+        for keys in (["b"], ["a", "b"], ["c"], ["b", "c", "d"], ["a"], ["e"])
+    ]
+    checked.clear()
+    assert 0 == purgatory.check_and_complete_all(["a", "b", "nobody", "a", "c"], limit=limit)
+    assert [operations[number] for number in (1, 4, 0, 3, 2)] == checked
+
+
+def test_check_of_many_keys_checks_very_many_each_once(purgatory):
+    """However many operations share the keys, each is checked once."""
+    checked = []
+    operations = [park(purgatory, number % 40, number % 40 + 1, look=checked.append) for number in range(2_000)]
+    for limit in (None, 5):
+        checked.clear()
+        assert 0 == purgatory.check_and_complete_all(range(42), limit)
+        assert sorted(map(id, operations)) == sorted(map(id, checked))
+
+
+def test_check_of_many_keys_stops_at_its_limit(purgatory):
+    """A limit counts the completions under all keys together."""
+    operations = [park(purgatory, key) for key in "aabbcc"]
+    for operation in operations:
+        operation.ready = True
+    assert 3 == purgatory.check_and_complete_all(["a", "b", "c"], limit=3)
+    assert [True, True, True, False, False, False] == [operation.is_completed for operation in operations]
+    assert 3 == purgatory.check_and_complete_all({"a": 1, "b": 2, "c": 3})
+    assert 0 == purgatory.check_and_complete_all([])
+
+
+@pytest.mark.parametrize("keys", ["ab", b"ab", 5, None])
+def test_keys_of_a_check_must_be_an_iterable(purgatory, keys):
+    """A ``str`` is one key and not many, so it is rejected."""
+    with pytest.raises(WatchKeysType):
+        purgatory.check_and_complete_all(keys)
+
+
+@pytest.mark.parametrize("limit", [0, True, "1"])
+def test_bad_argument_of_a_check_of_many_keys_checks_nothing(purgatory, limit):
+    """A bad limit, and a key without a hash, raise before any operation is checked."""
+    operation = park(purgatory, "a")
+    operation.ready = True
+    with pytest.raises(InvalidSetting, match="limit"):
+        purgatory.check_and_complete_all(["a"], limit=limit)
+    for keys in (["a", []], iter(["a", []])):
+        with pytest.raises(UnhashableKey):
+            purgatory.check_and_complete_all(keys)
+    assert not operation.is_completed
+
+
+def test_interrupted_check_of_many_keys_is_repeated(purgatory):
+    """After an interrupt the retrier makes the checks of all keys that are still owed."""
+
+    def stop(operation):
+        if purgatory.parked == 2 and not stopped:
+            stopped.append(operation)
+            raise KeyboardInterrupt
+
+    stopped = []
+    operations = [park(purgatory, "a", look=stop), park(purgatory, "b")]
+    operations[1].ready = True
+    with pytest.raises(KeyboardInterrupt):
+        purgatory.check_and_complete_all(["a", "b"])
+    assert eventually(lambda: operations[1].is_completed)

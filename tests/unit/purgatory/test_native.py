@@ -218,6 +218,7 @@ def use(purgatory, timer, random_):
         else:
             operation.ready = True
             purgatory.check_and_complete(random_.choice(operation.keys))
+            purgatory.check_and_complete_all(range(number % 80), 2 if number % 3 else None)
     for operation in operations:
         operation.cancel()
         str(operation.keys)

@@ -1,0 +1,141 @@
+/* Parking: the type with both flows, which a purgatory derives from. */
+
+static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
+    PyObject *name, *shards, *timer, *observers, *capacity;
+    int keep_context = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.told, &observers,
+                                     &capacity, &keep_context))
+        return -1;
+    PyObject *row = PySequence_Tuple(shards), *admitted = PySet_New(NULL);
+    int is_row = row != NULL && PyTuple_GET_SIZE(row) > 0;
+    for (Py_ssize_t i = 0; is_row && i < PyTuple_GET_SIZE(row); i++)
+        is_row = PyObject_TypeCheck(PyTuple_GET_ITEM(row, i), core.shard)
+                 && ((Shard *)PyTuple_GET_ITEM(row, i))->by_key != NULL;
+    if (!is_row || admitted == NULL || self->count > 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "shards must be a sequence of Shard objects, given once");
+        Py_XDECREF(row);
+        Py_XDECREF(admitted);
+        return -1;
+    }
+    Py_XSETREF(self->name, Py_NewRef(name));
+    Py_XSETREF(self->shards, Py_NewRef(shards));
+    Py_XSETREF(self->timer, Py_NewRef(timer));
+    Py_XSETREF(self->observers, Py_NewRef(observers));
+    Py_XSETREF(self->capacity, Py_NewRef(capacity));
+    Py_XSETREF(self->row, row);
+    Py_XSETREF(self->admitted, admitted);
+    self->count = PyTuple_GET_SIZE(row);
+    self->keep_context = (char)keep_context;
+    self->native_timer = timer != Py_None && core.timer->is_native(timer);
+    return 0;
+}
+
+static int parking_traverse(Parking *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->name);
+    Py_VISIT(self->shards);
+    Py_VISIT(self->row);
+    Py_VISIT(self->timer);
+    Py_VISIT(self->observers);
+    Py_VISIT(self->capacity);
+    Py_VISIT(self->admitted);
+    return 0;
+}
+
+static int parking_clear(Parking *self)
+{
+    Py_CLEAR(self->shards);
+    Py_CLEAR(self->row);
+    Py_CLEAR(self->timer);
+    Py_CLEAR(self->observers);
+    Py_CLEAR(self->capacity);
+    memset(self->seen, 0, sizeof self->seen);
+    Py_CLEAR(self->admitted);
+    self->count = 0;
+    return 0;
+}
+
+static void parking_dealloc(Parking *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    parking_clear(self);
+    Py_CLEAR(self->name);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef parking_members[] = {
+    {"_name", Py_T_OBJECT_EX, offsetof(Parking, name), READONLY, NULL},
+    {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
+    {"_timer", Py_T_OBJECT_EX, offsetof(Parking, timer), READONLY, NULL},
+    {"_observers", Py_T_OBJECT_EX, offsetof(Parking, observers), READONLY, NULL},
+    {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
+    {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
+    {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
+    {NULL}};
+
+static PyMethodDef parking_methods[] = {
+    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
+     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"
+     "Complete the operation at once, or park it under every key.\n\n"
+     "A key named twice counts once. If this raises, the operation is not in the purgatory, unless it has completed.\n\n"
+     "Returns:\n"
+     "    True if this call completed the operation; False if it is parked (or was completed by another thread\n"
+     "    meanwhile, or before).\n\n"
+     "Raises:\n"
+     "    NoKeys: there are no keys.\n"
+     "    WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.\n"
+     "    UnhashableKey: a key has no hash.\n"
+     "    InvalidOperation: ``operation`` is no operation; a timer has it; or a hook of its own asks for this.\n"
+     "    AlreadyParked: the operation was given to a purgatory before.\n"
+     "    PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be\n"
+     "        parked again later.\n"
+     "    InvalidTenant: the ``tenant`` function failed. The operation was not touched.\n"
+     "    PurgatoryClosed: the purgatory is shut down."},
+    {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete($self, /, key, limit=None)\n--\n\n"
+     "Check the operations parked under a key, in the order in which they came.\n\n"
+     "Call it after each event that might complete one, once the change is visible to other threads.\n\n"
+     "Args:\n"
+     "    key: the key.\n"
+     "    limit: stop once so many have been completed: for an event that is good for so many and no more (one lock\n"
+     "        let go, three items added). Those that can't complete are passed over, and count for nothing. So does\n"
+     "        one whose ``lock=`` another thread holds: its check is made up later, and may complete it besides.\n\n"
+     "Returns:\n"
+     "    How many operations this call completed.\n\n"
+     "Raises:\n"
+     "    UnhashableKey: the key has no hash.\n"
+     "    InvalidSetting: the limit is no whole number, or less than 1."},
+    {"check_and_complete_all", (PyCFunction)(void (*)(void))parking_check_all, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"
+     "Check the operations parked under many keys, each operation once.\n\n"
+     "For an event that touches many keys. The keys are taken in their order, and the operations of each key in order\n"
+     "of arrival. An operation under several of the keys is checked under the first one only.\n\n"
+     "Args:\n"
+     "    keys: any iterable of keys, but not a ``str`` or ``bytes``. A repeated key counts once.\n"
+     "    limit: stop after this number of completions under all keys together, as in :meth:`check_and_complete`.\n\n"
+     "Returns:\n"
+     "    The number of operations that this call completed.\n\n"
+     "Raises:\n"
+     "    WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.\n"
+     "    UnhashableKey: a key has no hash. Nothing was checked.\n"
+     "    InvalidSetting: the limit is not an ``int``, or is less than 1."},
+    {NULL}};
+
+static PyType_Slot parking_slots[] = {{Py_tp_doc, "What both flows need of a purgatory, and the flows."},
+                                      {Py_tp_new, PyType_GenericNew},
+                                      {Py_tp_init, parking_init},
+                                      {Py_tp_dealloc, parking_dealloc},
+                                      {Py_tp_traverse, parking_traverse},
+                                      {Py_tp_clear, parking_clear},
+                                      {Py_tp_members, parking_members},
+                                      {Py_tp_methods, parking_methods},
+                                      {0, NULL}};
+
+static PyType_Spec parking_spec = {"purgatory._core.Parking", sizeof(Parking), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};
