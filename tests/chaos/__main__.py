@@ -6,7 +6,7 @@
 The nemesis draws what it does next from the seed: kill -9 a node, stop it (SIGSTOP), ask it to stop (SIGTERM), any node
 or the controller or the leader of a partition; start or resume what is down; wait. At most two of the three nodes are
 down at a time. With `--disks`, each node's data lies on a small file system of its own, and the nemesis fills these and
-frees them, beside all else. What comes of a seed depends on the machine's timing too, so a seed that failed may need a
+frees them, beside all else; a third node's disk is not filled. What comes of a seed depends on the machine's timing too, so a seed that failed may need a
 few runs.
 """
 
@@ -73,6 +73,8 @@ class Nemesis:
 
     def _fill_or_free(self, number):
         full = number in self._full
+        if not full and len({number, *self._full, *self._down}) > 2:
+            return
         self.deeds += not full
         self._say(f"{'free' if full else 'fill'} the disk of node {number}")
         self._disks[number].free() if full else self._disks[number].fill()

@@ -21,6 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 TOPICS = {"once": True, "plain": False}
 PARTITIONS = 4
 GROUP = "chaos"
+GIVES_UP_MS = 3_600_000
+"""Never, in a run: a producer that gives a record up numbers those behind it anew, and some of them are there twice."""
 
 
 def client(bootstrap, **more):
@@ -43,7 +45,7 @@ class Producer:
                 linger_ms=2,
                 retry_backoff_ms=50,
                 request_timeout_ms=3_000,
-                message_timeout_ms=120_000,
+                message_timeout_ms=GIVES_UP_MS,
                 socket_timeout_ms=4_000,
             )
         )
@@ -55,7 +57,7 @@ class Producer:
             self._client.produce(self.topic, b"%d" % number, partition=partition, on_delivery=self._delivered)
             number += 1
             self._client.poll(1 / self._per_second)
-        self._client.flush(120)
+        self._client.flush(200)
 
     def _delivered(self, error, message):
         if error is None:
@@ -136,7 +138,7 @@ class History:
     def __exit__(self, *_):
         self._stop.set()
         for thread in self._threads:
-            thread.join(200)
+            thread.join(300)
 
     @property
     def acknowledged(self):
