@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 
 #: Each extension and its main C file, which includes its other parts.
 SOURCES = {
-    "timer/_core": "timer/_core.c",
+    "timer/_core": "timer/native/core.c",
     "purgatory/_core": "purgatory/native/core.c",
     "purgatory/journal/_core": "purgatory/journal/_core.c",
 }

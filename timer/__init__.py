@@ -12,11 +12,8 @@
 This package knows time and nothing else: no operations, no metrics, no logging.
 """
 
-from timer._base import InlineExecutor, Submits, Timer, TimerStatistics, report_task_error
-from timer._batch import Batch
-from timer._bucket import TimerTaskList
-from timer._check import check_invariants
-from timer._clock import NS_PER_MS, Clock, ManualClock, system_clock
+from timer._base import InlineExecutor, Submits, Timer, TimerStatistics
+from timer._clock import NS_PER_MS, Clock, ManualClock
 from timer._edition import CORE
 from timer._errors import (
     DelayTypeError,
@@ -28,20 +25,18 @@ from timer._errors import (
     TimerError,
     TimerFull,
 )
-from timer._mock import MockTimer
 from timer._reaper import Driver, SystemTimerReaper
-from timer._task import MISSING, TimerTask, TimerTaskEntry, checked_delay_ms
+from timer._task import TimerTask, TimerTaskEntry, TimerTaskList
+from timer._testing import MockTimer, check_invariants
 from timer._timer import SystemTimer
 from timer._wheel import TimingWheel
 
-#: Whether the native edition runs.
+#: Whether the native implementation runs.
 COMPILED: bool = CORE is not None
 
 __all__ = [
     "COMPILED",
-    "MISSING",
     "NS_PER_MS",
-    "Batch",
     "Clock",
     "DelayTypeError",
     "DelayValueError",
@@ -65,7 +60,4 @@ __all__ = [
     "TimerTaskList",
     "TimingWheel",
     "check_invariants",
-    "checked_delay_ms",
-    "report_task_error",
-    "system_clock",
 ]

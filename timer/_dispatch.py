@@ -1,6 +1,17 @@
-"""The way from the wheel to the executor: due buckets are handed over as a batch, and what became of them is counted.
+"""The way from the wheel to the executor: due buckets become a batch, which an executor runs.
 
-If the executor refuses, the batch is run here and now: late is better than lost.
+The tasks of a batch stay in their buckets until the moment each is run. So a task can still be cancelled or put off
+while the tasks before it run. The executor *claims* a task by removing it from its bucket, under the timer's lock.
+Either the executor gets it, or a thread that cancels or moves it.
+
+An executor calls :meth:`Batch.run` once. One that must not be kept for long (an event loop) calls ``run(most=500)``,
+and again later as long as the answer is True.
+
+**Exceptions of a task** are reported to the timer's ``on_error`` and stop no other task. ``KeyboardInterrupt`` and
+``SystemExit`` on the main thread reach the caller. On any other thread only the task can have raised them, and they are
+reported, too. Any exception that leaves a batch makes the rest of it due again.
+
+If the executor rejects a batch, the batch is run by the thread that hands it over: late is better than lost.
 """
 
 from __future__ import annotations
@@ -8,33 +19,148 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from itertools import islice
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
 
 from timer._base import Submits, report_task_error
-from timer._batch import Batch, Tally
+from timer._clock import NS_PER_MS
+from timer._edition import native_class
 from timer._fork import new_lock
 
 if TYPE_CHECKING:
-    from timer._bucket import TimerTaskList
-    from timer._clock import Clock
-    from timer._task import TimerTask
+    from collections.abc import Iterator
 
-__all__ = ["Dispatcher"]
+    from timer._clock import Clock
+    from timer._task import TimerTask, TimerTaskList
+
+__all__ = ["POWERS", "Batch", "Dispatcher", "Tally", "by_deadline"]
+
+by_deadline = attrgetter("_deadline_ns")
+
+#: How many powers of two of nanoseconds are told apart in lateness.
+POWERS: Final = 64
+
+
+class Tally:
+    """What one turn of a batch did. Only its thread uses it; the dispatcher adds it up afterwards.
+
+    Attributes:
+        looked_at: tasks that were there when the turn began, run or gone since.
+        fired: of these, how many were run.
+        failed: of these, how many raised.
+        late_ns: counts of lateness by power of two of nanoseconds.
+        late_sum_ns: the sum of all lateness.
+        late_max_ns: the greatest lateness.
+    """
+
+    __slots__ = ("failed", "fired", "late_max_ns", "late_ns", "late_sum_ns", "looked_at")
+
+    def __init__(self) -> None:
+        self.looked_at = self.fired = self.failed = 0
+        self.late_ns = [0] * POWERS
+        self.late_sum_ns = self.late_max_ns = 0
+
+    def add(self, other: Tally) -> None:
+        """Count what another turn did as well."""
+        self.looked_at += other.looked_at
+        self.fired += other.fired
+        self.failed += other.failed
+        self.late_sum_ns += other.late_sum_ns
+        self.late_max_ns = max(self.late_max_ns, other.late_max_ns)
+        self.late_ns = [a + b for a, b in zip(self.late_ns, other.late_ns, strict=True)]
+
+    def note(self, late_ns: int) -> None:
+        """Count a task that is run so late."""
+        self.fired += 1
+        self.late_ns[min(late_ns.bit_length(), POWERS - 1)] += 1
+        self.late_sum_ns += late_ns
+        self.late_max_ns = max(self.late_max_ns, late_ns)
+
+
+class Batch:
+    """Due buckets, to be run together in order of deadline. One thread at a time.
+
+    Args:
+        dispatcher: hands the batch over, and keeps the counts.
+        buckets: what is due.
+    """
+
+    __slots__ = ("_buckets", "_dispatcher", "_left", "_tasks")
+
+    def __init__(self, dispatcher: Dispatcher, buckets: list[TimerTaskList]) -> None:
+        self._dispatcher = dispatcher
+        self._buckets = buckets
+        self._left = sum(map(len, buckets))
+        self._tasks: Iterator[tuple[TimerTaskList, TimerTask]] | None = None
+
+    def __len__(self) -> int:
+        """How many tasks the batch was made with, less those it has looked at."""
+        return self._left
+
+    def run(self, most: int | None = None) -> bool:
+        """Run the tasks, or the next ``most`` of them; returns whether there may be more.
+
+        Raises:
+            KeyboardInterrupt, SystemExit: a task raised it on the main thread. The other tasks will run later.
+        """
+        dispatcher = self._dispatcher
+        tally = Tally()
+        more = outermost = False
+        try:
+            outermost = dispatcher.begin()
+            if self._tasks is None:
+                due = [(bucket, task) for bucket in self._buckets for task in bucket.tasks()]
+                due.sort(key=lambda pair: pair[1]._deadline_ns)  # tasks of one deadline stay in order
+                self._tasks = iter(due)
+            self._run(self._tasks if most is None else islice(self._tasks, most), tally)
+            more = tally.looked_at == most
+        except BaseException:
+            dispatcher.put_back(self._buckets)
+            raise
+        finally:
+            done = tally.looked_at if more else self._left
+            self._left -= done
+            dispatcher.end(tally, done, outermost)
+        return more
+
+    def _run(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
+        dispatcher = self._dispatcher
+        for bucket, task in tasks:
+            tally.looked_at += 1
+            late_ns = dispatcher.clock() - task._deadline_ns
+            if task._delay_ms < 0:
+                late_ns += task._delay_ms * NS_PER_MS  # was due when it was added, not before
+            with bucket.lock:
+                is_ours = bucket.remove(task)  # or it was cancelled, or put off
+            if is_ours:
+                try:
+                    task.run()
+                except BaseException as error:  # noqa: BLE001  # the dispatcher knows which ones are the caller's
+                    tally.failed += 1
+                    dispatcher.contain(task, error)
+                finally:
+                    tally.note(late_ns)
+
+
+if not TYPE_CHECKING:
+    Tally, Batch = native_class(Tally), native_class(Batch)
 
 
 class Dispatcher:
-    """Runs due buckets on an executor, and keeps count.
+    """Runs due buckets on an executor, and keeps the counts.
 
     Args:
         name: names the thread, if one has to be made.
-        executor: where to run; a thread of the dispatcher's own, made when first needed, if None.
+        executor: where to run. If None, the dispatcher makes a thread when it first needs one.
         clock: the timer's clock.
-        on_error: told of what a task raises.
-        put_back: takes the buckets that a caller's own ``KeyboardInterrupt`` broke off.
+        on_error: called with each exception that a task raises.
+        put_back: called with the buckets of a batch that an exception ended.
 
     Attributes:
         clock: the timer's clock.
-        total: what all batches came to.
+        put_back: as above.
+        total: what all batches did.
         handed_over: tasks in batches that are not finished.
     """
 
@@ -45,9 +171,9 @@ class Dispatcher:
         "_name",
         "_on_error",
         "_own_executor",
-        "_put_back",
         "clock",
         "handed_over",
+        "put_back",
         "total",
     )
 
@@ -66,31 +192,24 @@ class Dispatcher:
         self._lock = new_lock()
         self._inside: dict[int, int] = {}  # the threads that run a batch, and since when
         self.clock = clock
-        self._put_back = put_back
+        self.put_back = put_back
         self.total = Tally()
         self.handed_over = 0
 
     def hand_over(self, buckets: list[TimerTaskList]) -> None:
-        """Give due buckets to the executor; if it refuses, run them here."""
-        batch = self._batch(buckets)
-        if batch:
-            try:
-                self._executor_now().submit(batch.run)
-            except Exception:  # noqa: BLE001  # shut down, full, no thread to be had: whatever an executor raises
-                batch.run()
-
-    def run(self, buckets: list[TimerTaskList]) -> None:
-        """Run what is in due buckets, on this thread."""
-        self._batch(buckets).run()
-
-    def _batch(self, buckets: list[TimerTaskList]) -> Batch:
+        """Give due buckets to the executor. If it rejects them, run them here."""
         batch = Batch(self, buckets)
+        if not batch:
+            return
         with self._lock:
             self.handed_over += len(batch)
-        return batch
+        try:
+            self._executor_now().submit(batch.run)
+        except Exception:  # noqa: BLE001  # shut down, full, or out of threads
+            batch.run()
 
     def begin(self) -> bool:
-        """This thread begins to run a batch; whether it is the outermost, and not run by a task of another."""
+        """Note that this thread runs a batch. Returns False if it does already, in a task of another batch."""
         me = threading.get_ident()
         outermost = me not in self._inside
         if outermost:
@@ -98,17 +217,16 @@ class Dispatcher:
         return outermost
 
     def end(self, tally: Tally, done: int, outermost: bool) -> None:
-        """It came to ``tally``, and ``done`` tasks fewer are handed over."""
+        """Count what a turn of a batch did: ``done`` tasks fewer are handed over."""
         if outermost:
             self._inside.pop(threading.get_ident(), None)
         with self._lock:
             self.handed_over -= done
             self.total.add(tally)
 
-    def contain(self, task: TimerTask, error: BaseException, buckets: list[TimerTaskList]) -> None:
-        """Tell the timer's owner what a task raised; the caller's own goes through, and the rest is put back."""
+    def contain(self, task: TimerTask, error: BaseException) -> None:
+        """Report what a task raised, unless it is the caller's own interrupt, which is raised again."""
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
-            self._put_back(buckets)
             raise error
         try:
             self._on_error(task, error)
@@ -116,13 +234,13 @@ class Dispatcher:
             report_task_error(task, second)
 
     def running_since_ns(self) -> int | None:
-        """When the batch that has run longest was begun; None if none runs."""
+        """When the batch that has run longest began; None if none runs."""
         return min(self._inside.copy().values(), default=None)
 
     def close(self) -> None:
-        """Let the batches that were handed over run to their end, unless called from one of them, and end the thread.
+        """Wait for the batches that were handed over, unless called from one of them, and end the thread.
 
-        An executor that was given is its owner's to close.
+        An executor that was given to the timer is left alone.
         """
         with self._lock:
             executor = self._executor
@@ -137,11 +255,7 @@ class Dispatcher:
             self._executor = None
 
     def _executor_now(self) -> Submits:
-        executor = self._executor
-        if executor is None:
-            with self._lock:
-                executor = self._executor
-                if executor is None:
-                    executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
-                    self._executor = executor
-        return executor
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+            return self._executor

@@ -1,28 +1,27 @@
-"""Which edition runs: the native one, if it was built and is not declined, or the one that is written to be read.
+"""Which implementation runs: the native one, if it was built and is not switched off, or the pure Python one.
 
-The types whose steps must be single ones, and what every task goes through, exist twice: in Python, in the modules of
-their names, and in C, in ``_core.c``. Python is the reference, and what runs where there was no compiler. A module that
-has such a type ends by taking the native one, if it is there. ``PURGATORY_PURE=1`` in the environment declines.
+The hot types exist twice: complete in Python, and in C in ``timer/native``. Python defines what they do, and runs where
+there was no compiler. A module with such a class ends by replacing it with the native one, if that is there.
+``PURGATORY_PURE=1`` in the environment switches the native implementation off.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["CORE", "native"]
+__all__ = ["CORE", "native", "native_class"]
 
 
 def native(name: str) -> ModuleType | None:
-    """The module of native types, or None where Python's own shall run.
+    """The module of native types, or None where the pure Python implementation runs.
 
-    That is so in a subinterpreter, too, and in a second copy of the package: what the native types know is the main
-    interpreter's, and they serve whoever imported them first. A module that can't be loaded for any other reason is an
-    error: it is there, and somebody wants it.
+    A subinterpreter and a second copy of the package run pure Python, because the native types belong to one
+    interpreter. Any other failure to load the module is an error: it is there, so it was built on purpose.
     """
     if os.environ.get("PURGATORY_PURE") == "1":
         return None
@@ -36,5 +35,14 @@ def native(name: str) -> ModuleType | None:
         raise
 
 
-#: The native types; None where Python's own run.
+#: The native types; None where the pure Python implementation runs.
 CORE: Final = native("timer._core")
+
+
+def native_class(kind: type, name: str | None = None) -> Any:
+    """The native class that takes the place of ``kind``, with its docstrings; ``kind`` itself if there is none."""
+    if CORE is None:
+        return kind
+    found = getattr(CORE, name or kind.__name__)
+    CORE.take_docs(found, kind)
+    return found

@@ -11,6 +11,7 @@ fail to start just when threads are short.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -79,14 +80,13 @@ class Driver:
     def _run(self) -> None:
         while not self._is_over():
             try:
-                while True:
-                    if self._is_over():
-                        break
+                while not self._is_over():
                     self._heartbeat_ns = time.monotonic_ns()
                     self._timer.advance_until(self._is_stopped)
             except BaseException as error:  # noqa: BLE001  # whatever it is, expiry must go on
                 self._restarts += 1
-                self._on_restart(error, self._restarts)
+                with contextlib.suppress(BaseException):  # a broken hook must not end the thread either
+                    self._on_restart(error, self._restarts)
                 time.sleep(0.01)  # a cause that stays must not become a busy loop
 
     def _is_stopped(self) -> bool:

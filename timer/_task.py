@@ -1,47 +1,48 @@
-"""A task, and the part of it that belongs to the timer.
+"""A task, and the bucket that it waits in.
 
-Kafka keeps a ``TimerTaskEntry`` beside every task: a link of a doubly linked list. Here the entry is the task's base
-class, so that a pending task is one object and one slot of a hash table. Rejected, with 100,000 tasks outstanding on
-CPython 3.11: an entry of its own (one more allocation, 56 bytes and some 150 ns a task), and linked lists in Python
-(four attribute writes to link and four to unlink, where a dict does either in one C call that is atomic besides).
+Kafka keeps a ``TimerTaskEntry`` beside every task, as a link of a doubly linked list. Here the entry is the base class
+of the task, and a bucket is a dict with the tasks as keys. So a pending task is one object and one slot of a hash
+table. Tasks of one deadline keep the order in which they were added, and a cancelled task leaves no trace. Rejected,
+with 100,000 tasks outstanding on CPython 3.11: a separate entry (56 bytes and 150 ns more per task), linked lists
+(3 times slower in Python), and lists with tombstones (a cancelled task would stay until its bucket comes due).
 
-**Who may write the entry.** ``_bucket`` names the bucket that the task was last put into. It is written by who puts it
-there, before doing so, and by nobody else; that the task *is* there, is for the bucket to say. Taking out is
-``del`` or ``dict.pop``, atomic in the default and in the free-threaded build, so among a cancel, a move and an expiry
-exactly one gets the task. Why who takes it out leaves ``_bucket`` alone:
+**One task, one bucket.** ``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and
+the buckets: a thread that adds, cancels, moves or claims a task holds the lock. A thread that cancels does not know the
+timer, so it reads ``_bucket`` first, takes the lock of that bucket and looks again:
 
-    1. the executor pops the task, and is about to write None to ``_bucket``
-    2. another thread adds the task again: writes ``_bucket``, inserts
-    3. the executor writes None: the task is in a bucket, and can be neither cancelled nor claimed there
+    1. cancel() reads the old bucket from ``_bucket``
+    2. the cascade moves the task to a finer bucket, under the lock
+    3. cancel() has the lock, finds another bucket in ``_bucket``, and starts over
+
+Without the second look, cancel() would answer that there was nothing to cancel, and the task would run.
 """
 
-# An entry is a task, but that is for TimerTask to say.
+# An entry is a task, but only TimerTask says so.
 # mypy: disable-error-code="call-overload,arg-type"
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from timer._clock import NS_PER_MS
-from timer._edition import CORE
+from timer._edition import native_class
 from timer._errors import DelayTypeError, DelayValueError, InvalidTask
 
 if TYPE_CHECKING:
-    from timer._bucket import TimerTaskList
+    import threading
+    from collections.abc import Iterator
 
-__all__ = ["MISSING", "TimerTask", "TimerTaskEntry", "checked_delay_ms"]
-
-#: What ``bucket.pop(task, MISSING)`` answers when somebody else has the task.
-MISSING: Final = object()
+__all__ = ["TimerTask", "TimerTaskEntry", "TimerTaskList", "checked_delay_ms"]
 
 
 def checked_delay_ms(delay_ms: object) -> int:
-    """A delay as whole milliseconds; fractions are rounded up, because nothing may run early.
+    """Return a delay as whole milliseconds. Fractions are rounded up, because nothing may run early.
 
     Raises:
-        DelayTypeError: it is no number, or a bool.
-        DelayValueError: it is NaN or infinite.
+        DelayTypeError: the delay is not a number, or is a bool.
+        DelayValueError: the delay is NaN or infinite.
     """
     if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):
         raise DelayTypeError(delay_ms)
@@ -52,13 +53,93 @@ def checked_delay_ms(delay_ms: object) -> int:
     return math.ceil(delay_ms)
 
 
+class TimerTaskList(dict["TimerTask", None]):
+    """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``.
+
+    A bucket lives through one span only. When its time comes it is closed and leaves the wheel. Methods that change
+    a bucket are called with its lock held.
+
+    Attributes:
+        first: the first tick of the span.
+        end: the first tick after the span.
+        level: the level of the wheel that the bucket belongs to.
+        lock: the lock of the timer that the bucket belongs to.
+        closed: whether the bucket is out of the wheel. The native implementation adds tasks without the lock, and looks
+            at this flag.
+    """
+
+    __slots__ = ("closed", "end", "first", "level", "lock")
+
+    def __init__(self, first: int, end: int, level: int, lock: threading.Lock, *, closed: bool = False) -> None:
+        self.first = first
+        self.end = end
+        self.level = level
+        self.lock = lock
+        self.closed = closed
+
+    def tasks(self) -> list[TimerTask]:
+        """The tasks that are here now, in order of arrival."""
+        return list(self)
+
+    def put(self, task: TimerTask, /) -> None:
+        """Add a task that is in no bucket."""
+        assert task._bucket is None, "two threads add the same task"
+        task._bucket = self
+        self[task] = None
+
+    def remove(self, task: TimerTask, /) -> bool:
+        """Remove a task. Returns False if the task is not here."""
+        if task._bucket is not self:
+            return False
+        del self[task]
+        task._bucket = None
+        return True
+
+    def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
+        """Move a task from ``source`` to this bucket, and change its deadline if one is given.
+
+        Returns:
+            False if the task is not in ``source``.
+        """
+        if task._bucket is not source:
+            return False
+        del source[task]
+        if deadline_ns is not None:
+            task._moved_ns += deadline_ns - task._deadline_ns
+            task._deadline_ns = deadline_ns
+        task._bucket = self
+        self[task] = None
+        return True
+
+    def slices(self, size: int, /) -> Iterator[list[TimerTask]]:
+        """Iterate over the tasks, ``size`` at a time, while the caller removes those that it was given."""
+        tasks = iter(self.tasks())
+        while some := list(islice(tasks, size)):
+            yield some
+
+    def close(self) -> None:
+        """Let no more tasks in."""
+        self.closed = True
+
+    def close_if_empty(self) -> bool:
+        """Close the bucket if there is no task in it. Returns whether there was none."""
+        if self:
+            return False
+        self.closed = True
+        return True
+
+
+if not TYPE_CHECKING:
+    TimerTaskList = native_class(TimerTaskList)
+
+
 class TimerTaskEntry:
-    """All of a task but what it does: its delay, when it is due, and which bucket holds it."""
+    """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
     __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms", "_moved_ns")
 
-    #: Whether ``Timer.add`` may move a task of this class that is pending. Whoever keeps an account of such tasks says
-    #: no, so that nobody moves one past him.
+    #: Whether ``Timer.add`` may move a pending task of this class. A class whose owner keeps an account of its tasks
+    #: sets this to False.
     _movable: ClassVar[bool] = True
 
     _bucket: TimerTaskList | None
@@ -80,14 +161,7 @@ class TimerTaskEntry:
     @property
     def is_pending(self) -> bool:
         """Whether a timer holds the task."""
-        bucket = self._bucket
-        if bucket is None:
-            return False
-        if self in bucket:
-            return True
-        with bucket.lock:  # or it is just being moved: see _withdraw
-            bucket = self._bucket
-            return bucket is not None and self in bucket
+        return self._bucket is not None
 
     @property
     def delay_ms(self) -> int:
@@ -98,40 +172,36 @@ class TimerTaskEntry:
     def added_ns(self) -> int:
         """When the task was last added to a timer, on that timer's clock; 0 before it ever was.
 
-        Putting a task off doesn't change it.
+        ``put_off`` does not change it.
         """
         return self._deadline_ns - self._moved_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
 
     def _withdraw(self) -> bool:
-        """Take the task out of its timer.
+        """Remove the task from its timer.
 
         Returns:
-            True if it will now not run; False if it wasn't pending: never added, running, run, or cancelled already.
+            True if the task will now not run. False if it was not pending: never added, running, run, or cancelled.
         """
-        bucket = self._bucket
-        if bucket is None:
-            return False
-        try:
-            del bucket[self]
-        except KeyError:
-            # It is not where it was said to be: it ran, or is being moved just now. Moving is done under the timer's
-            # lock, so behind that lock the answer is final (see TimingWheel, "One task, one bucket").
+        while (bucket := self._bucket) is not None:
             with bucket.lock:
-                bucket = self._bucket
-                return bucket is not None and bucket.pop(self, MISSING) is not MISSING
-        return True
+                if self._bucket is bucket:
+                    del bucket[self]
+                    self._bucket = None
+                    return True
+            # Moved to another bucket meanwhile, or removed by another thread: look again.
+        return False
 
 
-if not TYPE_CHECKING and CORE is not None:
-    TimerTaskEntry = CORE.TimerTaskEntry
+if not TYPE_CHECKING:
+    TimerTaskEntry = native_class(TimerTaskEntry)
 
 
 class TimerTask(TimerTaskEntry):
     """Something to run when a delay is over: subclass it and define :meth:`run`.
 
     A delay of zero or less means "already due". A task may be added again, to the same timer or to another, and
-    adding one that is pending moves it. Two threads that add *the same task* at the same time must agree among
-    themselves who does; cancelling and putting off may be done from any thread at any time.
+    adding one that is pending moves it. Two threads must not add *the same task* at the same time. Cancelling and
+    putting off is allowed from any thread at any time.
 
     >>> class Ping(TimerTask):
     ...     def run(self) -> None:
@@ -140,7 +210,7 @@ class TimerTask(TimerTaskEntry):
     20
 
     Raises:
-        DelayTypeError: the delay is no number, or a bool.
+        DelayTypeError: the delay is not a number, or is a bool.
         DelayValueError: the delay is NaN or infinite.
     """
 
@@ -156,17 +226,17 @@ class TimerTask(TimerTaskEntry):
                     "with attrs or dataclasses say eq=False",
                 )
 
-    #: The public name. A name and not a call, which would cost an add and a cancel a fifth more.
+    #: The public name of ``_withdraw``.
     cancel = TimerTaskEntry._withdraw
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be copied or pickled: a copy would share the original's bucket, keys and hold.
+        """Reject copying and pickling: a copy would share the original's bucket.
 
         Raises:
-            TypeError: always; a subclass that knows better defines its own.
+            TypeError: always. A subclass may define its own method.
         """
         raise TypeError(f"cannot copy or pickle a {type(self).__qualname__}: there is but one of each; make another")
 
     def run(self) -> None:
-        """Do what was put off. Called once per ``add``, on the timer's executor, unless cancelled before."""
+        """Do the work. Called once per ``add``, on the timer's executor, unless the task is cancelled before."""
         raise NotImplementedError(f"{type(self).__qualname__} must define run()")

@@ -1,71 +1,77 @@
 """The timer: adds tasks to a wheel, waits for what comes due, and hands it to an executor.
 
-**Flow of an expiry**: a driver (usually a :class:`~timer.SystemTimerReaper`) sleeps in
-:meth:`SystemTimer.advance_clock` until the next occupied bucket -> the bucket is closed and taken out -> its tasks
-cascade, or are due -> everything due goes to the executor as one batch -> the executor claims each task and runs it,
-in order of deadline.
+**How a task expires.** A driver (usually a :class:`~timer.SystemTimerReaper`) sleeps in
+:meth:`SystemTimer.advance_clock` until the time of the next bucket. It takes the bucket out of the wheel. The tasks of
+a fine bucket are due. Those of a coarse one move to finer buckets. All due buckets go to the executor as one batch,
+which runs the tasks in order of deadline.
 
-**Never early.** A task's due tick is its deadline rounded *up*, and a bucket is flushed when the clock, read after
-waking, has reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time it takes
-to wake the reaper and to get to the task.
+**Never early.** The due tick of a task is its deadline rounded *up*. A bucket is taken out when the clock, read after
+waking, has reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time that it
+takes to wake the driver and to get to the task.
 
-**Who has what.** The wheel has the buckets that wait, the :class:`~timer._cascade.Cascade` those that are being emptied
-into finer ones, the :class:`~timer._dispatch.Dispatcher` what was handed over, and :class:`~timer._intake.Intake` the
-way in.
+**Threads.** One lock guards the wheel and its buckets. Adding, cancelling, putting off and claiming a task take it, and
+the driver takes it to move buckets, at most a slice of tasks at a time. No task, executor or error handler runs with
+the lock held, only the clock and the argument of :meth:`SystemTimer.advance_until`. Signal handlers and ``__del__``
+methods must not call a timer: they may run on a thread that holds the lock.
 
-**Locks.** One lock, the timer's, around the wheel's structure: making, closing and taking out buckets, moving the hand,
-cascading (a slice at a time), putting off. It is a leaf: nothing is called with it held but the clock. Adding to a
-bucket that exists and cancelling don't take it (``timer._wheel`` says why that is safe). No task runs with it held.
-
-**Rejected.** A condition variable a task or a queue a task to the executor: a wake-up costs more than the task. A
-thread per timer that also runs the tasks: a slow one would hold up all others' expiry; someone whose tasks are quick
-may say so with ``executor=InlineExecutor()`` and saves the hand-over.
+**Rejected.** A condition variable per task or a queue entry per task to the executor: a wake-up costs more than the
+task. A driver that also runs the tasks: a slow task would delay all others. If your tasks are quick, pass
+``executor=InlineExecutor()``, which saves the hand-over.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from timer._base import Submits, Timer, TimerStatistics, report_task_error
-from timer._batch import by_deadline
-from timer._cascade import SLICE, Cascade
-from timer._clock import NS_PER_MS, Clock
-from timer._dispatch import Dispatcher
-from timer._errors import DelayTypeError, TimerConfigError
-from timer._fork import call_after_fork
-from timer._intake import Intake
-from timer._task import MISSING, TimerTask, checked_delay_ms
+from timer._clock import NS_PER_MS, Clock, system_clock
+from timer._dispatch import Dispatcher, by_deadline
+from timer._edition import CORE, native_class
+from timer._errors import DelayTypeError, InvalidTask, TaskHeld, TimerClosed, TimerConfigError, TimerFull
+from timer._fork import call_after_fork, new_condition, new_lock
+from timer._task import TimerTask, TimerTaskEntry, TimerTaskList, checked_delay_ms
+from timer._wheel import TimingWheel
 
 if TYPE_CHECKING:
     from typing import Final
 
-    from timer._bucket import TimerTaskList
     from timer._reaper import Driver
 
 __all__ = ["SystemTimer"]
 
-#: How long a driver rests between two slices of a cascade, so that the executor gets the interpreter.
+#: How long a driver rests between two slices of tasks, so that other threads get the interpreter.
 REST_S: Final = 0.0001
 
 
-class SystemTimer(Intake, Timer):
-    """A timer on a hierarchical wheel, driven by whoever calls :meth:`advance_clock`.
+def _check_settings(tick_ms: object, clock: object, executor: object, max_pending: object) -> None:
+    if type(tick_ms) is not int or tick_ms < 1:
+        raise TimerConfigError("tick_ms", tick_ms, "an int number of milliseconds, 1 or more")
+    if clock is not None and not callable(clock):
+        raise TimerConfigError("clock", clock, "a callable that returns monotonic nanoseconds as an int")
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise TimerConfigError("executor", executor, "an executor with a submit(fn, *args) method")
+    if max_pending is not None and (type(max_pending) is not int or max_pending < 1):
+        raise TimerConfigError("max_pending", max_pending, "an int, 1 or more, or None")
+
+
+class SystemTimer(Timer):
+    """A timer on a hierarchical wheel, driven by the threads that call :meth:`advance_clock`.
 
     Args:
         name: names its threads and its errors.
         tick_ms: how finely time is told apart. A task runs up to this much late, never early.
         wheel_size: how many buckets of one level a bucket of the next spans.
         clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
-        executor: where due tasks run, as one call a batch; a thread of the timer's own if not given. One that is
+        executor: where due tasks run, as one call per batch. If not given, the timer makes a thread. One that is
             given is not shut down with the timer.
-        max_pending: refuse to hold more tasks than this.
-        on_error: told of whatever a task raises.
+        max_pending: reject more pending tasks than this.
+        on_error: called with a task and the exception that it raised.
 
     Raises:
-        TimerConfigError: a setting that cannot work.
+        TimerConfigError: a setting cannot work.
 
     >>> from timer import ManualClock, InlineExecutor
     >>> clock = ManualClock()
@@ -80,8 +86,6 @@ class SystemTimer(Intake, Timer):
     True
     """
 
-    __slots__ = ("__weakref__", "_cascade", "_dispatcher", "_driver", "_rest_s")
-
     def __init__(
         self,
         name: str = "timer",
@@ -93,27 +97,109 @@ class SystemTimer(Intake, Timer):
         max_pending: int | None = None,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
-        if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise TimerConfigError("executor", executor, "an executor with a submit(fn, *args) method")
-        super().__init__(name, tick_ms, wheel_size, clock, max_pending)
-        self._cascade = Cascade(self._wheel, self._lock, self._origin_ns, self._tick_ns)
+        _check_settings(tick_ms, clock, executor, max_pending)
+        self._name = name
+        self._clock = clock or system_clock
+        self._tick_ns = tick_ms * NS_PER_MS
+        self._origin_ns = self._clock()  # when tick 0 was
+        self._max_pending = max_pending
+        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _moves
+        self._changed = new_condition(self._lock)  # drivers sleep on it
+        self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
+        self._closed = False
+        self._moves = 0  # how many tasks were put off
         self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)
         self._driver: Driver | None = None
-        self._rest_s = REST_S
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the threads that slept, and what was handed over: it is the parent's to run."""
-        self._sleepers = 0
-        self._free_locks(self._waiting())
+        """Forget, in a forked child, what was handed over: it is the parent's to run."""
         self._dispatcher.after_fork()
+
+    # -- adding and putting off
+
+    def add(self, task: TimerTask) -> None:
+        """Run ``task`` once, when its delay from now has passed; a pending task is moved.
+
+        Raises:
+            TimerClosed: the timer is shut down.
+            TimerFull: ``max_pending`` tasks are pending.
+            TaskHeld: the task is pending, and its class does not allow to move it.
+            InvalidTask: ``task`` is not a task.
+        """
+        if not isinstance(task, TimerTaskEntry):
+            raise InvalidTask(task)
+        if task._bucket is not None:
+            if not task._movable:
+                raise TaskHeld(task)
+            task._withdraw()
+        delay_ms = task._delay_ms
+        now_ns = self._clock()
+        deadline_ns = now_ns + delay_ms * NS_PER_MS
+        with self._lock:
+            if self._closed:
+                raise TimerClosed(self._name)
+            if self._max_pending is not None and self._pending() >= self._max_pending:
+                raise TimerFull(self._name, self._max_pending)
+            bucket, is_due = self._bucket_for(now_ns, delay_ms)
+            task._moved_ns = 0
+            task._deadline_ns = deadline_ns
+            bucket.put(task)
+        if is_due:
+            self._expire_due()
+
+    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have.
+
+        That may be later or earlier. ``task.delay_ms`` and ``task.added_ns`` do not change. O(1).
+
+        Returns:
+            True if the task was pending here, and the new deadline counts. False if it is running, has run, was
+            cancelled or never added: then nothing has changed. The task runs once, by one deadline or the other.
+
+        Raises:
+            DelayTypeError: the delay is not a number, or is a bool.
+            DelayValueError: the delay is NaN or infinite.
+            InvalidTask: ``task`` is not a task.
+        """
+        if not isinstance(task, TimerTaskEntry):
+            raise InvalidTask(task)
+        whole_ms = checked_delay_ms(delay_ms)
+        now_ns = self._clock()
+        with self._lock:
+            source = task._bucket
+            # After shutdown, a task on its way to the executor is not held up: nothing would run it later.
+            if source is None or source.lock is not self._lock or self._closed:
+                return False
+            target, is_due = self._bucket_for(now_ns, whole_ms)
+            if not target.take(task, source, now_ns + whole_ms * NS_PER_MS):
+                return False
+            self._moves += 1
+        if is_due:
+            self._expire_due()
+        return True
+
+    def _bucket_for(self, now_ns: int, delay_ms: int) -> tuple[TimerTaskList, bool]:
+        """The bucket for a delay, made if need be, and whether it is due already. The lock is held."""
+        wheel = self._wheel
+        tick = wheel.due_tick(now_ns + delay_ms * NS_PER_MS)
+        found = wheel.find(tick) if delay_ms > 0 else None
+        if found is not None:
+            return found, False
+        wheel.catch_up(wheel.tick_at(now_ns))
+        if delay_ms <= 0 or tick <= wheel.hand:
+            return wheel.make_due(tick), True
+        bucket, new = wheel.place(tick)
+        if new and wheel.is_next(bucket):
+            self._changed.notify_all()  # the drivers sleep for too long
+        return bucket, False
 
     # -- expiring
 
     def advance_clock(self, timeout_ms: float) -> bool:
         """Wait up to ``timeout_ms`` for a bucket to come due, and hand its tasks to the executor.
 
-        Sleeps until the next bucket that holds something, and looks again when an earlier one appears.
+        Sleeps until the next bucket with tasks, and looks again when an earlier one appears.
 
         Returns:
             True if a bucket expired; False if the time passed, or the timer was shut down, without.
@@ -123,99 +209,62 @@ class SystemTimer(Intake, Timer):
         return self._advance(self._clock() + checked_delay_ms(timeout_ms) * NS_PER_MS, None)
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
-        """Wait for a bucket to come due, and expire it, or for ``stopped()``, which is asked with the lock held."""
+        """Wait for a bucket to come due, and expire it, or for ``stopped()``, which is called with the lock held."""
         return self._advance(None, stopped)
 
     def _advance(self, until_ns: int | None, stopped: Callable[[], bool] | None) -> bool:
-        """Wait until something is due, ``until_ns``, or ``stopped()``."""
+        """Expire what is due. If nothing is, wait for it until ``until_ns`` or ``stopped()``."""
         expired = False
-        with self._changed:
-            while True:
-                if self._closed or (stopped is not None and stopped()):
-                    return expired
-                upcoming = self._wheel.next_tick()
-                now_ns = self._clock()
-                due_ns = None if upcoming is None else self._origin_ns + upcoming * self._tick_ns
-                due = due_ns is not None and due_ns <= now_ns
-                if due and self._flush():
-                    expired = True
-                if self._cascade and self._move_a_slice():
-                    expired = True
-                if not due and not self._cascade:
-                    if expired:
-                        return True
-                    if until_ns is not None and now_ns >= until_ns:
-                        return False
-                    wake_ns = until_ns if due_ns is None else due_ns if until_ns is None else min(due_ns, until_ns)
-                    wait_s = None if wake_ns is None else min((wake_ns - now_ns) / 1e9, threading.TIMEOUT_MAX)
-                    # Whoever makes a bucket that comes before all others wakes the sleepers.
-                    self._sleepers += 1
-                    try:
-                        self._changed.wait(wait_s)
-                    finally:
-                        self._sleepers -= 1
+        while self._wait_for_due(until_ns, stopped, may_sleep=not expired):
+            expired = self._expire_due() or expired
+        return expired
 
-    def _flush(self) -> bool:
-        """Take out every bucket that is due: hand over the finest, put the coarse aside for the cascade.
-
-        Called with the lock held, and lets go of it in between. Whether anything was handed over.
-        """
+    def _wait_for_due(self, until_ns: int | None, stopped: Callable[[], bool] | None, *, may_sleep: bool) -> bool:
+        """Move the wheel on until something is due. Returns False if the caller need not wait any longer."""
         wheel = self._wheel
-        batch: list[TimerTaskList] = []
-        now = self._tick_now()
-        bucket = wheel.pop_due(now)
-        while bucket is not None:
-            if bucket.level == 0:
-                batch.append(bucket)
-            elif bucket.first <= now and len(bucket) <= SLICE:
-                # The driver was away. Few as they are, they go with the others, for the order of deadlines.
-                batch.append(self._cascade.move(bucket, bucket.tasks()))
-            else:
-                self._cascade.begin(bucket)
-            bucket = wheel.pop_due(now)
-        wheel.catch_up(now)
-        return self._release(batch)
-
-    def _move_a_slice(self) -> bool:
-        """Go on with the cascade, and rest a little if there is more and it isn't urgent.
-
-        Called with the lock held, and lets go of it in between. Whether anything was handed over, being due already.
-        """
-        due, done = self._cascade.step()
-        if done and self._sleepers:
-            self._changed.notify_all()  # another driver sleeps by what it saw before
-        if due:
-            return self._release([due])
-        if self._cascade and not self._cascade.is_urgent():
-            self._lock.release()
-            time.sleep(self._rest_s)
-            self._lock.acquire()
+        with self._lock:
+            while not self._closed and (stopped is None or not stopped()):
+                now_ns = self._clock()
+                wheel.collect(wheel.tick_at(now_ns))
+                if not wheel.due and wheel.is_moving:
+                    wheel.move_slice()
+                if wheel.due:
+                    return True
+                if wheel.is_moving:
+                    if not wheel.is_urgent():
+                        self._changed.wait(REST_S)
+                elif not may_sleep or (until_ns is not None and now_ns >= until_ns):
+                    return False
+                else:
+                    self._changed.wait(self._sleep_s(now_ns, until_ns))
         return False
 
-    def _release(self, buckets: list[TimerTaskList]) -> bool:
-        """Hand over what is due, without the lock, which is held before and after; whether there was any."""
-        if not buckets:
-            return False
-        self._lock.release()
-        try:
-            self._hand_over(buckets)
-        finally:
-            self._lock.acquire()
-        return True
+    def _sleep_s(self, now_ns: int, until_ns: int | None) -> float | None:
+        """How long to sleep until the next bucket is to be taken out; None if nothing is pending."""
+        upcoming = self._wheel.next_tick()
+        wake_ns = until_ns if upcoming is None else self._origin_ns + upcoming * self._tick_ns
+        if wake_ns is None:
+            return None
+        if until_ns is not None:
+            wake_ns = min(wake_ns, until_ns)
+        return min((wake_ns - now_ns) / 1e9, threading.TIMEOUT_MAX)
 
-    def _hand_over(self, buckets: list[TimerTaskList]) -> None:
-        """Give what is due to the executor. Called without the lock."""
-        self._dispatcher.hand_over(buckets)
+    def _expire_due(self) -> bool:
+        """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""
+        due: list[TimerTaskList] = []
+        try:
+            with self._lock:
+                due = self._wheel.take_due()
+            self._dispatcher.hand_over(due)
+        except BaseException:
+            self._put_back(due)
+            raise
+        return bool(due)
 
     def _put_back(self, buckets: list[TimerTaskList]) -> None:
-        """Make what is left of a batch come due with the next tick."""
+        """Make what is left in some buckets due again."""
         with self._lock:
-            if self._closed:
-                return
-            target = self._wheel.place(self._wheel.hand + 1)[0]
-            for due in buckets:
-                for task in due.tasks():
-                    target.take(task, due)
+            self._wheel.give_back(buckets)
             self._changed.notify_all()
 
     # -- looking in
@@ -232,7 +281,7 @@ class SystemTimer(Intake, Timer):
 
     @property
     def wheel_size(self) -> int:
-        """Buckets a level."""
+        """Buckets per level."""
         return self._wheel.wheel_size
 
     @property
@@ -256,13 +305,13 @@ class SystemTimer(Intake, Timer):
         return self._clock()
 
     def driven_by(self, driver: Driver) -> None:
-        """Take note that ``driver`` drives this timer, so that nobody else begins to."""
+        """Note that ``driver`` drives this timer, so that no other driver begins to."""
         self._driver = driver
 
     def next_deadline_ms(self) -> float | None:
         """Milliseconds until the next bucket comes due (a task in it may be due later); None if nothing is pending."""
         with self._lock:
-            first = min((bucket.first for bucket in self._waiting() if bucket), default=None)
+            first = min((bucket.first for bucket in self._wheel.buckets() if bucket), default=None)
             if first is None:
                 return None
             return (self._origin_ns + first * self._tick_ns - self._clock()) / NS_PER_MS
@@ -270,7 +319,7 @@ class SystemTimer(Intake, Timer):
     def pending(self) -> list[TimerTask]:
         """The pending tasks, earliest first: a copy."""
         with self._lock:
-            tasks = [task for bucket in self._waiting() for task in bucket.tasks()]
+            tasks = [task for bucket in self._wheel.buckets() for task in bucket.tasks()]
         return sorted(tasks, key=by_deadline)
 
     def statistics(self) -> TimerStatistics:
@@ -284,7 +333,7 @@ class SystemTimer(Intake, Timer):
                 pending=self._pending(),
                 occupancy=self._wheel.occupancy(),
                 next_deadline_ms=next_deadline_ms,
-                put_off=self._moves,
+                put_off=self._count_moves(),
                 fired=total.fired,
                 failed=total.failed,
                 late_ns=tuple(total.late_ns),
@@ -295,43 +344,65 @@ class SystemTimer(Intake, Timer):
                 tick_ms=self.tick_ms,
                 wheel_size=self.wheel_size,
                 hand=self._wheel.hand,
-                now_tick=self._tick_now(),
+                now_tick=self._wheel.tick_at(self._clock()),
                 buckets=tuple(
                     tuple([0 if bucket is None else len(bucket) for bucket in level.slots])
                     for level in self._wheel.levels
                 ),
             )
 
+    def _count_moves(self) -> int:
+        return self._moves
+
+    def _pending(self) -> int:
+        return sum(map(len, self._wheel.buckets()))
+
     # -- the end
 
     def wake(self) -> None:
-        """Make whoever waits in :meth:`advance_clock` look again."""
-        with self._changed:
+        """Make all threads that wait in :meth:`advance_clock` look again."""
+        with self._lock:
             self._changed.notify_all()
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop for good.
+        """Stop the timer.
 
-        Batches that were handed over run to their end (on the timer's own executor; one that was given is its owner's
-        to wait for). Called from one of the timer's own tasks, it doesn't wait for that task.
+        Batches that were handed over run to their end (on the timer's own executor; the owner of any other one waits
+        for it). Called from one of the timer's own tasks, this method does not wait for that task.
 
         Returns:
             The tasks that were pending, earliest first. They are in no timer any more. An empty list the second time.
         """
-        leftovers: list[TimerTask] = []
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
-            buckets = self._cascade.stop()
-            while (bucket := self._wheel.pop_any()) is not None:
-                buckets.append(bucket)
-            for bucket in buckets:
-                leftovers += [task for task in bucket.tasks() if bucket.pop(task, MISSING) is not MISSING]
+            leftovers = self._empty()
         self._dispatcher.close()
+        with self._lock:
+            leftovers += self._empty()  # of batches that failed meanwhile
         return sorted(leftovers, key=by_deadline)
 
-    def _waiting(self) -> list[TimerTaskList]:
-        return [*self._wheel.buckets(), *self._cascade.buckets()]
+    def _empty(self) -> list[TimerTask]:
+        return [task for bucket in self._wheel.clear() for task in bucket.tasks() if bucket.remove(task)]
 
-    def _pending(self) -> int:
-        return sum(map(len, self._waiting()))
+
+if not TYPE_CHECKING and CORE is not None:
+
+    class SystemTimer(native_class(SystemTimer, "QuickTimer"), SystemTimer):
+        __doc__ = SystemTimer.__doc__
+
+        # In C are ``add`` and ``put_off`` for tasks whose bucket is there already. All others come here.
+        _add_slowly = SystemTimer.add
+        _put_off_slowly = SystemTimer.put_off
+
+        @functools.wraps(SystemTimer.__init__)
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel._levels, self._max_pending)
+
+        def after_fork(self) -> None:
+            self._free_mutexes(list(self._wheel.buckets()))
+            super().after_fork()
+
+        def _count_moves(self) -> int:
+            return self._moves + self._quick_moves

@@ -1,56 +1,43 @@
 """The hierarchical timing wheel: where a task waits, and which bucket comes next.
 
 **How it works.** Time is counted in ticks. A bucket of level 0 spans one tick. A bucket of level 1 spans ``wheel_size``
-ticks, one of level 2 as many times ``wheel_size``, and so on; a level is made when the first task needs it. A task goes
-to the finest level that reaches its due tick. When a coarse bucket's time comes, its tasks *cascade*: each is put in
-again, and now lands on a finer level.
+ticks, one of level 2 spans ``wheel_size`` times as many, and so on. A level is made when the first task needs it. A
+task goes to the finest level that reaches its due tick. When the time of a coarse bucket comes, its tasks *cascade*:
+each is put into a bucket of the next finer level.
 
-**Two turns a ring.** Kafka's ring has one turn, ``wheel_size`` buckets: a coarse bucket can only be emptied when its
-first tick is there, all at once, and whatever is due meanwhile waits (measured, a million tasks in five seconds: p99 of
-lateness 170 ms, for 80,000 tasks moved in one go). Here a ring has two turns, ``2 * wheel_size`` buckets, so that it
-reaches all of the coarse bucket *after* the one whose time it is. A coarse bucket is therefore taken out one span ahead
-of its first tick, and there is as much time to move its tasks, a slice at a time, as it spans.
+**Two turns per ring.** Kafka's ring has one turn of ``wheel_size`` buckets. A coarse bucket can only be emptied when
+its first tick has come, all at once, and everything that is due meanwhile waits. (Measured with a million tasks in five
+seconds: p99 of lateness 170 ms, because 80,000 tasks move in one go.) Here a ring has two turns, ``2 * wheel_size``
+buckets, so that it also reaches all of the *next* coarse bucket. A coarse bucket is therefore taken out one span ahead
+of its first tick. There is as much time to move its tasks, a slice at a time, as the bucket spans.
 
-Worked through with ``wheel_size=3``, the hand standing at tick 0, so that level 0 reaches ticks 1 to 5, level 1 up to
-17, level 2 up to 53:
+An example with ``wheel_size=3``. The hand stands at tick 0, so level 0 reaches ticks 1 to 5, level 1 up to 17, and
+level 2 up to 53:
 
     due tick   level 0: [0] [1] [2] [3] [4] [5]   level 1: [0-2] [3-5] [6-8] ...   level 2: [0-8] ... [36-44] [45-53]
        2                         x
        8                                                               x
       40                                                                                                 x
 
-At tick 2 the first task is due. At tick 3, one span ahead, the bucket [6-8] is taken out: level 0 reaches ticks up to 8
-now, and the second task moves there. At tick 27 the bucket [36-44] is taken out, level 1 reaches up to 44, and the
-third task moves to its bucket [39-41]; at tick 36 that one is taken out, and the task moves to level 0. So a task is
-touched once a level, however many others there are: ``add`` and ``cancel`` don't depend on the number of tasks.
+At tick 2 the first task is due. At tick 3, one span ahead, bucket [6-8] is taken out. Level 0 reaches ticks up to 8
+now, and the second task moves there. At tick 27 bucket [36-44] is taken out. Level 1 reaches up to 44 now, and the
+third task moves to its bucket [39-41]. At tick 36 that bucket is taken out, and the task moves to level 0. So a task is
+touched once per level, and the cost of ``add`` and ``cancel`` does not depend on the number of tasks.
 
-**The hand doesn't walk.** Buckets that hold something stand in a small heap by when they are taken out, at most
-``2 * levels * wheel_size`` of them, so the next one is known without looking at empty ticks. Emptied ones are dropped
-when they come to the top. After an idle stretch the hand jumps (:meth:`catch_up`), so that a short delay is put on the
-finest level again instead of being counted from where the hand was left.
+**The hand does not walk.** Buckets with tasks stand in a small heap by the tick at which they are taken out, at most
+``2 * levels * wheel_size`` of them. So the next bucket is known without a look at empty ticks. A bucket whose tasks
+were all cancelled is dropped when it comes to the top. After an idle time the hand jumps, so that a short delay starts
+on the finest level again.
 
-**One task, one bucket.** Adding to a bucket that exists needs no lock: three facts make it safe, two of them atomic
-dict operations. (1) An adder writes ``task._bucket``, inserts, then looks at ``bucket.closed``; if it is set, it takes
-the task back out, and only if *it* got it adds it again, under the lock. (2) Moving a task, in a cascade or because it
-is put off, happens under the lock and in one way, ``TimerTaskList.take``: pop from the old bucket and, only if the pop
-got the task, write ``_bucket`` and insert into the new one. (3) A canceller that misses takes the lock, reads
-``_bucket`` again and tries once more: the move it lost against is then complete. Without (3):
+**Nothing is lost by an exception.** Each bucket is on its way through three places: the wheel, ``moving`` and ``due``.
+It enters the next place before it leaves the last one. After an exception between these steps (a ``MemoryError``, for
+example) the same step is done again. A bucket that is in two places for a while does no harm: a task knows its bucket,
+and leaves it once.
 
-    1. cancel() reads the old bucket from ``_bucket``
-    2. the cascade pops the task from it, writes ``_bucket``, and inserts the task into the new bucket
-    3. cancel() pops, finds nothing, and says that there was nothing to cancel; the task will run
+**Rejected.** A heap of tasks with lazy deletion, as in asyncio: cancelled tasks keep their memory, an add costs
+O(log n) comparisons, and the clean-up is a pause. Sorted lists of ticks: the same.
 
-And if the cascade inserted first and popped then, taking its copy back where it finds that a cancel was first:
-
-    1. the cascade inserts the task into the new bucket
-    2. cancel() pops it from the old one; the same thread adds it again, without the lock, to the same new bucket
-    3. the cascade's pop from the old bucket misses; it takes back "its copy", which is the task just added
-
-**Rejected.** A heap of tasks with lazy deletion (asyncio's way): cancelled tasks keep their memory, an add costs
-O(log n) Python comparisons unless tuples are used, and clean-up is a pause. Sorted lists of ticks: as the heap. A lock
-around every add and cancel: 195 ns each way on CPython 3.11, more than all the rest of an add.
-
-All methods must be called with the wheel's lock held, except :meth:`find`.
+All methods must be called with the timer's lock held.
 """
 
 from __future__ import annotations
@@ -58,25 +45,29 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from timer._bucket import TimerTaskList
+from timer._clock import NS_PER_MS
+from timer._edition import CORE
 from timer._errors import TimerConfigError
+from timer._task import TimerTaskList
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
     from typing import Final
 
-__all__ = ["PLACES", "TimingWheel", "WheelLevel"]
+    from timer._task import TimerTask
 
-#: How many buckets are kept in mind.
-PLACES: Final = 256
+__all__ = ["SLICE", "TimingWheel", "WheelLevel"]
+
+#: How many tasks are moved before other threads can have the lock: 0.1 ms of work.
+SLICE: Final = 256 if CORE is None else 1024
 
 
 class WheelLevel:
     """One ring of buckets.
 
     Attributes:
-        span: ticks a bucket.
+        span: ticks per bucket.
         limit: the first tick that the ring does not reach as the hand stands.
         slots: the buckets, by ``tick // span % (2 * wheel_size)``; None where there is none.
     """
@@ -89,40 +80,99 @@ class WheelLevel:
         self.limit = (hand // span + 2 * wheel_size) * span
 
 
+def spread(  # noqa: PLR0917  # plain values, because it is also written in C
+    tasks: list[TimerTask],
+    start: int,
+    source: TimerTaskList,
+    due: TimerTaskList,
+    slots: list[TimerTaskList | None],
+    span: int,
+    origin_ns: int,
+    tick_ns: int,
+    hand: int,
+) -> int:
+    """Move ``tasks[start:]`` from ``source`` to the buckets of one ring, or to ``due``.
+
+    Returns:
+        The index of the first task for which there is no bucket yet; ``len(tasks)`` if all were moved.
+    """
+    count = len(slots)
+    for index in range(start, len(tasks)):
+        task = tasks[index]
+        tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
+        target = due if tick <= hand else slots[tick // span % count]
+        if task._bucket is source:
+            if target is None or not (target is due or target.first <= tick < target.end):
+                return index
+            target.take(task, source)
+    return len(tasks)
+
+
+if not TYPE_CHECKING and CORE is not None:
+    spread = CORE.spread
+
+
+def _by_first(moving: tuple[TimerTaskList, Iterator[list[TimerTask]]]) -> int:
+    return moving[0].first
+
+
 class TimingWheel:
     """Buckets of tasks by due tick; see the module's header for the algorithm.
 
+    Args:
+        wheel_size: how many buckets of one level a bucket of the next level spans; 1 counts as 2.
+        lock: the timer's.
+        tick_ns: nanoseconds per tick.
+        start_ns: when tick 0 is.
+
     Attributes:
         hand: every bucket up to this tick has been taken out.
-        nowhere: a bucket that no task fits.
-        known: buckets that tasks were put into lately, or ``nowhere``. Forgotten whenever one is taken out: a dict that
-            was emptied keeps its table, and nobody should keep that.
+        due: buckets whose time has come, for the timer to take.
 
     Raises:
-        TimerConfigError: ``wheel_size`` is not a whole number of at least 1, which counts as 2.
+        TimerConfigError: ``wheel_size`` is not a whole number of at least 1.
     """
 
-    __slots__ = ("_levels", "_lock", "_occupied", "_slots", "_wheel_size", "hand", "known", "nowhere")
+    __slots__ = (
+        "_levels",
+        "_lock",
+        "_moving",
+        "_occupied",
+        "_slots",
+        "_start_ns",
+        "_tick_ns",
+        "_wheel_size",
+        "due",
+        "hand",
+    )
 
-    def __init__(self, wheel_size: int, lock: threading.Lock) -> None:
+    def __init__(self, wheel_size: int, lock: threading.Lock, tick_ns: int = NS_PER_MS, start_ns: int = 0) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
             raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
-        # A ring of one bucket could never be finer than the next: two is what one means.
+        # A ring of one bucket could never be finer than the next one.
         self._wheel_size = max(wheel_size, 2)
         self._slots = 2 * self._wheel_size
         self._lock = lock
+        self._tick_ns = tick_ns
+        self._start_ns = start_ns
         self.hand = 0
-        self.nowhere = TimerTaskList(0, 0, 0, lock, closed=True)
-        self.known = [self.nowhere] * PLACES
         self._levels = [WheelLevel(1, self._wheel_size, 0)]
-        self._occupied: list[tuple[int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
+        self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
+        self._moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []  # the most urgent bucket first
+        self.due: list[TimerTaskList] = []
+
+    # -- putting in
+
+    def due_tick(self, deadline_ns: int) -> int:
+        """The tick at which a deadline is due. It is rounded up, because nothing may run early."""
+        return (deadline_ns - self._start_ns - 1) // self._tick_ns + 1
+
+    def tick_at(self, now_ns: int) -> int:
+        """The tick that a clock has reached."""
+        return (now_ns - self._start_ns) // self._tick_ns
 
     def find(self, tick: int) -> TimerTaskList | None:
-        """The bucket for a due tick, if there is one already. May be called without the lock.
-
-        What it reads may be out of date: then it answers None, or a bucket that spans the tick all the same (perhaps
-        of a coarser level than need be), or one that is being closed, which the caller sees after inserting.
-        """
+        """The bucket for a due tick, if there is one."""
         for level in self._levels:
             if tick < level.limit:
                 bucket = level.slots[tick // level.span % self._slots]
@@ -136,86 +186,146 @@ class TimingWheel:
         assert tick > self.hand
         size = self._wheel_size
         index = 0
-        while True:
+        while tick >= self._levels[index].limit:
+            index += 1
             if index == len(self._levels):
                 self._levels.append(WheelLevel(self._levels[-1].span * size, size, self.hand))
-            level = self._levels[index]
-            if tick < level.limit:
-                break
-            index += 1
-        place = tick // level.span
-        bucket = level.slots[place % self._slots]
+        level = self._levels[index]
+        slot = tick // level.span % self._slots
+        bucket = level.slots[slot]
         if bucket is not None:
             assert bucket.first <= tick < bucket.end
             return bucket, False
-        first = place * level.span
+        first = tick // level.span * level.span
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
-        level.slots[place % self._slots] = bucket
         # One span ahead, if it is coarse: the ring below reaches all of it then.
-        heappush(self._occupied, (first - level.span if index else first, index, bucket))
+        heappush(self._occupied, (first - level.span if index else first, index, id(bucket), bucket))
+        level.slots[slot] = bucket
         return bucket, True
 
+    def make_due(self, tick: int) -> TimerTaskList:
+        """A new bucket that is due already."""
+        bucket = TimerTaskList(tick, tick + 1, 0, self._lock, closed=True)
+        self.due.append(bucket)
+        return bucket
+
+    # -- taking out
+
     def next_tick(self) -> int | None:
-        """When the next bucket that holds something is to be taken out: its first tick, a span earlier if coarse."""
+        """When the next bucket with tasks is to be taken out: its first tick, a span earlier if it is coarse."""
         occupied = self._occupied
         while occupied:
-            first, _, bucket = occupied[0]
-            if bucket:
+            first, _, _, bucket = occupied[0]
+            if not bucket.close_if_empty():
                 return first
-            # Everyone in it was cancelled. An adder may be inserting at this moment: after closing, look again.
-            bucket.closed = True
-            try:
-                deserted = bucket.is_deserted()
-                if deserted:
-                    self._detach(bucket)
-                else:
-                    bucket.closed = False  # adders that saw the flag come by the lock and find it open
-            except BaseException:  # an interrupt: nothing was taken out
-                bucket.closed = False
-                raise
-            if not deserted:
-                return first
+            self._detach(bucket)
             heappop(occupied)
         return None
 
     def is_next(self, bucket: TimerTaskList) -> bool:
         """Whether no bucket comes before this one."""
-        return self._occupied[0][2] is bucket
+        return self._occupied[0][-1] is bucket
 
-    def pop_due(self, tick: int) -> TimerTaskList | None:
-        """Close and take out the next bucket that has come due by ``tick``, moving the hand to it."""
-        first = self.next_tick()
-        if first is None or first > tick:
-            return None
-        bucket = heappop(self._occupied)[2]
-        self._detach(bucket)
-        self._move_hand(first)
-        return bucket
-
-    def pop_any(self) -> TimerTaskList | None:
-        """Close and take out the next bucket, due or not."""
-        if not self._occupied:
-            return None
-        bucket = heappop(self._occupied)[2]
-        self._detach(bucket)
-        return bucket
+    def collect(self, tick: int) -> None:
+        """Take out all buckets whose time has come by ``tick``. Fine ones are due, and coarse ones begin to move."""
+        while (first := self.next_tick()) is not None and first <= tick:
+            bucket = self._occupied[0][-1]
+            self._detach(bucket)
+            if bucket.level == 0:
+                self.due.append(bucket)
+            else:
+                self._moving.append((bucket, bucket.slices(SLICE)))
+                self._moving.sort(key=_by_first)
+            heappop(self._occupied)
+            self._move_hand(first)
+        self.catch_up(tick)
+        # If the driver was away, coarse tasks are due by now, too. A slice of them goes with the others.
+        left = SLICE
+        while left > 0 and self.is_urgent():
+            left -= self.move_slice()
 
     def catch_up(self, tick: int) -> None:
         """Move the hand to ``tick``, or as far as it can go without passing a bucket that holds something."""
         upcoming = self.next_tick()
         if upcoming is not None and upcoming <= tick:
             tick = upcoming - 1
-        if tick > self.hand:
-            self._move_hand(tick)
+        self._move_hand(tick)
+
+    def take_due(self) -> list[TimerTaskList]:
+        """The buckets that are due. They are the caller's from now on."""
+        due, self.due = self.due, []
+        return due
+
+    def give_back(self, buckets: list[TimerTaskList]) -> None:
+        """Buckets from :meth:`take_due` whose tasks did not all run are due again."""
+        there = set(map(id, self.due))
+        self.due += [bucket for bucket in buckets if id(bucket) not in there]
+
+    def clear(self) -> list[TimerTaskList]:
+        """Close and take out all buckets, due or not."""
+        buckets = list(self.buckets())
+        for *_, bucket in self._occupied:
+            self._detach(bucket)
+        self._occupied.clear()
+        self._moving.clear()
+        self.due = []
+        return buckets
+
+    # -- coarse buckets on the move
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether there are tasks to be moved to a finer level."""
+        return bool(self._moving)
+
+    def is_urgent(self) -> bool:
+        """Whether the first bucket's own time has come, so that its tasks are not moved ahead of time any more."""
+        return bool(self._moving) and self._moving[0][0].first <= self.hand
+
+    def move_slice(self) -> int:
+        """Move up to :data:`SLICE` tasks of the most urgent bucket; returns how many were there."""
+        bucket, slices = self._moving[0]
+        tasks = next(slices, [])
+        self._move(bucket, tasks)
+        if not bucket:
+            self._moving.pop(0)
+        elif len(tasks) < SLICE:
+            self._moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some of them behind
+        return len(tasks)
+
+    def _move(self, bucket: TimerTaskList, tasks: list[TimerTask]) -> None:
+        """Put tasks of a coarse bucket into finer ones, or into one that is due."""
+        below = self._levels[bucket.level - 1]
+        due = self.make_due(bucket.first)
+        at = 0
+        while True:
+            at = spread(tasks, at, bucket, due, below.slots, below.span, self._start_ns, self._tick_ns, self.hand)
+            if at == len(tasks):
+                break
+            tick = self.due_tick(tasks[at]._deadline_ns)
+            target = due if tick <= self.hand else self.place(tick)[0]
+            target.take(tasks[at], bucket)
+            at += 1
+        if not due:
+            self.due.pop()
+
+    # -- looking in
 
     def buckets(self) -> Iterator[TimerTaskList]:
+        """Every bucket in the wheel, moving or due."""
+        yield from self.waiting()
+        for bucket, _ in self._moving:
+            yield bucket
+        yield from self.due
+
+    def waiting(self) -> Iterator[TimerTaskList]:
         """Every bucket in the wheel."""
-        return (bucket for _, _, bucket in self._occupied)
+        return (bucket for *_, bucket in self._occupied)
 
     def occupancy(self) -> tuple[int, ...]:
         """How many tasks wait on each level, the finest first."""
         counts = [0] * len(self._levels)
-        for bucket in self.buckets():
+        for bucket in self.waiting():
             counts[bucket.level] += len(bucket)
         return tuple(counts)
 
@@ -230,10 +340,11 @@ class TimingWheel:
         return self._wheel_size
 
     def _detach(self, bucket: TimerTaskList) -> None:
-        bucket.closed = True
+        bucket.close()
         level = self._levels[bucket.level]
-        level.slots[bucket.first // level.span % self._slots] = None
-        self.known[:] = [self.nowhere] * PLACES
+        slot = bucket.first // level.span % self._slots
+        if level.slots[slot] is bucket:
+            level.slots[slot] = None
 
     def _move_hand(self, tick: int) -> None:
         if tick <= self.hand:

@@ -499,15 +499,8 @@ class Operation(TimerTaskEntry):
                 return self._finish(outcome)
             # From here to the hooks nothing is called that must not fail: on a stack that is used up it would.
             if state != ARRIVING:
-                bucket = self._bucket
-                if bucket is not None:
-                    if outcome == EXPIRED:
-                        bucket.pop(self, None)  # type: ignore[call-overload]  # as a rule it was claimed there
-                    else:
-                        try:
-                            del bucket[self]  # type: ignore[arg-type]  # the first look of _withdraw(), without the call
-                        except KeyError:
-                            self._withdraw()
+                if self._bucket is not None:
+                    self._withdraw()
                 for watchers in self._watches:
                     try:  # noqa: SIM105  # suppress() is Python, too
                         del watchers[self]

@@ -18,7 +18,7 @@ from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complete, whole_number
 from purgatory._support.errors import WaitDrained
 from purgatory._support.fork import free, start_over_in_child
-from timer import checked_delay_ms
+from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
     from types import TracebackType

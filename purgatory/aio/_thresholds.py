@@ -17,7 +17,7 @@ from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complet
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import Wakes
-from timer import checked_delay_ms
+from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
     from types import TracebackType

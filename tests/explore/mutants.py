@@ -52,8 +52,8 @@ class Mutant:
 
 
 OPERATION, PARKING = "purgatory._operations.operation", "purgatory._purgatory.parking"
-SHARDS, ENTRANCE, INTAKE, BATCH = "purgatory._purgatory.shards", "timer._entrance", "timer._intake", "timer._batch"
-BUCKET, TASK, WHEEL = "timer._bucket", "timer._task", "timer._wheel"
+SHARDS = "purgatory._purgatory.shards"
+TIMER, TASK, DISPATCH = "timer._timer", "timer._task", "timer._dispatch"
 
 KAFKAS = (
     Mutant(
@@ -135,11 +135,7 @@ KAFKAS = (
         "cancel-lost-in-cascade",
         "a cancel that misses a task on the move takes it for gone",
         TASK,
-        """
-        with bucket.lock:
-            bucket = self._bucket
-            return bucket is not None and bucket.pop(self, MISSING) is not MISSING
-        """,
+        "# Moved to another bucket meanwhile, or removed by another thread: look again.",
         "return False",
         "cascade_vs_cancel",
         1,
@@ -242,120 +238,60 @@ OURS = (
         1,
     ),
     Mutant(
-        "add-to-closed-bucket",
-        "whoever adds to a bucket doesn't look whether it was flushed meanwhile",
-        ENTRANCE,
-        "if bucket.closed and bucket.pop(task, MISSING) is not MISSING:",
-        "if False:",
+        "add-unlocked",
+        "a task is put into its bucket after the lock is released",
+        TIMER,
+        """
+            bucket.put(task)
+        if is_due:
+        """,
+        """
+        bucket.put(task)
+        if is_due:
+        """,
         "add_vs_flush",
         1,
     ),
     Mutant(
-        "copy-before-claim",
-        "a cascade puts the task into its new bucket before it has it out of the old",
-        BUCKET,
+        "claim-unlocked",
+        "the executor claims a task without the lock",
+        DISPATCH,
         """
-        try:
-            del source[task]
-        except KeyError:
-            return False
+        with bucket.lock:
+            is_ours = bucket.remove(task)  # or it was cancelled, or put off
         """,
-        """
-        self[task] = None
-        if source.pop(task, self) is self:
-            self.pop(task, None)
-            return False
-        """,
-        "cascade_vs_readd",
+        "is_ours = bucket.remove(task)",
+        "flush_vs_cancel",
         2,
     ),
     Mutant(
         "put-off-unlocked",
-        "whoever puts a task off doesn't keep a canceller that misses it waiting",
-        INTAKE,
+        "the lock is released while a task is put off",
+        TIMER,
         """
-        if not target.take(task, source, deadline_ns):
+        if not target.take(task, source, now_ns + whole_ms * NS_PER_MS):
             return False
         """,
         """
-        if source.pop(task, False) is False:
-            return False
+        source.remove(task)
         self._lock.release()
-        task._deadline_ns = deadline_ns
-        target.put(task)
+        task._deadline_ns = now_ns + whole_ms * NS_PER_MS
         self._lock.acquire()
+        target.put(task)
         """,
         "put_off_vs_cancel",
         2,
     ),
     Mutant(
-        "put-off-unclaimed",
-        "whoever puts a task off doesn't look whether an expiry was first",
-        INTAKE,
+        "claimed-anywhere",
+        "the executor claims a task of its batch wherever it is now",
+        DISPATCH,
         """
-        if not target.take(task, source, deadline_ns):
-            return False
+        with bucket.lock:
+            is_ours = bucket.remove(task)  # or it was cancelled, or put off
         """,
-        "target.take(task, source, deadline_ns) or target.put(task)",
-        "put_off_vs_expire",
-        2,
-    ),
-    Mutant(
-        "put-off-dated-late",
-        "whoever puts a task off writes its deadline when it is in its new bucket already",
-        BUCKET,
-        """
-        if deadline_ns is not None:
-            # Before it is here, from which moment on others may take it out, and add it anew.
-            task._moved_ns += deadline_ns - task._deadline_ns
-            task._deadline_ns = deadline_ns
-        task._bucket = self
-        self[task] = None
-        return True
-        """,
-        """
-        task._bucket = self
-        self[task] = None
-        if deadline_ns is not None:
-            task._moved_ns += deadline_ns - task._deadline_ns
-            task._deadline_ns = deadline_ns
-        return True
-        """,
-        "put_off_vs_readd",
-        2,
-    ),
-    Mutant(
-        "claimed-out-of-closed",
-        "the executor takes a task out of any bucket that is closed, due or not",
-        BATCH,
-        "if bucket is not None and bucket.due and bucket.pop(task, MISSING) is not MISSING:",
-        "if bucket is not None and bucket.closed and bucket.pop(task, MISSING) is not MISSING:",
+        "is_ours = task._withdraw()",
         "put_off_vs_batch",
-        2,
-    ),
-    Mutant(
-        "clear-after-claim",
-        "whoever takes a task out of its bucket writes on it afterwards",
-        TASK,
-        """
-        try:
-            del bucket[self]
-        """,
-        """
-        try:
-            del bucket[self]
-            self._bucket = None
-        """,
-        "cancel_vs_readd",
-        1,
-    ),
-    Mutant(
-        "drop-without-second-look",
-        "an empty bucket is dropped without a look at who came in since",
-        WHEEL,
-        "deserted = bucket.is_deserted()",
-        "deserted = True",
-        "empty_vs_add",
         2,
     ),
     Mutant(
@@ -372,9 +308,9 @@ OURS = (
     ),
     Mutant(
         "no-wake",
-        "a bucket that comes before all others wakes nobody",
-        INTAKE,
-        "if new and self._sleepers and wheel.is_next(bucket):",
+        "a bucket that comes before all others wakes no driver",
+        TIMER,
+        "if new and wheel.is_next(bucket):",
         "if False:",
         "two_purgatories_one_timer",
         0,

@@ -22,7 +22,6 @@ RENEWING = frozenset({"after_fork", "start_over", "_start_over", "_renew"})
 
 #: What a child doesn't make anew, and why that is well.
 LEFT = {
-    "timer._dispatch.Dispatcher._executor_now.executor": "kept as _executor, which after_fork forgets",
     "timer._fork.new_condition.condition": "the module that frees them",
     "timer._fork.new_event.event": "likewise",
     "timer._fork.new_lock.lock": "likewise",
@@ -32,7 +31,8 @@ LEFT = {
     "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which start_over forgets",
     "purgatory._keys.watchers.WatcherList.__init__": "kept as lock, which start_over makes anew",
     "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",
-    "purgatory.journal._serve.JournalServer._thread": "the parent's server",
+    "purgatory._serving.WsgiServer._thread": "the parent's server",
+    "purgatory.console.cli._get.thread": "a request of one command, which does not fork",
     "purgatory.journal._writer.FolderWriter._sealer": "the copy of a journal is closed, and submits nothing",
     "purgatory.journal._writer.FolderWriter._thread": "likewise: nobody joins it",
     "purgatory.journal._writer.FolderWriter.flush.done": "of one call, which the child isn't in",

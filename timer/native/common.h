@@ -176,4 +176,54 @@ static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObje
     return -1;
 }
 
+/* ---------------------------------------------------------------- docstrings */
+
+/* Append the docstring of a Python attribute to a native one, which so far is a signature or NULL. It is kept as long as
+ * the process lives, as the types are. 0, or -1 with an error. */
+static inline int take_doc(const char **doc, PyObject *kind, const char *name)
+{
+    PyObject *attribute = PyObject_GetAttrString(kind, name);
+    PyObject *text = attribute == NULL ? NULL : PyObject_GetAttrString(attribute, "__doc__");
+    Py_XDECREF(attribute);
+    if (text == NULL) {
+        PyErr_Clear(); /* a method that only C has */
+        return 0;
+    }
+    int failed = 0;
+    if (PyUnicode_Check(text)) {
+        const char *signature = *doc == NULL ? "" : *doc, *body = PyUnicode_AsUTF8(text);
+        size_t length = body == NULL ? 0 : strlen(signature) + strlen(body) + 1;
+        char *whole = body == NULL ? NULL : PyMem_Malloc(length);
+        failed = whole == NULL ? -1 : 0;
+        if (whole != NULL) {
+            PyOS_snprintf(whole, length, "%s%s", signature, body);
+            *doc = whole;
+        }
+    }
+    Py_DECREF(text);
+    return failed;
+}
+
+/* take_docs(native, kind): a native type says what the Python class says whose place it takes. */
+static inline PyObject *take_docs(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyTypeObject *native;
+    PyObject *kind;
+    if (!PyArg_ParseTuple(args, "O!O:take_docs", &PyType_Type, &native, &kind))
+        return NULL;
+    for (PyMethodDef *method = native->tp_methods; method != NULL && method->ml_name != NULL; method++)
+        if (take_doc(&method->ml_doc, kind, method->ml_name))
+            return NULL;
+    for (PyGetSetDef *attribute = native->tp_getset; attribute != NULL && attribute->name != NULL; attribute++)
+        if (take_doc(&attribute->doc, kind, attribute->name))
+            return NULL;
+    PyObject *doc = PyObject_GetAttrString(kind, "__doc__");
+    int failed = doc == NULL || PyObject_SetAttrString((PyObject *)native, "__doc__", doc);
+    Py_XDECREF(doc);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 #endif

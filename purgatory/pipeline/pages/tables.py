@@ -12,7 +12,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from purgatory.pipeline.summaries.groups import Row
+    from purgatory.pipeline.walks.grouped import Row
 
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
 _WHOLE: Final = 3
@@ -43,8 +43,6 @@ class Tables:
     asked_us: int = 0
     """The length of a window that was asked for, if any; so many of them may not be drawn."""
     quarantined: int = 0
-    shut_down: int = 0
-    """Operations that a shutdown completed before their deadline."""
     rows: int = 0
     """Records read, those set aside among them."""
     journals: Sequence[str] = ()

@@ -210,6 +210,7 @@ def test_tenants_that_hold_nothing_are_forgotten(shared):
     assert len(purgatory.snapshot(largest=5 * REMEMBERED).tenants) <= REMEMBERED + 2
 
 
+@pytest.mark.native
 def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
     """Where there is no room to count, the place is given back all the same, and counted by the next who comes."""
     purgatory = shared(50, share=0.02)

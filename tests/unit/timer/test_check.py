@@ -20,17 +20,17 @@ def test_sound_timer_passes(timer):
 
 
 def lose_bucket(timer):
-    bucket = next(timer._wheel.buckets())
+    bucket = next(timer._wheel.waiting())
     level = timer._wheel.levels[bucket.level]
     level.slots[level.slots.index(bucket)] = None
 
 
 def close_bucket(timer):
-    next(timer._wheel.buckets()).closed = True
+    next(timer._wheel.waiting()).close()
 
 
 def misplace(timer):
-    first, *_, last = sorted(timer._wheel.buckets(), key=lambda bucket: bucket.first)
+    first, *_, last = sorted(timer._wheel.waiting(), key=lambda bucket: bucket.first)
     task = next(iter(last))
     first.take(task, last)
 
@@ -40,7 +40,7 @@ def forget_bucket(timer):
 
 
 def double(timer):
-    first, *_, last = timer._wheel.buckets()
+    first, *_, last = timer._wheel.waiting()
     first[next(iter(last))] = None
 
 

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from tests.support import run_threads
-from timer import NS_PER_MS, ManualClock, TimerConfigError, TimerError, system_clock
+from timer import NS_PER_MS, ManualClock, TimerConfigError, TimerError
+from timer._clock import system_clock
 
 
 def test_system_clock_is_monotonic_nanoseconds():

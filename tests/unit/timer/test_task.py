@@ -8,7 +8,8 @@ import weakref
 import pytest
 
 from tests.support import Ping
-from timer import DelayTypeError, DelayValueError, InvalidTask, TimerTask, TimerTaskEntry, checked_delay_ms
+from timer import DelayTypeError, DelayValueError, InvalidTask, TimerTask, TimerTaskEntry
+from timer._task import checked_delay_ms
 
 
 @pytest.mark.parametrize("delay_ms", [-(10**9), -1, 0, 1, 10**12])

@@ -1,0 +1,148 @@
+"""An exception anywhere in the driver, or while a batch is handed over and run, loses no task."""
+
+import sys
+import threading
+import time
+
+import pytest
+
+import timer as package
+from tests.support import Ping
+from timer import Driver, InlineExecutor, SystemTimer, SystemTimerReaper, check_invariants
+
+FOLDER = package.__path__[0]
+
+
+class Injector:
+    """Raises ``MemoryError`` at the n-th call that the code of the timer makes on one thread, once."""
+
+    def __init__(self, number):
+        self.left = number
+        self.where = None
+
+    def __call__(self, frame, event, called):
+        if event not in {"call", "c_call"} or not frame.f_code.co_filename.startswith(FOLDER):
+            return
+        if event == "c_call" and called.__name__ == "__exit__":
+            return  # leaving a lock needs no memory
+        self.left -= 1
+        if self.left == 0:
+            self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
+            raise MemoryError(self.where)
+
+
+def expire_all(number, executor):
+    """Let tasks of all levels expire while the n-th call fails. Returns where, and what did not run."""
+    injector = Injector(number)
+
+    class Struck(SystemTimer):
+        def advance_until(self, stopped):
+            sys.setprofile(injector if injector.left > 0 else None)
+            try:
+                return super().advance_until(stopped)
+            finally:
+                sys.setprofile(None)
+
+    failed = []
+    inner = Struck(wheel_size=2, executor=executor, on_error=lambda task, error: failed.append(task))
+    tasks = [Ping(delay_ms) for delay_ms in (1, 1, 2, 3, 5, 5, 9, 12, 12, 20)]
+    for task in tasks:
+        inner.add(task)
+    driver = Driver("struck", inner, on_restart=lambda error, restarts: None)
+    give_up = time.monotonic() + 10
+    while inner.size + inner.statistics().handed_over and time.monotonic() < give_up:
+        time.sleep(0.001)
+    lost = [task for task in tasks if not task.ran.is_set() and task not in failed]
+    driver.stop()
+    assert [] == inner.shutdown()
+    check_invariants(inner)
+    return injector.where, lost
+
+
+@pytest.mark.parametrize("executor", [None, InlineExecutor()], ids=["thread", "inline"])
+def test_a_memory_error_in_the_driver_loses_no_task(executor):
+    """Whichever call of the driver fails, each task still runs, and the timer can be shut down."""
+    number, struck = 1, set()
+    while number < 250:
+        where, lost = expire_all(number, executor)
+        assert [] == lost, where
+        if where is None:
+            break
+        struck.add(where.partition(":")[0])
+        number += 5  # every fifth call, to save time: the paths repeat
+    assert {"collect", "_wait_for_due"} <= struck
+
+
+def test_a_batch_that_fails_is_due_again():
+    """A clock that fails while a batch begins loses nothing: the batch runs with the next round."""
+    failures = []
+
+    def clock():
+        if failures:
+            failures.pop()
+            raise MemoryError
+        return now_ns
+
+    now_ns = 0
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    tasks = [Ping(5), Ping(5)]
+    for task in tasks:
+        timer.add(task)
+    now_ns = 5_000_000
+
+    class Failing:
+        def submit(self, run):
+            failures.extend([1, 1])  # as it is submitted, and as the timer runs it instead
+            run()
+
+    timer._dispatcher._executor = Failing()
+    with pytest.raises(MemoryError):
+        timer.advance_clock(0)
+    assert (2, 0) == (timer.size, timer.statistics().handed_over)
+
+    timer._dispatcher._executor = InlineExecutor()
+    assert timer.advance_clock(0)
+    assert [True, True] == [task.ran.is_set() for task in tasks]
+
+
+def test_a_restart_hook_that_raises_does_not_end_the_thread():
+    """A driver goes on although the hook that is told of its restarts raises, too."""
+    restarted = threading.Event()
+
+    class Failing(SystemTimer):
+        def advance_until(self, stopped):
+            if not restarted.is_set():
+                raise OSError("no more")
+            return super().advance_until(stopped)
+
+    def hook(error, restarts):
+        restarted.set()
+        raise error
+
+    inner = Failing()
+    task = Ping(1)
+    driver = Driver("restarted", inner, on_restart=hook)
+    inner.add(task)
+    assert task.ran.wait(10)
+    driver.stop()
+    inner.shutdown()
+
+
+def test_a_reaper_runs_what_was_put_back():
+    """A batch that a ``SystemExit`` of the error handler ended is run by the reaper's next round."""
+    ended = threading.Event()
+
+    def on_error(task, error):
+        if not ended.is_set():
+            ended.set()
+            raise SystemExit
+
+    def fail():
+        raise OSError
+
+    with SystemTimerReaper("reaper", SystemTimer(on_error=on_error)) as timer:
+        first, second = Ping(5, do=fail), Ping(5)
+        timer.add(first)
+        timer.add(second)
+        assert second.ran.wait(10)
+    assert ended.is_set()

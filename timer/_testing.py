@@ -1,0 +1,148 @@
+"""For tests: a timer whose time is moved by hand, and a checker that walks a whole timer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from timer._base import InlineExecutor
+from timer._clock import ManualClock
+from timer._task import checked_delay_ms
+from timer._timer import SystemTimer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from timer._task import TimerTask
+
+__all__ = ["MockTimer", "check_invariants"]
+
+
+class MockTimer(SystemTimer):
+    """A timer whose time passes only in :meth:`advance_clock`.
+
+    Tasks run only inside ``advance_clock``, on the thread that calls it, in order of deadline. A task added with a
+    delay of zero or less runs in the next call, which may be ``advance_clock(0)``. If a running task adds it, it runs
+    in the same call. Exceptions of a task go to ``on_error``. ``KeyboardInterrupt`` and ``SystemExit`` reach the
+    caller, and the tasks still due run in the next call.
+
+    >>> from timer import TimerTask
+    >>> class Ping(TimerTask):
+    ...     def run(self) -> None:
+    ...         print("ping")
+    >>> timer = MockTimer()
+    >>> timer.add(Ping(20))
+    >>> timer.advance_clock(19)
+    False
+    >>> timer.advance_clock(1)
+    ping
+    True
+    """
+
+    def __init__(
+        self,
+        name: str = "mock-timer",
+        *,
+        tick_ms: int = 1,
+        wheel_size: int = 20,
+        max_pending: int | None = None,
+        on_error: Callable[[TimerTask, BaseException], None] | None = None,
+    ) -> None:
+        #: The clock that the timer runs on.
+        self.clock = ManualClock()
+        super().__init__(
+            name,
+            tick_ms=tick_ms,
+            wheel_size=wheel_size,
+            clock=self.clock,
+            executor=InlineExecutor(),
+            max_pending=max_pending,
+            on_error=on_error,
+        )
+
+    @property
+    def is_driven(self) -> bool:
+        """Always True: by hand."""
+        return True
+
+    def advance_clock(self, timeout_ms: float) -> bool:
+        """Move the time forward by exactly ``timeout_ms`` and run what has fallen due.
+
+        Returns:
+            Whether anything ran.
+        """
+        checked_delay_ms(timeout_ms)  # must be a time, but is not rounded up
+        self.clock.advance(timeout_ms)
+        total = self._dispatcher.total
+        fired = total.fired
+        while self._collect():
+            super()._expire_due()
+        return total.fired > fired
+
+    def shutdown(self) -> list[TimerTask]:
+        """Run what is due, then stop the timer and return what was pending, earliest first."""
+        if not self.is_closed:
+            self.advance_clock(0)
+        return super().shutdown()
+
+    def _collect(self) -> bool:
+        """Take out everything that is due, as one batch, for the order of deadlines. Returns whether there is any."""
+        wheel = self._wheel
+        with self._lock:
+            now = wheel.tick_at(self.clock())
+            wheel.collect(now)
+            while wheel.is_moving:
+                wheel.move_slice()
+                wheel.collect(now)
+            return bool(wheel.due)
+
+    def _expire_due(self) -> bool:
+        """Leave due tasks to the next call of ``advance_clock``."""
+        return False
+
+
+def check_invariants(timer: SystemTimer) -> None:
+    """Verify the structure of a timer that no other thread is using.
+
+    Every occupied slot stands in the heap and every bucket of the heap in its slot. Buckets are open, ahead of the hand
+    and within the reach of their level. Every task is in exactly one bucket, knows it, and belongs there by its
+    deadline. The size is the number of tasks.
+
+    Raises:
+        AssertionError: with what was found.
+    """
+    wheel = timer._wheel
+    with timer._lock:
+        listed = list(wheel.waiting())
+        slotted = [bucket for level in wheel.levels for bucket in level.slots if bucket is not None]
+        assert {id(b) for b in listed} == {id(b) for b in slotted}, "heap and slots hold different buckets"
+        assert len(listed) == len({id(b) for b in listed}), "a bucket stands in the heap twice"
+        heap = wheel._occupied
+        for child in range(1, len(heap)):
+            assert heap[(child - 1) // 2][:2] <= heap[child][:2], "the heap is out of order"
+        for index, level in enumerate(wheel.levels):
+            assert level.span == wheel.wheel_size**index, f"level {index} spans {level.span} ticks a bucket"
+            assert level.limit == (wheel.hand // level.span + 2 * wheel.wheel_size) * level.span, (
+                f"limit of level {index}"
+            )
+            for place, bucket in enumerate(level.slots):
+                if bucket is None:
+                    continue
+                assert bucket.level == index, "a bucket stands on a level that isn't its own"
+                assert bucket.first // level.span % (2 * wheel.wheel_size) == place, "a bucket stands in a wrong slot"
+                assert bucket.first % level.span == 0, "a bucket's span is out of step"
+                assert bucket.end - bucket.first == level.span, "a bucket's span is too long or too short"
+                assert wheel.hand < bucket.first < level.limit, (
+                    f"bucket [{bucket.first}, {bucket.end}) of level {index} is out of reach of hand {wheel.hand}"
+                )
+                assert not bucket.closed, "a closed bucket is still in the wheel"
+        tasks = [(task, bucket) for bucket in listed for task in bucket]
+        assert len(tasks) == len({id(task) for task, _ in tasks}), "a task is in two buckets"
+        for task, bucket in tasks:
+            assert task._bucket is bucket, f"{task!r} doesn't know its bucket"
+            tick = -((timer._origin_ns - task._deadline_ns) // timer._tick_ns)
+            assert bucket.first <= tick < bucket.end, (
+                f"{task!r}, due at tick {tick}, is in [{bucket.first}, {bucket.end})"
+            )
+        assert not wheel.is_moving, "a cascade was left unfinished"
+        pending = len(tasks) + sum(map(len, wheel.due))
+    assert timer.size == pending, f"size says {timer.size}, the wheel holds {pending}"

@@ -1,0 +1,323 @@
+/* ---------------------------------------------------------------- Tally */
+
+static inline void sum_up(int64_t *into, int64_t number)
+{
+    if (__builtin_add_overflow(*into, number, into))
+        *into = INT64_MAX;
+}
+
+static PyObject *tally_add(Tally *self, PyObject *object)
+{
+    if (!Py_IS_TYPE(object, core.tally)) {
+        PyErr_SetString(PyExc_TypeError, "a Tally is added to a Tally");
+        return NULL;
+    }
+    Tally *other = (Tally *)object;
+    sum_up(&self->looked_at, other->looked_at);
+    sum_up(&self->fired, other->fired);
+    sum_up(&self->failed, other->failed);
+    sum_up(&self->late_sum_ns, other->late_sum_ns);
+    if (other->late_max_ns > self->late_max_ns)
+        self->late_max_ns = other->late_max_ns;
+    for (int power = 0; power < POWERS; power++)
+        sum_up(&self->late_ns[power], other->late_ns[power]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *tally_get_late(Tally *self, void *closure)
+{
+    (void)closure;
+    PyObject *late = PyList_New(POWERS);
+    for (int power = 0; late != NULL && power < POWERS; power++) {
+        PyObject *number = PyLong_FromLongLong(self->late_ns[power]);
+        if (number == NULL)
+            Py_CLEAR(late);
+        else
+            PyList_SET_ITEM(late, power, number);
+    }
+    return late;
+}
+
+static void plain_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef tally_methods[] = {
+    {"add", (PyCFunction)tally_add, METH_O, "add($self, other, /)\n--\n\n"},
+    {NULL}};
+static PyMemberDef tally_members[] = {
+    {"looked_at", T_LONGLONG, offsetof(Tally, looked_at), READONLY, NULL},
+    {"fired", T_LONGLONG, offsetof(Tally, fired), READONLY, NULL},
+    {"failed", T_LONGLONG, offsetof(Tally, failed), READONLY, NULL},
+    {"late_sum_ns", T_LONGLONG, offsetof(Tally, late_sum_ns), READONLY, NULL},
+    {"late_max_ns", T_LONGLONG, offsetof(Tally, late_max_ns), READONLY, NULL},
+    {NULL}};
+static PyGetSetDef tally_getset[] = {{"late_ns", (getter)tally_get_late, NULL, NULL, NULL}, {NULL}};
+static PyType_Slot tally_slots[] = {
+    {Py_tp_dealloc, plain_dealloc}, {Py_tp_methods, tally_methods}, {Py_tp_members, tally_members},
+    {Py_tp_getset, tally_getset}, {0, NULL}};
+static PyType_Spec tally_spec = {
+    .name = "timer._core.Tally", .basicsize = sizeof(Tally), .flags = Py_TPFLAGS_DEFAULT, .slots = tally_slots};
+
+/* ---------------------------------------------------------------- Batch: claimed as it runs */
+
+static PyObject *batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"dispatcher", "buckets", NULL};
+    PyObject *dispatcher, *buckets;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!:Batch", names, &dispatcher, &PyList_Type, &buckets))
+        return NULL;
+    Batch *self = (Batch *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->dispatcher = Py_NewRef(dispatcher);
+    self->buckets = PyList_AsTuple(buckets); /* the caller may change the list */
+    self->clock = PyObject_GetAttrString(dispatcher, "clock");
+    if (self->clock == NULL || self->buckets == NULL) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    self->is_system_clock = self->clock == core.system_clock;
+    for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(self->buckets); index++) {
+        TimerBucket *bucket = as_bucket(PyTuple_GET_ITEM(self->buckets, index));
+        if (bucket == NULL) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        self->left += bucket_count(bucket);
+    }
+    return (PyObject *)self;
+}
+
+static int by_deadline(const void *one, const void *other)
+{
+    const Due *a = one, *b = other;
+    if (a->deadline_ns != b->deadline_ns)
+        return a->deadline_ns < b->deadline_ns ? -1 : 1;
+    return a->number < b->number ? -1 : 1;
+}
+
+/* Sort by deadlines that do not fit into 64 bits. 0, or -1 with an error. */
+static int sort_huge(Due *due, Py_ssize_t count)
+{
+    PyObject *keys = PyList_New(0);
+    for (Py_ssize_t index = 0; keys != NULL && index < count; index++) {
+        PyObject *deadline = get_time(due[index].task, 1);
+        PyObject *key = deadline == NULL ? NULL : Py_BuildValue("(Nn)", deadline, index);
+        if (key == NULL || PyList_Append(keys, key))
+            Py_CLEAR(keys);
+        Py_XDECREF(key);
+    }
+    if (keys == NULL || PyList_Sort(keys)) {
+        Py_XDECREF(keys);
+        return -1;
+    }
+    Due *sorted = PyMem_New(Due, count);
+    if (sorted == NULL) {
+        Py_DECREF(keys);
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t index = 0; index < count; index++)
+        sorted[index] = due[PyLong_AsSsize_t(PyTuple_GET_ITEM(PyList_GET_ITEM(keys, index), 1))];
+    memcpy(due, sorted, count * sizeof(Due));
+    PyMem_Free(sorted);
+    Py_DECREF(keys);
+    return 0;
+}
+
+/* Append the tasks of a bucket to what was gathered. 0, or -1 with an error. */
+static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int *huge, int *sorted)
+{
+    PyObject *tasks = bucket_tasks(bucket, NULL);
+    if (tasks == NULL)
+        return -1;
+    Py_ssize_t count = PyList_GET_SIZE(tasks);
+    if (self->count + count > *room) {
+        *room = self->count + count + 1;
+        Due *more = PyMem_Resize(self->tasks, Due, *room);
+        if (more == NULL) {
+            Py_DECREF(tasks);
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->tasks = more;
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        TimerEntry *task = (TimerEntry *)Py_NewRef(PyList_GET_ITEM(tasks, index));
+        Due *due = &self->tasks[self->count];
+        *due = (Due){peek(&task->deadline_ns), self->count, task, bucket};
+        *huge |= peek(&task->delay_ms) == TIMER_HUGE;
+        *sorted &= self->count == 0 || due[-1].deadline_ns <= due->deadline_ns;
+        self->count++;
+    }
+    Py_DECREF(tasks);
+    return 0;
+}
+
+/* All that is in the buckets, in order of deadline. Tasks of one deadline stay in order of arrival. */
+static int gather(Batch *self)
+{
+    Py_ssize_t room = self->left + 1;
+    int huge = 0, sorted = 1;
+    self->tasks = PyMem_New(Due, room);
+    if (self->tasks == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(self->buckets); index++)
+        if (gather_bucket(self, (TimerBucket *)PyTuple_GET_ITEM(self->buckets, index), &room, &huge, &sorted))
+            return -1;
+    if (huge)
+        return sort_huge(self->tasks, self->count);
+    if (!sorted)
+        qsort(self->tasks, self->count, sizeof(Due), by_deadline);
+    return 0;
+}
+
+/* How late a task is; 0 if its times do not fit into 64 bits. */
+static int64_t lateness(int64_t now_ns, int64_t deadline_ns, int64_t delay_ms)
+{
+    if (delay_ms <= TIMER_HUGE || now_ns >= MOST_NOW_NS || now_ns <= -MOST_NOW_NS)
+        return 0;
+    int64_t late_ns = now_ns - deadline_ns;
+    if (delay_ms < 0)
+        late_ns += delay_ms * NS_PER_MS; /* was due when it was added, not before */
+    return late_ns < 0 ? 0 : late_ns;
+}
+
+/* Run a task that was claimed. 0, or -1 with an error that is the caller's own. */
+static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns)
+{
+    tally->late_ns[late_ns == 0 ? 0 : 64 - __builtin_clzll((unsigned long long)late_ns)]++;
+    sum_up(&tally->late_sum_ns, late_ns);
+    if (late_ns > tally->late_max_ns)
+        tally->late_max_ns = late_ns;
+    tally->fired++;
+    PyObject *answer = PyObject_CallMethodNoArgs((PyObject *)task, core.str_run);
+    if (answer != NULL) {
+        Py_DECREF(answer);
+        return 0;
+    }
+    tally->failed++;
+    PyObject *error = take_error();
+    answer = PyObject_CallMethod(self->dispatcher, "contain", "OO", task, error);
+    Py_XDECREF(error);
+    return done_call(answer);
+}
+
+/* Claim and run up to `most` tasks. 0, or -1 with an error. */
+static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
+{
+    int failed = 0;
+    while (!failed && self->next < self->count && tally->looked_at < most) {
+        int64_t now_ns, deadline_ns, delay_ms;
+        if (now_of(self->clock, self->is_system_clock, &now_ns))
+            return -1;
+        Due due = self->tasks[self->next++];
+        tally->looked_at++;
+        /* Unless it was cancelled or put off meanwhile. */
+        if (take_out(due.task, due.bucket, &deadline_ns, &delay_ms))
+            failed = run_task(self, due.task, tally, lateness(now_ns, deadline_ns, delay_ms));
+        Py_DECREF(due.task);
+    }
+    return failed;
+}
+
+/* With an error that is set: the other tasks will run later. */
+static void put_back(Batch *self)
+{
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethod(self->dispatcher, "put_back", "(O)", self->buckets)))
+        PyErr_Clear();
+    set_again(kept);
+}
+
+/* At the end of a turn, with an error or without. */
+static int end_turn(Batch *self, Tally *tally, int more, PyObject *outermost)
+{
+    int had_failed = PyErr_Occurred() != NULL;
+    Kept kept = keep_error();
+    Py_ssize_t done = more ? (Py_ssize_t)tally->looked_at : self->left;
+    self->left -= done;
+    if (!more)
+        while (self->next < self->count)
+            Py_DECREF(self->tasks[self->next++].task);
+    int failed = done_call(PyObject_CallMethod(self->dispatcher, "end", "OnO", tally, done, outermost));
+    if (had_failed)
+        set_again(kept);
+    return had_failed ? -1 : failed;
+}
+
+static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Py_ssize_t most = PY_SSIZE_T_MAX, named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (count + named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "most"))) {
+        PyErr_SetString(PyExc_TypeError, "run(most=None) takes at most one argument");
+        return NULL;
+    }
+    if (count + named == 1 && args[0] != Py_None) {
+        most = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
+        if (most == -1 && PyErr_Occurred())
+            return NULL;
+    }
+    Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
+    PyObject *outermost = tally == NULL ? NULL : PyObject_CallMethod(self->dispatcher, "begin", NULL);
+    int failed = outermost == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
+    int more = !failed && tally->looked_at == most;
+    if (failed)
+        put_back(self);
+    if (tally != NULL)
+        failed |= end_turn(self, tally, more, outermost == NULL ? Py_False : outermost);
+    Py_XDECREF(tally);
+    Py_XDECREF(outermost);
+    return failed ? NULL : PyBool_FromLong(more);
+}
+
+static Py_ssize_t batch_length(Batch *self) { return self->left; }
+
+static int batch_traverse(Batch *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->dispatcher);
+    Py_VISIT(self->buckets);
+    Py_VISIT(self->clock);
+    for (Py_ssize_t index = self->next; index < self->count; index++)
+        Py_VISIT(self->tasks[index].task);
+    return 0;
+}
+
+static int batch_clear(Batch *self)
+{
+    while (self->next < self->count)
+        Py_DECREF(self->tasks[self->next++].task);
+    return 0;
+}
+
+static void batch_dealloc(Batch *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    batch_clear(self);
+    PyMem_Free(self->tasks);
+    Py_XDECREF(self->dispatcher);
+    Py_XDECREF(self->buckets);
+    Py_XDECREF(self->clock);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef batch_methods[] = {
+    {"run", (PyCFunction)(void (*)(void))batch_run, METH_FASTCALL | METH_KEYWORDS,
+     "run($self, most=None)\n--\n\n"},
+    {NULL}};
+static PyType_Slot batch_slots[] = {
+    {Py_tp_doc, "Batch(dispatcher, buckets)\n--\n\n"},
+    {Py_tp_new, batch_new}, {Py_tp_traverse, batch_traverse}, {Py_tp_clear, batch_clear}, {Py_tp_dealloc, batch_dealloc},
+    {Py_sq_length, batch_length}, {Py_tp_methods, batch_methods}, {0, NULL}};
+static PyType_Spec batch_spec = {
+    .name = "timer._core.Batch", .basicsize = sizeof(Batch), .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = batch_slots};

@@ -1,0 +1,129 @@
+/* The native implementation of the timer's hot types: timer._core.
+ *
+ * The Python class of the same name defines what each type does. The files here, in the order in which this one includes
+ * them:
+ *
+ *     core.h           the structs, the objects that all parts share, their locks
+ *     entry.c          TimerTaskEntry: a task's delay, deadline and place in a list
+ *     bucket.c         TimerTaskList: a bucket, a linked list of entries through the entries themselves
+ *     spread.c         spread: a slice of a coarse bucket moves into finer ones
+ *     quick_timer.c    SystemTimer.add and put_off for a task whose bucket is there already
+ *     batch.c          Tally, Batch: due tasks are claimed and run
+ *
+ * timer/_core.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
+ * times beyond 64 bits, a full or closed timer, a task that raises.
+ *
+ * Adding, cancelling, putting off and claiming do not take the timer's lock. With a global lock, each stretch of C between
+ * two calls of Python is one step. So a task that is looked for is never between two buckets, and `closed` is read in the
+ * step that inserts. Only the structure of the wheel needs the timer's lock, and only Python changes it.
+ *
+ * Without a global lock, two threads must not write to the same memory, or they are no faster than one. That includes
+ * counts of references. So each thread gets one of LANES ways when it first comes. A timer has a door per way, which
+ * remembers the buckets that these threads found last, and a bucket has a list per way. An entry stays in its lane. The
+ * tasks of a bucket are listed lane by lane. So tasks of different threads are not in order of arrival, but a batch sorts
+ * them by deadline. A clock that is set by hand can give many tasks one deadline, so such a timer uses one lane. */
+#include "timer/native/core.h"
+
+#include "timer/native/entry.c"
+#include "timer/native/bucket.c"
+#include "timer/native/spread.c"
+#include "timer/native/quick_timer.c"
+#include "timer/native/batch.c"
+
+/* ---------------------------------------------------------------- for other C */
+
+static int is_native(PyObject *timer)
+{
+    if (!PyObject_TypeCheck(timer, core.quick_timer))
+        return 0;
+    /* Whether a subclass defined one of its own. A method of a type is the same object whenever it is asked for. */
+    int same = 1;
+    for (int i = 0; i < 2 && same; i++) {
+        PyObject *name = i == 0 ? core.str_add : core.str_put_off;
+        PyObject *ours = PyObject_GetAttr((PyObject *)core.quick_timer, name);
+        PyObject *its = PyObject_GetAttr((PyObject *)Py_TYPE(timer), name);
+        same = ours != NULL && ours == its;
+        Py_XDECREF(ours);
+        Py_XDECREF(its);
+    }
+    PyErr_Clear();
+    return same;
+}
+
+static int capsule_add(PyObject *timer, TimerEntry *entry) { return add_task((QuickTimer *)timer, entry); }
+static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_ms)
+{
+    return put_off_task((QuickTimer *)timer, entry, delay_ms);
+}
+
+static TimerCore for_others = {
+    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
+    .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline};
+
+/* ---------------------------------------------------------------- the module */
+
+static PyTypeObject *make_type(PyType_Spec *spec)
+{
+    return (PyTypeObject *)PyType_FromSpec(spec);
+}
+
+/* Once a process: a second import of the module finds the same types. */
+static int make_core(void)
+{
+    if (core.entry != NULL)
+        return 0;
+    PyObject *time = PyImport_ImportModule("time");
+    if (time == NULL)
+        return -1;
+    core.system_clock = PyObject_GetAttrString(time, "monotonic_ns");
+    Py_DECREF(time);
+    core.huge_times = PyDict_New();
+    core.str_add = PyUnicode_InternFromString("add");
+    core.str_put_off = PyUnicode_InternFromString("put_off");
+    core.str_add_slowly = PyUnicode_InternFromString("_add_slowly");
+    core.str_put_off_slowly = PyUnicode_InternFromString("_put_off_slowly");
+    core.str_run = PyUnicode_InternFromString("run");
+    core.bucket = make_type(&bucket_spec);
+    core.quick_timer = make_type(&quick_spec);
+    core.tally = make_type(&tally_spec);
+    core.batch = make_type(&batch_spec);
+    PyTypeObject *entry = make_type(&entry_spec);
+    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_movable", Py_True))
+        return -1;
+    core.entry = entry;
+    for_others.entry_type = entry;
+    return 0;
+}
+
+static int fill(PyObject *module)
+{
+    static char is_loaded;
+    if (!may_load(&is_loaded, "timer._core"))
+        return -1;
+    if (make_core() || PyModule_AddType(module, core.entry) || PyModule_AddType(module, core.bucket)
+        || PyModule_AddType(module, core.quick_timer) || PyModule_AddType(module, core.tally)
+        || PyModule_AddType(module, core.batch))
+        return -1;
+    PyObject *capsule = PyCapsule_New(&for_others, TIMER_CORE_CAPSULE, NULL);
+    if (capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule)) {
+        Py_XDECREF(capsule);
+        return -1;
+    }
+    Py_DECREF(capsule);
+    is_loaded = 1;
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"spread", spread, METH_VARARGS, "spread($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
+    {"take_docs", take_docs, METH_VARARGS, NULL},
+    {NULL}};
+
+static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "timer._core", .m_doc = "The native implementation of the timer's hot types.",
+    .m_methods = functions, .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__core(void);
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module); }

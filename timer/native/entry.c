@@ -1,0 +1,347 @@
+/* ---------------------------------------------------------------- lists of entries */
+
+/* Under the mutexes of the entry and of its lane in the bucket. Takes over a reference to the entry. */
+static inline void link_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry)
+{
+    entry->before = lane->last;
+    entry->after = NULL;
+    if (lane->last != NULL)
+        lane->last->after = entry;
+    else
+        lane->first = entry;
+    lane->last = entry;
+    lane->count++;
+    if (!lane->holds) {
+        lane->holds = 1;
+        Py_INCREF(bucket);
+    }
+    __atomic_store_n(&entry->bucket, bucket, __ATOMIC_RELEASE);
+}
+
+/* Under the same. Hands the reference to the entry to the caller, and the lane's to the bucket, too, if that is what it
+ * returns. */
+static inline int unlink_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry)
+{
+    if (entry->before != NULL)
+        entry->before->after = entry->after;
+    else
+        lane->first = entry->after;
+    if (entry->after != NULL)
+        entry->after->before = entry->before;
+    else
+        lane->last = entry->before;
+    lane->count--;
+    __atomic_store_n(&entry->bucket, NULL, __ATOMIC_RELEASE);
+    if (lane->count > 0 || !is_set(&bucket->closed))
+        return 0;
+    lane->holds = 0;
+    return 1;
+}
+
+/* Remove an entry from the bucket that it is in, or only from `out_of`. The caller has a reference to the entry. 1 if it
+ * is the caller's now. */
+static int take_out(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns, int64_t *delay_ms)
+{
+    lock_entry(entry);
+    TimerBucket *bucket = entry->bucket;
+    if (bucket == NULL || (out_of != NULL && bucket != out_of)) {
+        unlock_entry(entry);
+        return 0;
+    }
+    Lane *lane = &bucket->lanes[lane_number(entry)];
+    lock_lane(lane);
+    int was_last = unlink_entry(bucket, lane, entry);
+    unlock_lane(lane);
+    if (deadline_ns != NULL) {
+        *deadline_ns = entry->deadline_ns;
+        *delay_ms = entry->delay_ms;
+    }
+    unlock_entry(entry);
+    if (was_last)
+        Py_DECREF(bucket);
+    Py_DECREF(entry);
+    return 1;
+}
+
+static int withdraw(TimerEntry *entry)
+{
+    return peek_bucket(entry) != NULL && take_out(entry, NULL, NULL, NULL);
+}
+
+/* ---------------------------------------------------------------- times that 64 bits don't hold */
+
+static PyObject *address_of(TimerEntry *entry) { return PyLong_FromVoidPtr(entry); }
+
+static int fits(PyObject *number, int64_t most)
+{
+    int overflow;
+    int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
+    return !overflow && value <= most && value >= -most && !(value == -1 && PyErr_Occurred());
+}
+
+/* The three times as ints of any size: a tuple of (delay_ms, deadline_ns, moved_ns). */
+static PyObject *times_of(TimerEntry *entry)
+{
+    while (peek(&entry->delay_ms) == TIMER_HUGE) {
+        PyObject *address = address_of(entry);
+        if (address == NULL)
+            return NULL;
+        PyObject *times = PyObject_GetItem(core.huge_times, address);
+        Py_DECREF(address);
+        if (times != NULL)
+            return times;
+        if (!PyErr_ExceptionMatches(PyExc_KeyError))
+            return NULL;
+        PyErr_Clear(); /* another thread has just set smaller ones */
+    }
+    if (peek(&entry->delay_ms) == TIMER_UNSET) {
+        PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(delay_ms) in its __init__",
+                     Py_TYPE(entry)->tp_name);
+        return NULL;
+    }
+    return Py_BuildValue("(LLL)", (long long)peek(&entry->delay_ms), (long long)peek(&entry->deadline_ns),
+                         (long long)peek(&entry->moved_ns));
+}
+
+static int set_times(TimerEntry *entry, PyObject *delay_ms, PyObject *deadline_ns, PyObject *moved_ns)
+{
+    PyObject *address = address_of(entry);
+    if (address == NULL)
+        return -1;
+    int failed = 0;
+    if (fits(delay_ms, MOST_MS) && fits(deadline_ns, MOST_DEADLINE_NS) && fits(moved_ns, MOST_MOVED_NS)) {
+        int was_huge = peek(&entry->delay_ms) == TIMER_HUGE;
+        poke(&entry->deadline_ns, PyLong_AsLongLong(deadline_ns));
+        poke(&entry->moved_ns, PyLong_AsLongLong(moved_ns));
+        poke(&entry->delay_ms, PyLong_AsLongLong(delay_ms));
+        if (was_huge)
+            failed = PyDict_DelItem(core.huge_times, address);
+    }
+    else if (!PyErr_Occurred()) {
+        PyObject *times = PyTuple_Pack(3, delay_ms, deadline_ns, moved_ns);
+        failed = times == NULL ? -1 : PyDict_SetItem(core.huge_times, address, times);
+        Py_XDECREF(times);
+        if (!failed)
+            poke(&entry->delay_ms, TIMER_HUGE);
+    }
+    Py_DECREF(address);
+    return failed || PyErr_Occurred() ? -1 : 0;
+}
+
+/* Set one of the three. */
+static int set_time(TimerEntry *entry, int which, PyObject *value)
+{
+    if (value == NULL || !PyLong_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "a time is an int");
+        return -1;
+    }
+    PyObject *times = times_of(entry);
+    if (times == NULL)
+        return -1;
+    int failed = set_times(entry, which == 0 ? value : PyTuple_GET_ITEM(times, 0),
+                           which == 1 ? value : PyTuple_GET_ITEM(times, 1),
+                           which == 2 ? value : PyTuple_GET_ITEM(times, 2));
+    Py_DECREF(times);
+    return failed;
+}
+
+static PyObject *get_time(TimerEntry *entry, int which)
+{
+    PyObject *times = times_of(entry);
+    if (times == NULL)
+        return NULL;
+    PyObject *time = Py_NewRef(PyTuple_GET_ITEM(times, which));
+    Py_DECREF(times);
+    return time;
+}
+
+/* ---------------------------------------------------------------- TimerTaskEntry */
+
+static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
+{
+    int overflow = 0;
+    int64_t delay = PyLong_CheckExact(delay_ms) ? PyLong_AsLongLongAndOverflow(delay_ms, &overflow) : INT64_MAX;
+    if (!overflow && delay <= MOST_MS && delay >= -MOST_MS) {
+        if (peek(&self->delay_ms) != TIMER_HUGE) {
+            poke(&self->deadline_ns, 0);
+            poke(&self->moved_ns, 0);
+            poke(&self->delay_ms, delay);
+            return 0;
+        }
+    }
+    PyObject *whole = PyLong_CheckExact(delay_ms) ? Py_NewRef(delay_ms) : python("timer._task", "checked_delay_ms", delay_ms);
+    PyObject *none = PyLong_FromLong(0);
+    int failed = whole == NULL || none == NULL ? -1 : set_times(self, whole, none, none);
+    Py_XDECREF(whole);
+    Py_XDECREF(none);
+    return failed;
+}
+
+static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object() knows how to say that */
+        PyObject *nothing = PyTuple_New(0), *refused = NULL;
+        if (nothing != NULL)
+            refused = PyBaseObject_Type.tp_new(type, nothing, NULL);
+        Py_XDECREF(nothing);
+        return refused;
+    }
+    TimerEntry *self = (TimerEntry *)type->tp_alloc(type, 0);
+    if (self != NULL)
+        self->delay_ms = TIMER_UNSET;
+    return (PyObject *)self;
+}
+
+static int entry_init(TimerEntry *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"delay_ms", NULL};
+    PyObject *delay_ms = NULL;
+    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1)
+        return entry_init_delay(self, PyTuple_GET_ITEM(args, 0));
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:__init__", names, &delay_ms))
+        return -1;
+    if (delay_ms != NULL)
+        return entry_init_delay(self, delay_ms);
+    PyObject *none = PyLong_FromLong(0);
+    int failed = none == NULL ? -1 : entry_init_delay(self, none);
+    Py_XDECREF(none);
+    return failed;
+}
+
+static int entry_traverse(TimerEntry *self, visitproc visit, void *arg)
+{
+    (void)self;
+    Py_VISIT(Py_TYPE(self));
+    return 0;
+}
+
+static int entry_clear(TimerEntry *self)
+{
+    Py_INCREF(self);
+    withdraw(self);
+    Py_DECREF(self);
+    return 0;
+}
+
+static void entry_dealloc(TimerEntry *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    if (self->weakrefs != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
+    if (self->delay_ms == TIMER_HUGE) {
+        Kept kept = keep_error();
+        PyObject *address = address_of(self);
+        if (address == NULL || PyDict_DelItem(core.huge_times, address))
+            PyErr_Clear();
+        Py_XDECREF(address);
+        set_again(kept);
+    }
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyObject *entry_get_bucket(TimerEntry *self, void *closure)
+{
+    (void)closure;
+    lock_entry(self);
+    PyObject *bucket = Py_XNewRef((PyObject *)self->bucket);
+    unlock_entry(self);
+    if (bucket != NULL)
+        return bucket;
+    if (peek(&self->delay_ms) == TIMER_UNSET)
+        return get_time(self, 0);
+    Py_RETURN_NONE;
+}
+
+/* Only buckets say what is in them. That a task is in none may be written to one that is in none. */
+static int entry_set_bucket(TimerEntry *self, PyObject *value, void *closure)
+{
+    (void)closure;
+    if (value == Py_None && peek_bucket(self) == NULL)
+        return 0;
+    PyErr_SetString(PyExc_AttributeError, "a task is put into a bucket by the bucket's put() or take()");
+    return -1;
+}
+
+static PyObject *entry_get_time(TimerEntry *self, void *which) { return get_time(self, (int)(intptr_t)which); }
+static int entry_set_time(TimerEntry *self, PyObject *value, void *which)
+{
+    return set_time(self, (int)(intptr_t)which, value);
+}
+
+static PyObject *entry_get_deadline(TimerEntry *self, void *closure)
+{
+    (void)closure;
+    if (peek(&self->delay_ms) > TIMER_HUGE)
+        return PyLong_FromLongLong(peek(&self->deadline_ns));
+    return get_time(self, 1);
+}
+
+static PyObject *entry_get_added(TimerEntry *self, void *closure)
+{
+    (void)closure;
+    if (peek(&self->delay_ms) > TIMER_HUGE) {
+        int64_t deadline_ns = peek(&self->deadline_ns);
+        int64_t before_ns = peek(&self->moved_ns) + peek(&self->delay_ms) * NS_PER_MS;
+        return PyLong_FromLongLong(deadline_ns == 0 ? 0 : deadline_ns - before_ns);
+    }
+    PyObject *times = times_of(self), *added = NULL;
+    if (times != NULL) {
+        PyObject *per = PyLong_FromLong(NS_PER_MS);
+        PyObject *delay = per == NULL ? NULL : PyNumber_Multiply(PyTuple_GET_ITEM(times, 0), per);
+        PyObject *first = delay == NULL ? NULL : PyNumber_Subtract(PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2));
+        int never = PyObject_Not(PyTuple_GET_ITEM(times, 1));
+        added = first == NULL ? NULL : never ? PyLong_FromLong(0) : PyNumber_Subtract(first, delay);
+        Py_XDECREF(per);
+        Py_XDECREF(delay);
+        Py_XDECREF(first);
+        Py_DECREF(times);
+    }
+    return added;
+}
+
+static PyObject *entry_get_pending(TimerEntry *self, void *closure)
+{
+    (void)closure;
+    if (peek(&self->delay_ms) == TIMER_UNSET)
+        return get_time(self, 0);
+    return PyBool_FromLong(peek_bucket(self) != NULL);
+}
+
+static PyObject *entry_withdraw(TimerEntry *self, PyObject *unused)
+{
+    (void)unused;
+    if (peek(&self->delay_ms) == TIMER_UNSET)
+        return get_time(self, 0);
+    return PyBool_FromLong(withdraw(self));
+}
+
+static PyMethodDef entry_methods[] = {
+    {"_withdraw", (PyCFunction)entry_withdraw, METH_NOARGS, "_withdraw($self, /)\n--\n\n"}, {NULL}};
+
+static PyGetSetDef entry_getset[] = {
+    {"_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
+    {"_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
+    {"_deadline_ns", (getter)entry_get_deadline, (setter)entry_set_time, NULL, (void *)1},
+    {"_moved_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
+    {"deadline_ns", (getter)entry_get_deadline, NULL, NULL, NULL},
+    {"is_pending", (getter)entry_get_pending, NULL, NULL, NULL},
+    {"delay_ms", (getter)entry_get_time, NULL, NULL, (void *)0},
+    {"added_ns", (getter)entry_get_added, NULL, NULL, NULL},
+    {NULL}};
+
+static PyMemberDef entry_members[] = {
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(TimerEntry, weakrefs), READONLY, NULL}, {NULL}};
+
+static PyType_Slot entry_slots[] = {
+    {Py_tp_doc, "TimerTaskEntry(delay_ms=0)\n--\n\n"},
+    {Py_tp_new, entry_new}, {Py_tp_init, entry_init}, {Py_tp_traverse, entry_traverse}, {Py_tp_clear, entry_clear},
+    {Py_tp_dealloc, entry_dealloc}, {Py_tp_methods, entry_methods}, {Py_tp_getset, entry_getset},
+    {Py_tp_members, entry_members}, {0, NULL}};
+
+static PyType_Spec entry_spec = {
+    .name = "timer._core.TimerTaskEntry", .basicsize = sizeof(TimerEntry),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, .slots = entry_slots};

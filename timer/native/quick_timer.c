@@ -1,0 +1,367 @@
+/* ---------------------------------------------------------------- QuickTimer: the quick way in */
+
+/* Called at the end of __init__, with what the Python class has made. */
+static PyObject *quick_connect(QuickTimer *self, PyObject *args)
+{
+    PyObject *clock, *origin, *tick, *levels, *max_pending;
+    if (!PyArg_ParseTuple(args, "OO!O!O!O:_connect", &clock, &PyLong_Type, &origin, &PyLong_Type, &tick, &PyList_Type,
+                          &levels, &max_pending))
+        return NULL;
+    if (self->levels != NULL) {
+        PyErr_SetString(PyExc_TypeError, "a timer can be initialized once; make another timer");
+        return NULL;
+    }
+    self->clock = Py_NewRef(clock);
+    self->levels = Py_NewRef(levels);
+    self->is_system_clock = clock == core.system_clock;
+    if (max_pending == Py_None && fits(origin, MOST_NOW_NS) && fits(tick, MOST_NOW_NS)) {
+        self->origin_ns = PyLong_AsLongLong(origin);
+        self->tick_ns = PyLong_AsLongLong(tick);
+        self->is_quick = self->tick_ns > 0;
+    }
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* Note the levels that the wheel has made since. It makes few, and drops none. */
+static void learn_levels(QuickTimer *self)
+{
+    lock_levels(self);
+    for (;;) {
+        int index = self->level_count;
+        PyObject *level = index < MOST_LEVELS ? item_of(self->levels, index) : NULL;
+        if (level == NULL)
+            break;
+        PyObject *span = PyObject_GetAttrString(level, "span");
+        PyObject *slots = PyObject_GetAttrString(level, "slots");
+        int64_t ticks;
+        Py_DECREF(level);
+        if (span == NULL || slots == NULL || !PyList_Check(slots) || saturated(span, &ticks) || ticks == INT64_MAX) {
+            PyErr_Clear();
+            Py_XDECREF(span);
+            Py_XDECREF(slots);
+            break;
+        }
+        Py_DECREF(span);
+        self->level[index].span = ticks;
+        self->level[index].slots = slots;
+        __atomic_store_n(&self->level_count, index + 1, __ATOMIC_RELEASE);
+    }
+    unlock_levels(self);
+}
+
+static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
+{
+    return peek(&bucket->after_ns) < deadline_ns && deadline_ns <= peek(&bucket->until_ns);
+}
+
+/* The bucket for a deadline, as a reference of the caller's own; NULL if it has to be made. */
+static TimerBucket *look_up(QuickTimer *self, int64_t deadline_ns)
+{
+    int64_t tick = tick_of(deadline_ns, self->origin_ns, self->tick_ns);
+    if (__atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE) < PyList_GET_SIZE(self->levels))
+        learn_levels(self);
+    int count = __atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE);
+    for (int index = 0; index < count; index++) {
+        PyObject *slots = self->level[index].slots;
+        Py_ssize_t ring = PyList_GET_SIZE(slots);
+        int64_t slot = tick / self->level[index].span;
+        PyObject *found = slot < 0 || ring == 0 ? NULL : item_of(slots, (Py_ssize_t)(slot % ring));
+        if (found == NULL)
+            return NULL;
+        TimerBucket *bucket = (TimerBucket *)found;
+        if (Py_IS_TYPE(found, core.bucket) && bucket->first_tick <= tick && tick < bucket->end_tick
+            && bucket->first_tick >= 0 && bucket->end_tick < MOST_NOW_NS / self->tick_ns) {
+            poke(&bucket->after_ns, self->origin_ns + (bucket->first_tick - 1) * self->tick_ns);
+            poke(&bucket->until_ns, self->origin_ns + (bucket->end_tick - 1) * self->tick_ns);
+            return bucket;
+        }
+        Py_DECREF(found);
+    }
+    return NULL;
+}
+
+/* The same, first among those that the door knows, and known to it afterwards: the door's reference, good as long as
+ * its mutex is held; that is held before and after, and given back in between. What the door doesn't know any more is
+ * left in `forgotten`, for the caller to give up once he has given back the mutex. */
+static inline TimerBucket *find_bucket(QuickTimer *self, Door *door, int64_t deadline_ns, TimerBucket **forgotten)
+{
+    Py_ssize_t place = (Py_ssize_t)((uint64_t)deadline_ns >> STRETCH & (PLACES - 1));
+    TimerBucket *bucket = door->known[place];
+    *forgotten = NULL;
+    if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
+        return bucket;
+    unlock_door(door);
+    bucket = look_up(self, deadline_ns);
+    lock_door(door);
+    if (bucket != NULL) {
+        *forgotten = door->known[place];
+        door->known[place] = bucket;
+    }
+    return bucket;
+}
+
+static inline int way_into(QuickTimer *self) { return self->is_system_clock ? my_way() : 0; }
+
+/* Let the Python class add the task. 0, or -1 with an error. */
+static int add_slowly(QuickTimer *self, TimerEntry *task)
+{
+    return done_call(PyObject_CallMethodOneArg((PyObject *)self, core.str_add_slowly, (PyObject *)task));
+}
+
+/* Before a task is added it is taken out of where it is pending, unless it is not anybody's to move. */
+static int make_free(TimerEntry *task)
+{
+    if (peek(&task->delay_ms) == TIMER_UNSET) {
+        Py_XDECREF(get_time(task, 0));
+        return -1;
+    }
+    if (peek_bucket(task) == NULL)
+        return 0;
+    PyObject *movable = PyObject_GetAttrString((PyObject *)task, "_movable");
+    int truth = movable == NULL ? -1 : PyObject_IsTrue(movable);
+    Py_XDECREF(movable);
+    if (truth < 0)
+        return -1;
+    if (!truth && peek_bucket(task) != NULL) {
+        raise_made(python("timer._errors", "TaskHeld", (PyObject *)task));
+        return -1;
+    }
+    withdraw(task);
+    return 0;
+}
+
+/* A new deadline, delay_ms from now. 1 if it fits into 64 bits and lies ahead; 0 if not; -1 with an error. */
+static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
+{
+    int64_t now_ns;
+    if (delay_ms <= 0 || delay_ms > MOST_MS || !self->is_quick)
+        return 0;
+    if (now_of(self->clock, self->is_system_clock, &now_ns))
+        return -1;
+    if (now_ns > MOST_NOW_NS || now_ns < -MOST_NOW_NS)
+        return 0;
+    *deadline_ns = now_ns + delay_ms * NS_PER_MS;
+    return 1;
+}
+
+/* For the capsule: the deadline of a task that no timer takes. */
+static int note_deadline(TimerEntry *task)
+{
+    int64_t now_ns, delay_ms = peek(&task->delay_ms);
+    if (delay_ms < 0 || delay_ms > MOST_MS)
+        return 0;
+    if (now_of(core.system_clock, 1, &now_ns))
+        return -1;
+    if (now_ns > MOST_NOW_NS)
+        return 0;
+    poke(&task->deadline_ns, now_ns + delay_ms * NS_PER_MS);
+    return 1;
+}
+
+/* 0, or -1 with an error. */
+static int add_task(QuickTimer *self, TimerEntry *task)
+{
+    int64_t deadline_ns;
+    if (self->levels == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "the timer was not initialized; call super().__init__() in its __init__");
+        return -1;
+    }
+    if (make_free(task))
+        return -1;
+    int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
+    if (counts < 0)
+        return -1;
+    if (!counts)
+        return add_slowly(self, task);
+    int way = way_into(self), added = 0;
+    Door *door = &self->doors[way];
+    TimerBucket *forgotten;
+    lock_door(door);
+    TimerBucket *bucket = find_bucket(self, door, deadline_ns, &forgotten);
+    if (bucket != NULL) {
+        Lane *lane = &bucket->lanes[way];
+        lock_entry(task);
+        if (task->bucket == NULL) {
+            set_lane(task, way);
+            lock_lane(lane);
+            if (!is_set(&bucket->closed)) {
+                poke(&task->deadline_ns, deadline_ns);
+                poke(&task->moved_ns, 0);
+                Py_INCREF(task);
+                link_entry(bucket, lane, task);
+                added = 1;
+            }
+            unlock_lane(lane);
+        }
+        unlock_entry(task);
+    }
+    unlock_door(door);
+    Py_XDECREF(forgotten);
+    if (added)
+        return 0;
+    /* Closed just now; or another thread added the task, too, and one of the two will have it moved. */
+    if (bucket != NULL && make_free(task))
+        return -1;
+    return add_slowly(self, task);
+}
+
+static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    static const char *const wanted[] = {"task", NULL};
+    PyObject *object;
+    if (count == 1 && names == NULL)
+        object = args[0];
+    else if (each_argument(args, count, names, "add(task)", wanted, 1, &object))
+        return NULL;
+    TimerEntry *task = as_entry(object);
+    if (task == NULL || add_task(self, task))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Move a pending task to a bucket that is there already. 1, or 0 if Python must do it. */
+static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
+{
+    TimerBucket *forgotten;
+    Door *door = &self->doors[way_into(self)];
+    lock_door(door);
+    TimerBucket *target = find_bucket(self, door, deadline_ns, &forgotten);
+    int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
+    if (moves)
+        poke_size(&door->moves, door->moves + 1);
+    unlock_door(door);
+    Py_XDECREF(forgotten);
+    return moves;
+}
+
+/* 1 or 0, or -1 with an error. */
+static int put_off_task(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
+{
+    int64_t delay, deadline_ns;
+    PyObject *whole = PyLong_CheckExact(delay_ms) ? Py_NewRef(delay_ms) : python("timer._task", "checked_delay_ms", delay_ms);
+    if (whole == NULL)
+        return -1;
+    int answer = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);
+    if (answer > 0 && peek(&task->delay_ms) == TIMER_UNSET) {
+        Py_XDECREF(get_time(task, 0));
+        answer = -1;
+    }
+    if (answer > 0)
+        answer = peek_bucket(task) != NULL && move_quickly(self, task, deadline_ns);
+    if (answer == 0)
+        answer = truth_of_call(
+            PyObject_CallMethodObjArgs((PyObject *)self, core.str_put_off_slowly, (PyObject *)task, whole, NULL));
+    Py_DECREF(whole);
+    return answer;
+}
+
+static PyObject *quick_put_off(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    static const char *const wanted[] = {"task", "delay_ms", NULL};
+    PyObject *found[2];
+    if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, 2, found))
+        return NULL;
+    TimerEntry *task = as_entry(found[0]);
+    int answer = task == NULL ? -1 : put_off_task(self, task, found[1]);
+    return answer < 0 ? NULL : PyBool_FromLong(answer);
+}
+
+/* In a forked child: the threads that held a mutex or waited for one are not here. Nothing is half changed, since all
+ * mutexes that guard a change are held when it is written. */
+static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
+{
+    if (!PyList_Check(buckets)) {
+        PyErr_SetString(PyExc_TypeError, "buckets come in a list");
+        return NULL;
+    }
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+    for (int index = 0; index < LANES; index++)
+        self->doors[index].mutex = (PyMutex){0};
+    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(buckets); place++) {
+        TimerBucket *bucket = as_bucket(PyList_GET_ITEM(buckets, place));
+        if (bucket == NULL)
+            return NULL;
+        for (int index = 0; index < LANES; index++) {
+            bucket->lanes[index].mutex = (PyMutex){0};
+            for (TimerEntry *entry = bucket->lanes[index].first; entry != NULL; entry = entry->after)
+                entry->mutex = (PyMutex){0};
+        }
+    }
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
+/* Of all doors. */
+static PyObject *quick_get_moves(QuickTimer *self, void *closure)
+{
+    (void)closure;
+    Py_ssize_t moves = 0;
+    for (int index = 0; index < LANES; index++)
+        moves += __atomic_load_n(&self->doors[index].moves, __ATOMIC_RELAXED);
+    return PyLong_FromSsize_t(moves);
+}
+
+static int quick_traverse(QuickTimer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->clock);
+    Py_VISIT(self->levels);
+    for (int index = 0; index < LANES; index++)
+        for (int place = 0; place < PLACES; place++)
+            Py_VISIT(self->doors[index].known[place]);
+    for (int index = 0; index < self->level_count; index++)
+        Py_VISIT(self->level[index].slots);
+    return 0;
+}
+
+/* The doors forget their buckets. The clock and the levels stay until the end, because code that runs while other objects
+ * are cleared may still call add(). */
+static int quick_clear(QuickTimer *self)
+{
+    for (int index = 0; index < LANES; index++) {
+        Door *door = &self->doors[index];
+        for (int place = 0; place < PLACES; place++) {
+            lock_door(door);
+            TimerBucket *forgotten = door->known[place];
+            door->known[place] = NULL;
+            unlock_door(door);
+            Py_XDECREF(forgotten);
+        }
+    }
+    return 0;
+}
+
+static void quick_dealloc(QuickTimer *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    quick_clear(self);
+    Py_XDECREF(self->clock);
+    Py_XDECREF(self->levels);
+    for (int index = 0; index < self->level_count; index++)
+        Py_DECREF(self->level[index].slots);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef quick_methods[] = {
+    {"add", (PyCFunction)(void (*)(void))quick_add, METH_FASTCALL | METH_KEYWORDS, "add($self, task)\n--\n\n"},
+    {"put_off", (PyCFunction)(void (*)(void))quick_put_off, METH_FASTCALL | METH_KEYWORDS,
+     "put_off($self, task, delay_ms)\n--\n\n"},
+    {"_connect", (PyCFunction)quick_connect, METH_VARARGS, NULL},
+    {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
+    {NULL}};
+
+static PyGetSetDef quick_getset[] = {{"_quick_moves", (getter)quick_get_moves, NULL, NULL, NULL}, {NULL}};
+
+static PyType_Slot quick_slots[] = {
+    {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},
+    {Py_tp_methods, quick_methods}, {Py_tp_getset, quick_getset}, {0, NULL}};
+
+static PyType_Spec quick_spec = {
+    .name = "timer._core.QuickTimer", .basicsize = sizeof(QuickTimer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, .slots = quick_slots};

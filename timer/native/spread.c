@@ -1,0 +1,50 @@
+/* ---------------------------------------------------------------- a slice of a cascade */
+
+static PyObject *spread(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *tasks, *source_object, *due_object, *slots;
+    Py_ssize_t start;
+    long long span, origin_ns, tick_ns, hand;
+    if (!PyArg_ParseTuple(args, "O!nOOO!LLLL:spread", &PyList_Type, &tasks, &start, &source_object, &due_object,
+                          &PyList_Type, &slots, &span, &origin_ns, &tick_ns, &hand)) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
+            return NULL;
+        PyErr_Clear(); /* times of that size are Python's to count */
+        return Py_NewRef(PyTuple_GET_ITEM(args, 1));
+    }
+    if (start < 0) {
+        PyErr_Format(PyExc_ValueError, "start must be 0 or more, got %zd", start);
+        return NULL;
+    }
+    TimerBucket *source = as_bucket(source_object), *due = source == NULL ? NULL : as_bucket(due_object);
+    if (due == NULL)
+        return NULL;
+    if (origin_ns > MOST_NOW_NS || origin_ns < -MOST_NOW_NS || tick_ns < 1 || span < 1)
+        return PyLong_FromSsize_t(start);
+    Py_ssize_t count = PyList_GET_SIZE(tasks), ring = PyList_GET_SIZE(slots);
+    for (; start < count; start++) {
+        TimerEntry *task = as_entry(PyList_GET_ITEM(tasks, start));
+        if (task == NULL)
+            return NULL;
+        if (peek_bucket(task) != source)
+            continue;
+        if (peek(&task->delay_ms) == TIMER_HUGE)
+            break;
+        int64_t tick = tick_of(peek(&task->deadline_ns), origin_ns, tick_ns);
+        PyObject *found = NULL;
+        if (tick <= hand)
+            found = Py_NewRef(due_object);
+        else if (tick > 0 && ring > 0)
+            found = item_of(slots, (Py_ssize_t)(tick / span % ring));
+        TimerBucket *target = (TimerBucket *)found;
+        int is_right = found != NULL
+                       && (target == due || (Py_IS_TYPE(found, core.bucket) && target->first_tick <= tick && tick < target->end_tick));
+        if (is_right)
+            move_entry(task, FROM_SOURCE, source, target, 1, NULL);
+        Py_XDECREF(found);
+        if (!is_right)
+            break;
+    }
+    return PyLong_FromSsize_t(start);
+}
