@@ -18,7 +18,7 @@ CORE  := $(VENV)/.ready-core
 REHEARSE := $(VENV)/.ready-rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar programs others clean broker bench-broker chaos
+.PHONY: help run quickstart test test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar suites lowest programs others clean broker bench-broker chaos
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -127,6 +127,12 @@ mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test f
 
 sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
 	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
+
+suites: $(READY) ## Run librdkafka's own tests against the broker example, about 15 minutes; Debian's sources are built in var/suites
+	$(PY) -m tests.suites.librdkafka $(ARGS)
+
+lowest: $(READY) native ## Run the unit tests with the lowest versions of all dependencies that pyproject.toml allows
+	PYTHON="$(PY)" .ci/lowest.sh var/lowest broker,console,otel,parquet,web,zookeeper
 
 kafka-jar: $(READY) ## Spark's own Kafka source and sink against the broker example: jars from Maven Central, or JARS=a.jar,b.jar
 	@.ci/setup.sh java

@@ -10,7 +10,6 @@ Both directions work in steps. Pure functions; call them from anywhere.
 from __future__ import annotations
 
 import struct
-import time
 import zlib
 from typing import TYPE_CHECKING
 
@@ -21,12 +20,13 @@ from examples.broker.protocol.records import RECORDS_PER_STEP, batches, build_in
 if TYPE_CHECKING:
     from examples.broker.protocol.steps import Steps
 
-    _Message = tuple[int | None, bytes | None, bytes | None]
+    _Message = tuple[int, bytes | None, bytes | None]
 
 __all__ = ["from_batches", "to_batches"]
 
 _ENTRY = struct.Struct(">qi")
 _COMPRESSION = 0x07
+_STAMPED = 0x08
 
 
 def to_batches(data: bytes) -> Steps[bytes]:
@@ -38,13 +38,8 @@ def to_batches(data: bytes) -> Steps[bytes]:
     messages = yield from _messages(data, nested=False)
     if not messages:
         return b""
-    now = int(time.time() * 1_000)
-    return (
-        yield from build_in_steps(
-            [(key, value) for _, key, value in messages],
-            timestamps=[now if timestamp is None else timestamp for timestamp, _, _ in messages],
-        )
-    )
+    records = [(key, value) for _, key, value in messages]
+    return (yield from build_in_steps(records, timestamps=[timestamp for timestamp, _, _ in messages]))
 
 
 def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
@@ -60,7 +55,9 @@ def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
                 yield
             if record.offset < offset:
                 continue
-            body = bytearray(struct.pack(">bbq", 1, 0, record.timestamp) if magic else b"\0\0")
+            body = bytearray(
+                struct.pack(">bbq", 1, batch.attributes & _STAMPED, record.timestamp) if magic else b"\0\0"
+            )
             for part in (record.key, record.value):
                 body += struct.pack(">i", -1 if part is None else len(part)) + (part or b"")
             out += _ENTRY.pack(record.offset, len(body) + 4) + struct.pack(">I", zlib.crc32(body)) + body
@@ -68,7 +65,7 @@ def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
 
 
 def _messages(data: bytes, *, nested: bool) -> Steps[list[_Message]]:
-    """Take a message set apart: timestamp (None in format 0), key and value of each message."""
+    """Take a message set apart: timestamp (-1 in format 0), key and value of each message."""
     found: list[_Message] = []
     position = 0
     try:
@@ -84,7 +81,7 @@ def _messages(data: bytes, *, nested: bool) -> Steps[list[_Message]]:
                 raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "a message's checksum is wrong")
             if magic not in (0, 1):
                 raise BrokerError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"a message of format {magic}")
-            timestamp = struct.unpack_from(">q", message, 6)[0] if magic else None
+            timestamp = struct.unpack_from(">q", message, 6)[0] if magic else -1
             key, place = _part(message, 14 if magic else 6)
             value, _ = _part(message, place)
             method = attributes & _COMPRESSION

@@ -48,6 +48,7 @@ __all__ = [
     "newest_timestamp_at",
     "parse",
     "records_of",
+    "stamped",
 ]
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -60,6 +61,8 @@ _COMPRESSION = 0x07
 ZSTD = 4
 RECORDS_PER_STEP = 256
 _CONTROL = 0x20
+_STAMPED = 0x08
+"""All records of the batch have the time when it was appended: the newest timestamp of its header."""
 CODEC_AND_FLAGS = 0x37
 """Of a batch's attributes: how it is compressed, and whether it is of a transaction or a control batch.
 
@@ -122,8 +125,19 @@ def parse(data: bytes, position: int = 0) -> Batch:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong")
     if count < 1 or delta != count - 1:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"{count} records with a last offset delta of {delta}")
-    latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, and no timestamp would find its records
+    if not attributes & _STAMPED:
+        latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, and no timestamp would find its records
     return Batch(position, size, base, delta, attributes, latest, producer, epoch, sequence, count, leader_epoch)
+
+
+def stamped(data: bytes, now_ms: int) -> tuple[bytes, Batch]:
+    """Give a batch that was checked before, with the time of its appending in the place of its records' timestamps."""
+    out = bytearray(data)
+    (attributes,) = struct.unpack_from(">h", data, _CRC_STARTS)
+    struct.pack_into(">h", out, _CRC_STARTS, attributes | _STAMPED)
+    struct.pack_into(">q", out, _TIMES_START + 8, now_ms)
+    struct.pack_into(">I", out, _CRC_STARTS - 4, google_crc32c.value(bytes(out[_CRC_STARTS:])))
+    return bytes(out), parse(bytes(out))
 
 
 def newest_timestamp_at(data: Buffer, position: int) -> int:
@@ -211,7 +225,8 @@ def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
             delta, position = _take_varint(body, position)
             key, position = _take_bytes(body, position)
             value, position = _take_bytes(body, position)
-            yield Record(batch.base_offset + delta, first + timestamp, key, value)
+            at = batch.max_timestamp if batch.attributes & _STAMPED else first + timestamp
+            yield Record(batch.base_offset + delta, at, key, value)
             position = end
     except IndexError:
         raise BrokerError(ErrorCode.INVALID_RECORD, "the bytes end inside a record") from None

@@ -21,10 +21,11 @@ loop.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import CODEC_AND_FLAGS, ZSTD, parse
+from examples.broker.protocol.records import CODEC_AND_FLAGS, ZSTD, parse, stamped
 from examples.broker.replication.followers import Followers
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class Partition:
         self.min_isr = 1
         """Fewer in-sync replicas than this refuse `acks=all`."""
         self.max_batch_bytes = 8 * 1024 * 1024
+        self.stamps = False
+        """Whether records get the time of their appending."""
         self.is_leader = node_id == leader_id
         self.is_deleted = False
         self.isr = set(replicas)
@@ -117,6 +120,8 @@ class Partition:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE)
         if batch.attributes & CODEC_AND_FLAGS > ZSTD:  # a batch that no reader gets past
             raise BrokerError(ErrorCode.INVALID_RECORD, f"attributes {batch.attributes:#x}")
+        if self.stamps:
+            data, batch = stamped(data, int(time.time() * 1_000))
         self._followers.end_moves(self.log.next_offset)
         first = self.log.append(data, batch, self.leader_epoch)
         self.advance_high_watermark()

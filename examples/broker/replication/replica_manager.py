@@ -24,12 +24,14 @@ from examples.broker.replication.parking import park
 from examples.broker.replication.partition import ACKS_ALL, Key, Partition
 from examples.broker.storage.replica_folders import ReplicaFolders
 from examples.broker.storage.topic_settings import (
+    LOG_APPEND_TIME,
     MAX_BYTES,
     MIN_ISR,
     RETENTION_BYTES,
     RETENTION_MS,
     SEGMENT_BYTES,
     SEGMENT_MS,
+    TIMESTAMP_TYPE,
     UNCLEAN_ELECTION,
     WITHOUT_EFFECT,
 )
@@ -134,6 +136,7 @@ class ReplicaManager:
         settings = self.settings_of(topic)
         partition.min_isr = int(settings[MIN_ISR])
         partition.max_batch_bytes = int(settings[MAX_BYTES])
+        partition.stamps = settings[TIMESTAMP_TYPE] == LOG_APPEND_TIME
         log = partition.log
         log.segment_bytes, log.segment_ms = int(settings[SEGMENT_BYTES]), int(settings[SEGMENT_MS])
         if not topic.is_internal:  # what groups have committed is kept
@@ -148,6 +151,7 @@ class ReplicaManager:
             RETENTION_MS: "-1",
             SEGMENT_BYTES: str(self.settings.segment_bytes),
             SEGMENT_MS: str(self.settings.segment_ms),
+            TIMESTAMP_TYPE: "CreateTime",
             UNCLEAN_ELECTION: "false",
             **WITHOUT_EFFECT,
             **topic.settings,

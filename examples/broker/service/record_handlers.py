@@ -151,7 +151,8 @@ class RecordHandlers:
                     code, offset = results.get(key) or refused[key]
                     partition = self.replicas.partitions.get(key)  # deleted, perhaps, while another waited
                     start = partition.log.start_offset if partition is not None else -1
-                    parts.append(m.ProducedPartition(part.index, code, offset, -1, start))
+                    appended_at = partition.log.newest_at(offset) if partition is not None and partition.stamps else -1
+                    parts.append(m.ProducedPartition(part.index, code, offset, appended_at, start))
                 topics.append(m.ProducedTopic(topic.name, parts))
             reply(m.ProduceResponse(topics))
 

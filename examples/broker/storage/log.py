@@ -238,6 +238,10 @@ class Log:
             self._memo = (request, data)
         return data
 
+    def newest_at(self, offset: int) -> int:
+        """Give the newest timestamp up to the batch that holds `offset`, or -1 if there is none."""
+        return self._segment_of(offset).newest_at(offset)
+
     def distance(self, offset: int, limit: int) -> int:
         """Give how many bytes lie between two offsets, in whole batches."""
         first, last = self._segment_of(offset), self._segment_of(limit)

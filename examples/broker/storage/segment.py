@@ -108,6 +108,11 @@ class Segment:
         """Give how much later a timestamp is than that of the first batch."""
         return timestamp - self._timestamps[0] if self._timestamps else 0
 
+    def newest_at(self, offset: int) -> int:
+        """Give the newest timestamp up to the batch that holds `offset`, or -1 if there is none."""
+        number = bisect_right(self._offsets, offset) - 1
+        return self._timestamps[number] if number >= 0 else -1
+
     def position(self, offset: int) -> int:
         """Give where the batch that holds `offset` starts, or the file's end if it is past the last batch."""
         if offset >= self.next_offset:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FACTS",
+    "LOG_APPEND_TIME",
     "MAX_BYTES",
     "MIN_ISR",
     "RETENTION_BYTES",
     "RETENTION_MS",
     "SEGMENT_BYTES",
     "SEGMENT_MS",
+    "TIMESTAMP_TYPE",
     "UNCLEAN_ELECTION",
     "WITHOUT_EFFECT",
     "check_known",
@@ -37,9 +39,11 @@ RETENTION_BYTES = "retention.bytes"
 RETENTION_MS = "retention.ms"
 SEGMENT_BYTES = "segment.bytes"
 SEGMENT_MS = "segment.ms"
+TIMESTAMP_TYPE = "message.timestamp.type"
+LOG_APPEND_TIME = "LogAppendTime"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
-FACTS = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
+FACTS = {"cleanup.policy": "delete"}
 """What cannot be otherwise here."""
 
 WITHOUT_EFFECT = {
@@ -68,7 +72,7 @@ _NUMBERS = {
     SEGMENT_BYTES: (1, _MOST_32),
     SEGMENT_MS: (1, _MOST_64),
 }
-_FLAGS = (UNCLEAN_ELECTION,)
+_CHOICES = {UNCLEAN_ELECTION: ("true", "false"), TIMESTAMP_TYPE: ("CreateTime", LOG_APPEND_TIME)}
 
 
 def check_known(name: str) -> None:
@@ -77,7 +81,7 @@ def check_known(name: str) -> None:
     Raises:
         BrokerError: INVALID_CONFIG.
     """
-    if name not in (*_NUMBERS, *_FLAGS, *FACTS, *WITHOUT_EFFECT):
+    if name not in (*_NUMBERS, *_CHOICES, *FACTS, *WITHOUT_EFFECT):
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} is not a setting of this broker")
 
 
@@ -100,10 +104,12 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
             if not (digits.isdecimal() and digits.isascii() and least <= int(text) <= most):
                 raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {least} to {most}, got {value!r}")
             plain[name] = str(int(text))
-        elif name in _FLAGS:
-            if text.lower() not in ("true", "false"):
-                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be true or false, got {value!r}")
-            plain[name] = text.lower()
+        elif name in _CHOICES:
+            chosen = [each for each in _CHOICES[name] if each.lower() == text.lower()]
+            if not chosen:
+                choices = " or ".join(_CHOICES[name])
+                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {choices}, got {value!r}")
+            plain[name] = chosen[0]
         elif name in WITHOUT_EFFECT:
             plain[name] = text
         elif text != FACTS[name]:

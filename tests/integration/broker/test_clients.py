@@ -219,6 +219,29 @@ def test_offsets_by_timestamp_inside_a_batch(broker, topic, compression):
         consumer.close()
 
 
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_records_get_the_time_of_their_appending(broker, topic, compression):
+    """With LogAppendTime, producer and consumers see the node's time and its kind, and lookups go by it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    config = {"message.timestamp.type": "LogAppendTime"}
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "compression.type": compression})
+    before, told = int(time.time() * 1_000), []
+    producer.produce(
+        topic, b"x" * 100, timestamp=1_000, on_delivery=lambda _, message: told.append(message.timestamp())
+    )
+    assert 0 == producer.flush(10)
+    consumer = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", group_id=None)
+    try:
+        record = next(iter(consumer))
+        part = TopicPartition(topic, 0)
+        assert [(confluent_kafka.TIMESTAMP_LOG_APPEND_TIME, record.timestamp)] == told
+        assert before <= record.timestamp <= time.time() * 1_000
+        assert (0, record.timestamp) == consumer.offsets_for_times({part: 1_001})[part][:2]
+    finally:
+        consumer.close()
+
+
 def test_a_batch_that_names_no_newest_timestamp_is_found_by_its_first(broker, topic):
     """What Sarama before 1.45.1 writes, -1 for the newest timestamp, is found by timestamp all the same."""
 
