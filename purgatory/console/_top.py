@@ -119,7 +119,7 @@ def _timer(timer: Json) -> Panel:
         level = timer["buckets"][depth]
         each_ms = timer["tick_ms"] * size**depth
         here = timer["now_tick"] // size**depth % len(level)
-        line = Text(f"{span(each_ms):>9} a bucket  ", "bright_black")
+        line = Text(f"{span(each_ms):>9} per bucket  ", "bright_black")
         for slot, tasks in enumerate(level):
             block = _BLOCKS[max(1, round(8 * (tasks / most) ** 0.5))] if tasks else "·"
             line.append(block, "reverse blue" if slot == here else "dark_orange" if tasks else "bright_black")

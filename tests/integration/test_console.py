@@ -156,11 +156,11 @@ def test_counts_change_live(page, console, fetch):
 def test_purgatories_come_and_go(page, console):
     """Without a purgatory the page says so; one that is made appears, and disappears when it is shut down."""
     page.open(console.url)
-    assert page.shows("#empty", "No purgatory")
+    assert page.shows("#empty", "This process has no purgatory yet")
     with DelayedOperationPurgatory("passing"):
         assert page.shows("#cards", "passing")
         assert page.text("#empty") == ""
-    assert page.shows("#empty", "No purgatory")
+    assert page.shows("#empty", "This process has no purgatory yet")
 
 
 def test_wheel_turns(page, console, fetch):
@@ -177,7 +177,7 @@ def test_wheel_turns(page, console, fetch):
     assert eventually(moved)
     levels = page.texts("#levels tr")
     assert len(levels) == len(fetch.timer.statistics().buckets)
-    assert "1 ms a bucket" in levels[-1]
+    assert "1 ms per bucket" in levels[-1]
     assert page.shows("#health", "alive")
 
 
@@ -211,7 +211,7 @@ def test_hostile_key_is_text(page, console, fetch):
         page.driver.find_elements(By.CSS_SELECTOR, "#hottest .key")[index].click()
         assert eventually(lambda: page.text("#drawer-key") in shown)
         page.driver.find_element(By.ID, "drawer-close").click()
-    assert "purgatory" == page.driver.title
+    assert f"purgatory, process {os.getpid()}" == page.driver.title
     assert 0 == page.run("return document.querySelectorAll('main img, main script, main svg, aside img').length")
 
 
@@ -300,3 +300,30 @@ def keep(driver, name):
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         driver.save_screenshot(str(Path(folder) / name))
+
+
+def test_long_keys_are_shortened_in_the_middle_at_the_width_of_a_telephone(page, console, fetch):
+    """Both ends of a long key are seen, `title` has all of it, and nothing sticks out of the page or its cell."""
+    keys = [f"tenant-4711/orders/eu-central-1/a-topic-of-some-length/partition-{number:04}" for number in range(3)]
+    park(fetch, keys)
+    metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        page.open(console.url)
+        assert eventually(lambda: set(keys) == set(page.texts("#oldest .key")) == set(page.texts("#hottest .key")))
+        found = page.run("""
+            const clear = (a, b) => a.right <= b.left + 1;
+            return [...document.querySelectorAll(".key")].map((key) => {
+                const [head, tail] = [...key.children].map((span) => span.getBoundingClientRect());
+                const cells = [...key.closest("tr").cells].map((cell) => cell.getBoundingClientRect());
+                const shown = cells.filter((cell) => cell.width);
+                return [key.title, key.lastElementChild.textContent,
+                    key.firstElementChild.scrollWidth > head.width, tail.right <= cells[0].right + 1,
+                    shown.every((cell, place) => !place || clear(shown[place - 1], cell))];
+            });
+        """)
+        assert set(keys) == {title for title, *_ in found}
+        assert {(title[-12:], True, True, True) for title in keys} == {tuple(rest) for _, *rest in found}
+        assert 390 >= page.run("return document.documentElement.scrollWidth")
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,5 +1,7 @@
 """Findings, plots and pages, from tables made by hand."""
 
+import base64
+import hashlib
 import math
 import re
 import xml.etree.ElementTree as ET
@@ -147,6 +149,24 @@ def test_a_page_needs_nothing_from_outside(tables):
     assert "Report &lt;b&gt;" in text
     assert {"http://www.w3.org/2000/svg"} == set(re.findall(r"https?://[^\s\"'<)]+", text))
     assert not re.search(r"<(link|img|iframe)|@import|url\(", text)
+
+
+def test_a_page_runs_no_script_but_its_own(tables):
+    """The policy names the hash of the page's one script, and lets nothing else load or run."""
+    text = page(tables(), "Report")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert {"default-src 'none'", f"script-src 'sha256-{digest}'"} <= set(policy.split("; "))
+    assert not re.search(r"<[^>]*\son\w+=", text)
+
+
+def test_a_page_shows_characters_that_do_something(tables):
+    """Control characters and those that turn writing around are written out, wherever they come from."""
+    text = page(tables(journals=("a\u202e\x1b[2J\x9b\ud800",)), "Report\u2066\x00")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text)
+    assert "a\\u202e\\u001b[2J\\u009b\\ud800" in text
+    assert "<h1>Report\\u2066\\u0000</h1>" in text
 
 
 def test_the_last_table_has_columns_for_what_happened(tables):

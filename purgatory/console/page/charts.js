@@ -58,7 +58,8 @@ export class Chart {
       pen.fillText(value >= 1e4 ? compact.format(value) : number(value), left - 8, at);
     }
     pen.textBaseline = "alphabetic";
-    for (let ago = 0; ago <= WINDOW_S; ago += 30) {
+    const apart = right - left < 360 ? 60 : 30; // so that the labels do not overlap on a telephone
+    for (let ago = 0; ago <= WINDOW_S; ago += apart) {
       pen.textAlign = ago === 0 ? "right" : ago === WINDOW_S ? "left" : "center";
       pen.fillText(ago === 0 ? "now" : `${ago} s ago`, x(now - ago), height - 4);
     }

@@ -5,6 +5,7 @@ import { Wheel, span } from "./wheel.js";
 
 const $ = (id) => document.getElementById(id);
 const OUTCOMES = ["immediate", "satisfied", "expired", "cancelled", "forced"];
+const TAIL = 12; // letters at the end of a key that are always shown
 const history = new Map(); // purgatory -> [[t, parked, rate of each outcome ...], ...]
 const charts = { parked: new Chart($("chart-parked")), outcomes: new Chart($("chart-outcomes")) };
 const wheel = new Wheel($("wheel"));
@@ -83,6 +84,7 @@ function show() {
   $("empty").hidden = !nobody;
   $("main").hidden = nobody;
   say($("process"), `process ${state.pid}`);
+  document.title = `purgatory, process ${state.pid}`; // workers that share an address take turns in answering
   tiles();
   const current = state.purgatories.find(({ id }) => id === chosen) ?? state.purgatories[0];
   cards(current);
@@ -150,10 +152,19 @@ function legend(current) {
   });
 }
 
+// A key's beginning gives way and its end stays: so it is shortened in the middle, and `title` has all of it.
 function keyCell() {
-  const button = make("button", { type: "button", class: "key" });
-  button.addEventListener("click", () => open(button.textContent));
+  const button = make("button", { type: "button", class: "key" }, make("span"), make("span"));
+  button.addEventListener("click", () => open(button.dataset.key));
   return make("td", {}, button);
+}
+
+function sayKey(button, key) {
+  if (button.dataset.key === key) return;
+  button.dataset.key = button.title = key;
+  const letters = [...key], cut = letters.length > 2 * TAIL ? letters.length - TAIL : letters.length;
+  say(button.firstElementChild, letters.slice(0, cut).join(""));
+  say(button.lastElementChild, letters.slice(cut).join(""));
 }
 
 function lists(current) {
@@ -163,13 +174,14 @@ function lists(current) {
     cell.prepend(make("span", { class: "fill" }));
     return make("tr", {}, cell, make("td", { class: "n" }));
   }, (row, { key, entries }) => {
-    say(row.cells[0].lastElementChild, key);
+    sayKey(row.cells[0].lastElementChild, key);
     row.cells[0].firstElementChild.style.width = `${(100 * entries) / most}%`;
     say(row.cells[1], number(entries));
   });
   fill($("oldest").tBodies[0], current.oldest, () => make("tr", {}, keyCell(), make("td"), ...[0, 0, 0].map(() => make("td", { class: "n" }))), (row, { key, type, age_ms, left_ms, checks }) => {
-    say(row.cells[0].firstElementChild, key);
+    sayKey(row.cells[0].firstElementChild, key);
     say(row.cells[1], type);
+    row.cells[1].title = type;
     say(row.cells[2], worded(age_ms));
     say(row.cells[3], left_ms < -1 ? `${worded(-left_ms)} over` : worded(left_ms));
     row.cells[3].classList.toggle("late", left_ms < -1);
@@ -182,7 +194,7 @@ function lists(current) {
 
 function totals(current) {
   const facts = [["started", current.totals.started], ...OUTCOMES.map((outcome) => [outcome, current.totals[outcome]]), ["checks", current.totals.checks],
-    ["refused", current.rejected, "bad"], ["callback errors", current.errors, "bad"], ["idle keys", current.idle_keys]];
+    ["rejected", current.rejected, "bad"], ["callback errors", current.errors, "bad"], ["idle keys", current.idle_keys]];
   fill($("totals"), facts, () => make("div", {}, make("dt"), make("dd")), (fact, [name, value, mood]) => {
     say(fact.children[0], name);
     say(fact.children[1], number(value));
@@ -192,14 +204,14 @@ function totals(current) {
 
 function clockwork(timer) {
   $("wheel").hidden = $("levels").hidden = $("health").hidden = !timer;
-  say($("wheel-name"), timer ? timer.name : "this purgatory's operations don't expire");
+  say($("wheel-name"), timer ? timer.name : "the operations of this purgatory do not expire");
   if (!timer) return;
   timer.paused = paused;
   wheel.show(timer);
   const rows = timer.buckets.map((level, depth) => [depth, timer.tick_ms * timer.wheel_size ** depth, level]).reverse();
   fill($("levels").tBodies[0], rows, () => make("tr", {}, make("td"), make("td", { class: "n" })), (row, [depth, each, level]) => {
     const where = depth === 0 ? " (innermost)" : "";
-    say(row.cells[0], `level ${depth}${where}: ${worded(each)} a bucket, ${worded(each * level.length)} a turn`);
+    say(row.cells[0], `level ${depth}${where}: ${worded(each)} per bucket, ${worded(each * level.length)} per turn`);
     say(row.cells[1], number(level.reduce((a, b) => a + b, 0)));
   });
   const { reaper } = timer;

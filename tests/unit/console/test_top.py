@@ -27,7 +27,7 @@ def test_once_prints_a_screen(console, capsys):
     """``--once`` prints purgatories, wheel, reaper and keys, and ends well."""
     assert 0 == cli.main([console.url, "--once"])
     shown = capsys.readouterr().out
-    for word in ("fetch", "orders-3", "Waiting", "wheel", "reaper on time", "a bucket"):
+    for word in ("fetch", "orders-3", "Waiting", "wheel", "reaper on time", "per bucket"):
         assert word in shown
 
 
