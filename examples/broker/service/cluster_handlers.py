@@ -48,7 +48,7 @@ class ClusterHandlers:
 
     def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
         """Do what the controller says; the answer comes after what it caused."""
-        self.membership.receive(request, reply)
+        self.membership.instructions.receive(request, reply)
 
     def controlled_shutdown(self, request: m.ControlledShutdownRequest, _version: int, reply: Reply) -> None:
         """Move a node's leaderships away, and name those that stay."""

@@ -1,12 +1,8 @@
 """A node's part in a cluster: what the controller tells it, and what it tells the controller.
 
-    controller (here or elsewhere) --> leader_and_isr, stop_replica --> replica manager, follower, groups
-                                   --> update_metadata              --> metadata, and whoever waits for it
+    controller (here or elsewhere) --> `instructions`
     replica manager --> a wish for other in-sync replicas --> tree
     clients         --> elect; a node that stops          --> controller
-
-**Fencing.** Every request from a controller carries its epoch. A smaller one than was seen is refused, so that what a
-controller sent before it was replaced changes nothing when it comes late. A larger one counts once the tree has it.
 
 Belongs to the broker's loop; the controller has a thread of its own, and so have calls to the tree.
 """
@@ -21,7 +17,6 @@ import structlog
 
 from examples.broker.controller import layout
 from examples.broker.controller.controller import Controller
-from examples.broker.controller.requests import BEING_DELETED
 from examples.broker.coordination import SessionChange, open_store
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
@@ -29,17 +24,17 @@ from examples.broker.protocol.messages import controller as m
 from examples.broker.replication.follower import Follower
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.link import Link
-from examples.broker.replication.metadata import KnownPartition
 from examples.broker.replication.node_key import NodeKey
 from examples.broker.service.channels import Channels
 from examples.broker.service.cluster_topics import ClusterTopics
 from examples.broker.service.controller_metrics import ControllerMetrics
 from examples.broker.service.group_moves import GroupMoves
+from examples.broker.service.instructions import Instructions
 from examples.broker.service.tree_client import TreeClient, TreeJobs
 from examples.broker.storage.log import Fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable
 
     from examples.broker.controller.duties import Duties
     from examples.broker.controller.requests import Message
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
-    from examples.broker.storage.topics import Topic
     from timer import Timer
 
 __all__ = ["Membership"]
@@ -58,13 +52,6 @@ _SHUTDOWN_S = 2.0
 _SHUTDOWN_TRIES = 4
 _SHUTDOWN_RETRY_S = 0.1
 _REPORT_RETRY_S = 0.5
-_EPOCH_TRIES = 8
-_EPOCH_RETRY_S = 0.25
-_RESPONSES: dict[type, type] = {
-    m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
-    m.UpdateMetadataRequest: m.UpdateMetadataResponse,
-    m.StopReplicaRequest: m.StopReplicaResponse,
-}
 
 
 class Membership:
@@ -84,23 +71,25 @@ class Membership:
         self.coordinator = coordinator
         self._loop = asyncio.get_running_loop()
         self._run_actions = run_actions
-        self._controller_epoch = 0
         self._watching = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has told this node what there is, or that took too long."""
         self.key = NodeKey(here.node_id)
         self.follower = Follower(replicas, self.key)
-        self.channels = Channels(self.key, self.deliver, self._answered)
         durable = config.replication.fsync is Fsync.ALWAYS
         store = open_store(config.coordination, config.shared_folder, session_ms=config.session_ms, durable=durable)
+        self._tree = TreeClient(run_actions)
+        self._jobs = jobs = TreeJobs(store, here.node_id)
+        self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
+        self.instructions = Instructions(
+            replicas, self.follower, coordinator, self.topics, (self._tree, jobs), introduced=self._introduce
+        )
+        self.channels = Channels(self.key, self.instructions.deliver, self._answered)
         info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, replicas.find())
         self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms, key=self.key)
         self.controller.on_session = self._session_changed
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()
-        self._tree = TreeClient(run_actions)
-        self._jobs = TreeJobs(store, here.node_id)
-        self.topics = ClusterTopics(config, replicas, self._tree, self._jobs, timer)
         replicas.propose_isr = self._propose_isr
         self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions)
         replicas.on_disk = self._report_disk
@@ -206,117 +195,7 @@ class Membership:
 
         self._tree.run(lambda: self._jobs.report_disk(is_failing=is_failing), lambda _: None, again)
 
-    # -- from the controller
-
-    def receive(self, message: Message, respond: Callable[[Any], None], tries: int = _EPOCH_TRIES) -> None:
-        """Take a message from another node; an epoch that is new here must stand in the tree, now or soon."""
-        if message.controller_epoch <= self._controller_epoch:
-            self.deliver(message, respond)
-            return
-
-        def compare(newest: int) -> None:
-            if message.controller_epoch <= newest:
-                self.deliver(message, respond)
-            elif tries > 1:
-                self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries - 1)
-            else:
-                _log.error("no such controller", node=message.controller_id, epoch=message.controller_epoch)
-                respond(_RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH))
-
-        def retry(_: BrokerError) -> None:
-            self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries)
-
-        self._tree.run(self._jobs.controller_epoch, compare, retry)
-
-    def deliver(self, message: Message, respond: Callable[[Any], None]) -> None:
-        """Do what a controller says, in the order in which it comes, unless a newer one was heard of."""
-        kind = _RESPONSES[type(message)]
-        if message.controller_epoch < self._controller_epoch:
-            _log.warning("stale controller", node=message.controller_id, epoch=message.controller_epoch)
-            respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
-            return
-        self._controller_epoch = message.controller_epoch
-        names: set[str] = set()
-        if not isinstance(message, m.StopReplicaRequest):
-            names = {state.topic for state in message.states if state.leader != BEING_DELETED}
-
-        def carry_out(topics: Mapping[str, Topic]) -> None:
-            if message.controller_epoch < self._controller_epoch:
-                respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
-                return
-            self.replicas.store.topics.update(topics)
-            if isinstance(message, m.LeaderAndIsrRequest):
-                respond(self._lead_or_follow(message))
-            elif isinstance(message, m.UpdateMetadataRequest):
-                self._learn(message)
-                respond(m.UpdateMetadataResponse())
-            else:
-                respond(self._stop(message))
-
-        # Through the tree's thread, even if there is nothing to read: what came first is done first.
-        self._tree.run(
-            lambda: self._jobs.read_topics(names),
-            carry_out,
-            lambda _: carry_out({}),  # the settings that are known will do, and none for a topic that isn't
-        )
-
-    def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> m.LeaderAndIsrResponse:
-        outcomes = []
-        self._know_brokers(message.live_leaders)
-        for state in message.states:
-            key, code = (state.topic, state.partition), ErrorCode.NONE
-            # What this answers sets clients asking, before the metadata has come: they are told the same.
-            self.replicas.metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
-            try:
-                self.replicas.lead_or_follow(key, _leadership(state), tuple(state.replicas))
-            except OSError as error:
-                self.replicas.store.disk.failed(error)
-                code = ErrorCode.KAFKA_STORAGE_ERROR
-            outcomes.append(m.PartitionOutcome(*key, code))
-        self.follower.refresh()
-        self.replicas.heed_disk()
-        return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
-
-    def _know_brokers(self, live: Collection[m.LiveBroker]) -> None:
-        self.replicas.metadata.know(
-            {broker.broker_id: (broker.host, broker.port) for broker in live},
-            {broker.broker_id for broker in live if broker.is_leaving},
-        )
-
-    def _learn(self, message: m.UpdateMetadataRequest) -> None:
-        metadata = self.replicas.metadata
-        self._know_brokers(message.live_brokers)
-        for state in message.states:
-            key = (state.topic, state.partition)
-            if state.leader == BEING_DELETED:
-                metadata.forget(key)
-                if state.topic not in metadata.topics:
-                    self.replicas.store.topics.pop(state.topic, None)
-                    self.coordinator.commits.forget_topic(state.topic)
-                continue
-            metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
-            if self.config.cluster.node_id not in state.replicas:
-                # It was moved while this node was away, or its controller died before it said so.
-                self.replicas.drop_stray(key)
-        self.topics.learned({state.topic for state in message.states})
-        if self.config.cluster.node_id in metadata.brokers:
-            self._introduce()
-
-    def _stop(self, message: m.StopReplicaRequest) -> m.StopReplicaResponse:
-        outcomes = []
-        for part in message.partitions:
-            key, code = (part.topic, part.partition), ErrorCode.NONE
-            try:
-                if message.delete:
-                    self.replicas.delete_replica(key)
-                else:
-                    self.replicas.stop_replica(key)
-            except OSError as error:
-                _log.error("a replica can't be removed", key=key, error=str(error))
-                code = ErrorCode.KAFKA_STORAGE_ERROR
-            outcomes.append(m.PartitionOutcome(*key, code))
-        self.follower.refresh()
-        return m.StopReplicaResponse(ErrorCode.NONE, outcomes)
+    # -- to the controller
 
     def _answered(self, node: int, message: Message, answer: Any) -> None:
         """What a node answered this node's controller."""
@@ -334,7 +213,9 @@ class Membership:
             return
         partition.asked_for = isr
         node = self.config.cluster.node_id
-        now = Leadership(node, epoch, tuple(sorted(partition.isr)), self._controller_epoch, partition.version)
+        now = Leadership(
+            node, epoch, tuple(sorted(partition.isr)), self.instructions.controller_epoch, partition.version
+        )
 
         def settle(found: Leadership) -> None:
             partition.asked_for = None
@@ -372,7 +253,3 @@ class Membership:
             self._run_actions()
 
         self._loop.call_soon_threadsafe(tell)
-
-
-def _leadership(state: m.PartitionState) -> Leadership:
-    return Leadership(state.leader, state.leader_epoch, tuple(state.isr), state.controller_epoch, state.version)
