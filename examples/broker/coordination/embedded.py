@@ -25,9 +25,6 @@ machines of its own (`zookeeper`) has no such case.
 **Power cut.** With `durable` each write is forced to the disk before it returns (1.5 ms rather than 50 us); without,
 the last second or so may be missing after a power cut, as with the logs' `interval` policy.
 
-**A deleted file.** The processes that have it open still share it, but none that starts later can. Each says so once,
-and saves the tree beside the file when it closes (`.rescued`). Stop all, give that the file's name, and start them.
-
 Rejected: file locks as signs of life. The kernel drops a dead process's lock at once, which would find a death in
 20 ms; but a stopped process keeps its lock for good, and the two stores would differ in what a reader sees most.
 Rejected: a process of its own that serves the tree, since that would be one more to watch and to start again.
@@ -36,7 +33,6 @@ Rejected: a process of its own that serves the tree, since that would be one mor
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import threading
 import time
@@ -47,6 +43,7 @@ import structlog
 
 from examples.broker.coordination import tree
 from examples.broker.coordination.store import Node, SessionChange, SessionLost, Unreachable, Watch, check_path
+from examples.broker.coordination.tree_file import TreeFile, create
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -128,8 +125,7 @@ class EmbeddedStore:
         self._watches: dict[tuple[str, bool], list[_Watch]] = {}
         self._wake = threading.Event()
         self._closed = False
-        self._inode = 0
-        self._is_deleted = False
+        self._file: TreeFile
 
     # -- the session
 
@@ -140,35 +136,14 @@ class EmbeddedStore:
             Unreachable: if the file can't be had, or is no such file.
         """
         with self._reachable():
-            _create(self._path)
+            create(self._path)
             self._db = self._open()
-            self._inode = self._path.stat().st_ino
+            self._file = TreeFile(self._path)
             self._observer = self._open()
             self._seen_change = self._last_change(self._observer)
         self._begin_session()
         if self._thread is not None:
             self._thread.start()
-
-    def _check_file(self) -> None:
-        """Say once when the file was deleted, or another one is in its place."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_ino == self._inode:
-                return
-        if not self._is_deleted:
-            self._is_deleted = True
-            _log.error("the coordination file was deleted: stop all nodes", rescued=str(self._rescued))
-
-    @property
-    def _rescued(self) -> Path:
-        return self._path.with_name(f"{self._path.name}.rescued")
-
-    def _rescue(self) -> None:
-        try:
-            _create(self._rescued)
-            with contextlib.closing(sqlite3.connect(self._rescued)) as copy:
-                self._db.backup(copy)
-        except sqlite3.Error as error:
-            _log.error("the tree can't be saved", path=str(self._rescued), error=str(error))
 
     def _open(self) -> sqlite3.Connection:
         # `isolation_level=None`: transactions begin where BEGIN stands, and nowhere else.
@@ -213,8 +188,8 @@ class EmbeddedStore:
         except Unreachable as error:
             _log.warning("session left to expire", error=str(error))
         with self._lock:  # another thread may be in the middle of a call; the next ones raise Unreachable
-            if self._is_deleted:
-                self._rescue()
+            if self._file.is_deleted:
+                self._file.rescue(self._db)
             self._db.close()
             self._observer.close()
 
@@ -302,7 +277,7 @@ class EmbeddedStore:
         """Renew the lease, end those that are over, and call the watches of what changed: one round of the thread."""
         now = self._clock()
         if now >= self._renew_at:
-            self._check_file()
+            self._file.check()
             self._renew(now)
         with self._reachable():
             (version,) = self._observer.execute("PRAGMA data_version").fetchone()
@@ -366,12 +341,3 @@ class EmbeddedStore:
                 watch.callback()
             except Exception:  # noqa: BLE001 - contained
                 _log.exception("a watch's callback failed")
-
-
-def _create(path: Path) -> None:
-    """Create a file readable by this user only, as it holds the cluster's secret; those of SQLite beside it follow.
-
-    A file that is there is not opened: to close it again would drop all locks that this process has on it.
-    """
-    with contextlib.suppress(OSError):  # SQLite says it better
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
