@@ -224,7 +224,7 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
 def _report(options: argparse.Namespace) -> int:
     from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
     from purgatory.pipeline.spark.outputs import fetched, placed
-    from purgatory.pipeline.walks.engines import engine_for
+    from purgatory.pipeline.tables.engine import engine_for
 
     engine = engine_for(options.journal, options.engine)
     with (

@@ -1,10 +1,7 @@
-"""`purgatory pipeline report`: from journals to Parquet tables and a page, telling what it is doing.
+"""`purgatory pipeline report`: from journals to Parquet tables and a page, with progress on standard error.
 
-What an engine does is go over the rows (`walk`): a first look, a walk that sums up, one that looks closer where that
-says so. What comes out is small, and is made into tables here, in Arrow, whichever engine it was: for some thousand
-rows the planning and compiling of a Spark query takes a hundred times as long as the work. Each table is written as
-Parquet and its rows go to the page, so that the page says what the tables say, and the tables are there for the next
-question.
+Each table is defined once, in SQL (`tables.queries`). An engine runs it: DuckDB in this process, or Spark. The results
+are small. Each is written as Parquet, and its rows go to the page.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.journal.records.errors import reduced
@@ -28,16 +24,16 @@ from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
 from purgatory.pipeline.rows.completeness import described
-from purgatory.pipeline.summaries import advice, further, occupancy, tables
-from purgatory.pipeline.walks import exact
-from purgatory.pipeline.walks.grouped import dated
-from purgatory.pipeline.walks.walk import Walk
+from purgatory.pipeline.summaries import advice, output
+from purgatory.pipeline.tables import queries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from purgatory.pipeline.walks.grouped import Row
-    from purgatory.pipeline.walks.walk import Engine, Span, Summaries
+    import pyarrow as pa
+
+    from purgatory.pipeline.summaries.groups import Row
+    from purgatory.pipeline.tables.engine import Engine, Found
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
@@ -131,71 +127,53 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     folder = Path(out)
     earlier = None if wishes.against is None else _earlier(Path(wishes.against))
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress(4, quiet=wishes.quiet)
-    walk = Walk(engine, allow_gaps=wishes.allow_gaps)
-    with progress.step("a first look"):
-        span = walk.span()
-    if not span.operations:
-        raise EmptyJournal(", ".join(engine.journals))
-    span_us = span.last_us - span.first_us
-    window_us = _window_s(span, wishes) * 1_000_000
-    slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
-    fine_us = exact.fine_slot(slot_us, span_us, span.operations, span.waited_us)
-    with progress.step(f"walking {span.operations:,} operations"):
-        sums = walk.summaries(window_us, slot_us, fine_us)
-    with progress.step("looking closer where percentiles and peaks lie"):
-        highest = exact.Peaks(sums["moves"], fine_us)
-        inside, moves = walk.again(window_us, exact.wanted_bins(sums["bins"]), highest.wanted)
-        highest.narrow(moves)
-        while highest.wanted.slots:
-            highest.narrow(walk.cut(highest.wanted))
+    progress = Progress(3, quiet=wishes.quiet)
+    try:
+        with progress.step("checking that all of it is there"):
+            unread = engine.open(allow_gaps=wishes.allow_gaps, expiry_normal=wishes.expiry_normal)
+            span = _Span(**engine.query(queries.SPAN).to_pylist()[0])
+        if not span.operations:
+            raise EmptyJournal(", ".join(engine.journals))
+        window_us = _window_s(span, wishes) * 1_000_000
+        span_us = span.last_us - span.first_us
+        slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
+        with progress.step(f"counting {span.operations:,} operations"):
+            widths = queries.widths_of(window_us, slot_us, attrs.asdict(span))
+            made = _made(engine, widths, malformed=span.malformed > 0)
+    finally:
+        engine.close()
     with progress.step("the tables and the page"):
-        made = _made(sums, inside, highest, slot_us, wishes.expiry_normal)
-        walk.close()
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
-        drawn = {"occupancy": occupancy.highest(made["peaks"], MOST)}  # a row a slot is dear where purgatories are many
-        rows = {name: tables.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
-        found = _found(rows, walk, engine, span, wishes)
-        found = attrs.evolve(found, earlier=earlier)
+        drawn = {"occupancy": output.highest(made["peaks"], MOST)}  # many purgatories have many slots
+        rows = {name: output.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
+        found = attrs.evolve(_found(rows, unread, engine, span, wishes), earlier=earlier)
         path = folder / "index.html"
         path.write_text(page(found, wishes.title or f"{span.operations:,} delayed operations"), encoding="utf-8")
         _describe(folder, found)
     return path
 
 
-def _made(
-    sums: Summaries, inside: pa.Table, highest: exact.Peaks, slot_us: int, expiry_normal: Collection[str]
-) -> dict[str, pa.Table]:
-    """Every table, from the walks' sums."""
-    outcomes = tables.outcomes(sums["outcomes"])
-    operations: dict[str, int] = {}
-    for name, count in zip(*(outcomes[column].to_pylist() for column in ("purgatory", "operations")), strict=True):
-        operations[name] = operations.get(name, 0) + count
-    curve = advice.survival(sums["waits"])
-    levels = occupancy.occupancy(sums["slots"], slot_us)
-    peaks = dated(pa.Table.from_pylist(highest.found(), tables.PEAKS), "at")
-    found = {
-        "outcomes": outcomes,
-        "latency": dated(pa.Table.from_pylist(exact.latency(sums["bins"], inside), tables.LATENCY), "window"),
-        "waiting": pa.Table.from_pylist(exact.overall(sums["bins"], inside), tables.WAITING),
-        "bands": further.bands(sums["bins"]),
-        "survival": curve,
-        "advice": advice.advice(curve),
-        "hot_keys": tables.hot_keys(sums.keys, operations, expiry_normal=expiry_normal),
-        "expiries": tables.expiries(sums.keys),
-        "occupancy": levels,
-        "peaks": occupancy.with_means(peaks, levels),
-        "lateness": further.lateness(sums["lateness"]),
-        "slowest": further.slowest(sums["slowest"]),
-        "raised": further.raised(sums["raised"]),
-        "instances": further.instances(sums["instances"]),
-    }
-    if len(sums["malformed"]):
-        found["quarantine"] = sums["malformed"]
+@attrs.frozen
+class _Span:
+    """From when to when, how many operations, how long they waited in all, and how many rows cannot be true."""
+
+    first_us: int
+    last_us: int
+    operations: int
+    waited_us: int
+    malformed: int
+
+
+def _made(engine: Engine, widths: queries.Widths, *, malformed: bool) -> dict[str, pa.Table]:
+    """Every table, by name. The advice follows from the counts of waits."""
+    engine.keep("key_sums", queries.key_sums(widths))
+    found = {name: engine.query(table) for name, table in queries.tables(widths, malformed=malformed).items()}
+    curve = advice.survival(found.pop("waits"))
+    found |= {"survival": curve, "advice": advice.advice(curve)}
     return found
 
 
-def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span, wishes: Wishes) -> Tables:
+def _found(rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: _Span, wishes: Wishes) -> Tables:
     given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
     ends = {run.journal: (run.first, run.last) for run in engine.expected}
     return Tables(
@@ -205,18 +183,18 @@ def _found(rows: Mapping[str, list[Row]], walk: Walk, engine: Engine, span: Span
         last_us=span.last_us,
         asked_us=(wishes.window_s or 0) * 1_000_000,
         quarantined=span.malformed,
-        expiry_normal=frozenset(tables.short(name) or "" for name in wishes.expiry_normal),
-        rows=walk.rows,
+        expiry_normal=frozenset(output.short(name) or "" for name in wishes.expiry_normal),
+        rows=span.operations + span.malformed,
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
-        gaps=described(walk.damaged, walk.gaps),
+        gaps=described(unread.damaged, unread.gaps),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
         made=wishes.made or datetime.now(UTC),
     )
 
 
-def _window_s(span: Span, wishes: Wishes) -> int:
+def _window_s(span: _Span, wishes: Wishes) -> int:
     """The length of a window: as asked for, unless there would be too many of them to be drawn or read."""
     span_s = (span.last_us - span.first_us) / 1e6
     if wishes.window_s and span_s / wishes.window_s <= _MOST_WINDOWS:
@@ -259,7 +237,7 @@ def _earlier(folder: Path) -> Tables:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         rows: dict[str, Any] = {
-            name: tables.rows_of(pq.read_table(folder / "tables" / name, columns=list(columns)))
+            name: output.rows_of(pq.read_table(folder / "tables" / name, columns=list(columns)))
             for name, columns in _COMPARED.items()
         }
         numbers: dict[str, Any] = {name: int(about[name]) for name in ("window_us", "first_us", "last_us", "rows")}

@@ -31,13 +31,12 @@ from purgatory.pipeline.rows.completeness import load_whole
 from purgatory.pipeline.rows.load import LONGEST_MS, journal_problem
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid, choose
+from purgatory.pipeline.summaries.groups import groups, numbers
 from purgatory.pipeline.summaries.idle import purges
-from purgatory.pipeline.summaries.tables import written
+from purgatory.pipeline.summaries.output import written
 from purgatory.pipeline.summaries.wheels import wheels
-from purgatory.pipeline.walks.cluster import Cluster
-from purgatory.pipeline.walks.grouped import groups, numbers
-from purgatory.pipeline.walks.kernels import GOOD
-from purgatory.pipeline.walks.walk import Walk
+from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables.cluster import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -97,9 +96,9 @@ def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
 def timeouts_of_journal(waits: pa.Table, grid: Grid) -> pa.Table:
     """The same from a journal's counts of waits (`Walk.waits`): an estimate, and none beyond what was observed."""
     rows = []
-    for (purgatory, kind), curve in groups(advice.survival(waits), ("purgatory", "type"), "wait_ms"):
+    for (purgatory, kind), every in groups(advice.survival(waits), ("purgatory", "type"), "wait_ms"):
+        operations, curve = int(numbers(every, "left").sum()), advice.known(every)
         wait_ms, survival = numbers(curve, "wait_ms"), curve.column("survival").to_numpy()
-        operations = int(numbers(curve, "left").sum())
         for timeout in sorted(set(grid.timeouts_ms)):
             upto = int(np.searchsorted(wait_ms, timeout, side="right"))
             known = len(wait_ms) > 0 and int(wait_ms[-1]) >= timeout
@@ -152,12 +151,13 @@ def whatif(
             *("purgatory", F.coalesce("type", F.lit("")).alias("type")),
             arrival.alias("arrival"),
             "delay_ms",
-            F.when(F.col("outcome").isin(*GOOD), F.unix_micros("finished") - arrival).alias("wait_us"),
+            F.when(F.col("outcome").isin("immediate", "satisfied"), F.unix_micros("finished") - arrival).alias(
+                "wait_us"
+            ),
         ).cache()
-        by_timeout, exact = (
-            timeouts_of_journal(Walk(Cluster(spark, [journal]), allow_gaps=allow_gaps).waits(), grid),
-            False,
-        )
+        engine = Cluster(spark, [journal])
+        engine.open(allow_gaps=allow_gaps)
+        by_timeout, exact = timeouts_of_journal(engine.query(queries.waits()), grid), False
         uses = records.select("purgatory", F.explode("keys").alias("key"), arrival.alias("from_us"), _us("finished"))
     results = {
         "timeouts": by_timeout,

@@ -41,8 +41,8 @@ from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.idle import purges
 from purgatory.pipeline.summaries.wheels import wheels
+from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.verify import differences, flush_after, place_trace
-from purgatory.pipeline.walks.cluster import Cluster
 from purgatory.pipeline.whatif import timeouts, uses_of_trace, waits_of_trace
 from tests.benchmarks.harness import Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state

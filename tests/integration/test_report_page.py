@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.report import Wishes, report
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.walks.local import Local
+from purgatory.pipeline.tables.local import Local
 
 PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
 if not all(PROGRAMS.values()):

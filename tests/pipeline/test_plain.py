@@ -14,8 +14,7 @@ from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
 from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
 from purgatory.pipeline.summaries.idle import NEVER, forgetting
-from purgatory.pipeline.walks.local import Local
-from purgatory.pipeline.walks.walk import Walk
+from purgatory.pipeline.tables.local import Local
 
 
 @pytest.mark.parametrize("workload", gen.WORKLOADS)
@@ -203,7 +202,7 @@ def test_stream_settings_that_cant_be_are_refused(change):
 @pytest.mark.parametrize("command", ["report", "whatif"])
 def test_a_folder_that_cant_be_written_is_refused_before_the_work(tmp_path, capsys, command, monkeypatch):
     """A page's folder that can't be made is one line, and nothing was gone over."""
-    monkeypatch.setattr(Walk, "span", None)
+    monkeypatch.setattr(Local, "open", None)
     monkeypatch.setattr("purgatory.pipeline.whatif.load_whole", None)
     gen.write(tmp_path / "journal", gen.journal(50, seconds=60), JOURNAL, files=1)
     (tmp_path / "file").touch()
@@ -228,25 +227,3 @@ def test_what_an_earlier_report_set_aside_is_no_part_of_the_next(tmp_path):
         gen.write(tmp_path / name, rows, JOURNAL, files=1)
         assert 0 == main(["report", "--journal", str(tmp_path / name), "--out", str(tmp_path / "out"), "--quiet"])
         assert (name == "before") == (tmp_path / "out" / "tables" / "quarantine").exists()
-
-
-@pytest.mark.parametrize(("chosen", "used"), [(None, "system"), ("mimalloc", "before")])
-def test_a_walk_keeps_its_memory_and_leaves_that_of_others_as_it_was(tmp_path, monkeypatch, chosen, used):
-    """While a journal is gone over, Arrow's memory is the process's, unless somebody has said otherwise."""
-    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
-    if chosen is not None:
-        monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", chosen)
-    gen.write(tmp_path, gen.journal(100, seconds=60), JOURNAL, files=1)
-    before, seen = pa.default_memory_pool().backend_name, []
-    engine = Local([str(tmp_path)])
-    batches = engine._batches
-
-    def looked_at(*arguments):
-        for batch in batches(*arguments):
-            seen.append(pa.default_memory_pool().backend_name)
-            yield batch
-
-    monkeypatch.setattr(engine, "_batches", looked_at)
-    assert 100 == sum(row["operations"] for row in Walk(engine).waits().to_pylist())
-    assert {"system": {"system"}, "before": {before}}[used] == set(seen)
-    assert before == pa.default_memory_pool().backend_name

@@ -22,11 +22,10 @@ from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
 from purgatory.pipeline.rows import completeness, gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import journal_problem, load
-from purgatory.pipeline.summaries import occupancy, tables
-from purgatory.pipeline.walks import cluster, engines, exact
-from purgatory.pipeline.walks.cluster import Cluster
-from purgatory.pipeline.walks.local import Local
-from purgatory.pipeline.walks.walk import Walk
+from purgatory.pipeline.tables import engine as engines
+from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables.cluster import Cluster
+from purgatory.pipeline.tables.local import Local
 from tests.support.webhdfs import served
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -50,34 +49,36 @@ def journal(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["local", "spark"])
-def walk(request, journal):
-    """The walk over the journal, by each engine; on Spark in several tasks, with the keys in several portions."""
+def tables(request, journal):
+    """The journal's span, and the rows of every table, by each engine."""
     folder = [str(journal[0])]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cluster, "_LEAST_ROWS", COUNT // 4)
-        yield Walk(Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder))
+    engine = Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder)
+    engine.open(allow_gaps=False, expiry_normal=["DelayedFetch"])
+    span = engine.query(queries.SPAN).to_pylist()[0]
+    widths = queries.widths_of(WINDOW_US, SLOT_US, span)
+    engine.keep("key_sums", queries.key_sums(widths))
+    made = queries.tables(widths, malformed=False)
+    yield {"span": span, **{name: engine.query(table).to_pylist() for name, table in made.items()}}
+    engine.close()
 
 
-@pytest.fixture(scope="module")
-def summaries(walk):
-    """Its summaries."""
-    return walk.summaries(WINDOW_US, SLOT_US, SLOT_US)
-
-
-def test_the_first_look_gives_span_and_count(walk, journal):
+def test_the_first_look_gives_span_and_count(tables, journal):
     """From the first arrival to the last departure, and how long all waited together."""
-    span = walk.span()
     rows = journal[1]
-    assert (COUNT, 0, sum(row["wait_us"] for row in rows)) == (span.operations, span.malformed, span.waited_us)
-    assert min(row["created_us"] for row in rows) == span.first_us
-    assert max(row["created_us"] + row["wait_us"] for row in rows) == span.last_us
+    assert tables["span"] == {
+        "first_us": min(row["created_us"] for row in rows),
+        "last_us": max(row["created_us"] + row["wait_us"] for row in rows),
+        "operations": COUNT,
+        "waited_us": sum(row["wait_us"] for row in rows),
+        "malformed": 0,
+    }
 
 
-def test_outcomes_are_those_counted(summaries, journal):
+def test_outcomes_are_those_counted(tables, journal):
     """Operations by purgatory and outcome add up to what the journal holds; so do checks and the wasted ones."""
     found = Counter()
     checks = wasted = 0
-    for row in tables.outcomes(summaries["outcomes"]).to_pylist():
+    for row in tables["outcomes"]:
         for name in ("immediate", "satisfied", "expired", "cancelled", "forced"):
             found[row["purgatory"], name] += row[name]
         checks, wasted = checks + row["checks"], wasted + row["wasted_checks"]
@@ -87,78 +88,82 @@ def test_outcomes_are_those_counted(summaries, journal):
     assert (sum(row["checks"] for row in journal[1]), sum(needed)) == (checks, wasted)
 
 
-def test_hot_keys_are_those_counted(summaries, journal):
+def test_hot_keys_are_those_counted(tables, journal):
     """The top keys of a purgatory are the most used ones, in order, with exact counts and shares of its operations."""
-    counts, operations = defaultdict(Counter), Counter()
+    counts, operations, expired = defaultdict(Counter), Counter(), Counter()
     for row in journal[1]:
         counts[row["purgatory"]].update(row["keys"])
         operations[row["purgatory"]] += 1
-    expected = [
-        (name, key, n, rank, n / operations[name], pytest.approx(n / (keys.total() / len(keys))))
-        for name, keys in sorted(counts.items())
-        for rank, (key, n) in enumerate(sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:3], 1)
-    ]
-    columns = ("purgatory", "key", "operations", "rank", "share", "skew")
-    found = tables.hot_keys(summaries.keys, operations, top=3).to_pylist()
-    assert expected == [tuple(row[name] for name in columns) for row in found]
+        if row["outcome"] == "expired" and row["type"] != "DelayedFetch":
+            expired.update((row["purgatory"], key) for key in row["keys"])
+    expected = {
+        (name, key, n, expired[name, key], rank): (n / operations[name], n / (keys.total() / len(keys)))
+        for name, keys in counts.items()
+        for rank, (key, n) in enumerate(sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:20], 1)
+    }
+    columns = ("purgatory", "key", "operations", "expired", "rank")
+    found = {tuple(row[name] for name in columns): (row["share"], row["skew"]) for row in tables["hot_keys"]}
+    assert {row: pytest.approx(shares) for row, shares in expected.items()} == found
 
 
-def test_expiries_that_are_normal_are_not_held_against_a_key(summaries):
-    """A type declared to end by its deadline adds no expiries to the hot keys."""
-    found = tables.hot_keys(summaries.keys, {}, expiry_normal=["DelayedProduce", "DelayedFetch", "DelayedJoin"])
-    assert {0} == set(found["expired"].to_pylist())
-
-
-def test_expiries_are_those_counted(summaries, journal):
-    """Each expired operation is in the window that it left in, under each of its keys."""
-    expected = Counter()
+def test_expiries_are_those_counted(tables, journal):
+    """Each expired operation is in the window that it left in, under each of its keys; the top keys of each type."""
+    expected, of_key, under = Counter(), Counter(), Counter()
     for row in journal[1]:
         left = row["created_us"] + row["wait_us"]
+        under.update((row["type"], key) for key in row["keys"])
         if row["outcome"] == "expired":
             expected.update((row["type"], key, left - left % WINDOW_US) for key in row["keys"])
-    found = {
-        (row["type"], row["key"], row["window_us"]): row["expired"]
-        for row in tables.expiries(summaries.keys, top=100).to_pylist()
+            of_key.update((row["type"], key) for key in row["keys"])
+    shown = {
+        kind: sorted((k for k in of_key if k[0] == kind), key=lambda k: (-of_key[k], k))[:12]
+        for kind in {kind for kind, _ in of_key}
     }
-    assert dict(expected) == found
-    under = Counter((row["type"], key) for row in journal[1] for key in row["keys"])
-    for row in tables.expiries(summaries.keys, top=2).to_pylist():
-        assert under[row["type"], row["key"]] == row["operations"]
-        assert sum(n for (*k, _), n in expected.items() if k == [row["type"], row["key"]]) == row["of_key"]
-        assert row["rank"] <= 2
+    found = {(row["type"], row["key"], row["window_us"]): row["expired"] for row in tables["expiries"]}
+    assert {group: n for group, n in expected.items() if group[:2] in shown[group[0]]} == found
+    for row in tables["expiries"]:
+        key = row["type"], row["key"]
+        assert (under[key], of_key[key], shown[row["type"]].index(key) + 1) == (
+            row["operations"],
+            row["of_key"],
+            row["rank"],
+        )
 
 
-def test_percentiles_are_exact(walk, summaries, journal):
-    """Each percentile of a window is the one that sorting all its waits gives, between two waits in proportion."""
-    waits = defaultdict(list)
+def test_percentiles_are_exact(tables, journal):
+    """Each percentile is the one that sorting all waits gives, between two waits in proportion."""
+    waits, whole = defaultdict(list), defaultdict(list)
     for row in journal[1]:
         if row["outcome"] in ("immediate", "satisfied"):
             left = row["created_us"] + row["wait_us"]
             waits[row["purgatory"], left - left % WINDOW_US].append(row["wait_us"] / 1000)
-    wanted = exact.Peaks(summaries["moves"], SLOT_US).wanted
-    inside, _ = walk.again(WINDOW_US, exact.wanted_bins(summaries["bins"]), wanted)
-    rows = exact.latency(summaries["bins"], inside)
-    found = {(r["purgatory"], r["window_us"]): r for r in rows}
-    assert waits.keys() == found.keys()
-    for group, values in waits.items():
-        for name, share in exact.PERCENTILES.items():
-            assert math.isclose(np.quantile(values, share), found[group][name], rel_tol=1e-9)
-        assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
-    for row in exact.overall(summaries["bins"], inside):
-        values = [value for (name, _), each in waits.items() for value in each if name == row["purgatory"]]
-        for name, share in exact.PERCENTILES.items():
-            assert math.isclose(np.quantile(values, share), row[name], rel_tol=1e-9)
+            whole[row["purgatory"]].append(row["wait_us"] / 1000)
+    for expected, found in (
+        (waits, {(row["purgatory"], row["window_us"]): row for row in tables["latency"]}),
+        (whole, {row["purgatory"]: row for row in tables["waiting"]}),
+    ):
+        assert expected.keys() == found.keys()
+        for group, values in expected.items():
+            for name, share in queries.PERCENTILES.items():
+                assert math.isclose(np.quantile(values, share), found[group][name], rel_tol=1e-9)
+            assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
 
 
-def test_area_under_the_occupancy_is_the_sum_of_the_waits(summaries, journal):
-    """The time-weighted levels, filled slots included, account for every microsecond waited."""
-    found = defaultdict(int)
-    for row in occupancy.occupancy(summaries["slots"], SLOT_US).to_pylist():
+def test_area_under_the_occupancy_is_the_sum_of_the_waits(tables, journal):
+    """The time-weighted levels, slots without events included, account for every microsecond waited."""
+    found, slots = defaultdict(int), defaultdict(list)
+    for row in tables["occupancy"]:
         found[row["purgatory"]] += row["area_us"]
+        slots[row["purgatory"]].append((row["slot_us"], row["mean"]))
     expected = defaultdict(int)
     for row in journal[1]:
         expected[row["purgatory"]] += row["wait_us"]
     assert dict(expected) == dict(found)
+    for rows in slots.values():
+        at_us = sorted(at for at, _ in rows)
+        assert list(range(at_us[0], at_us[-1] + 1, SLOT_US)) == at_us
+    means = {name: sum(mean for _, mean in rows) / len(rows) for name, rows in slots.items()}
+    assert means == {row["purgatory"]: pytest.approx(row["mean"]) for row in tables["peaks"]}
 
 
 def swept(rows):
@@ -178,13 +183,9 @@ def swept(rows):
     return expected
 
 
-@pytest.mark.parametrize("sortable", [1_000_000, 50], ids=["at once", "cut in between"])
-def test_peaks_are_exact(walk, summaries, journal, sortable):
+def test_peaks_are_exact(tables, journal):
     """The peak found among a few slots is the one that a sweep over all events finds."""
-    search = exact.Peaks(summaries["moves"], SLOT_US, sortable=sortable)
-    while search.wanted.slots:
-        search.narrow(walk.cut(search.wanted))
-    assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in search.found()}
+    assert swept(journal[1]) == {row["purgatory"]: (row["peak"], row["at_us"]) for row in tables["peaks"]}
 
 
 def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
@@ -281,14 +282,15 @@ def test_a_damaged_segment_is_named(engine, tmp_path, keep):
     assert "(300 rows, 300 to 599)" in text
 
 
-def test_a_worker_that_does_not_see_the_folder_says_so(spark, tmp_path):
-    """Where the folder is gone when the tasks come to it, as it is on a worker without it, that is an error."""
+@both
+def test_a_folder_that_is_gone_when_it_is_read_is_named(engine, tmp_path):
+    """Where the folder vanishes before its rows are read, that is an error with its name."""
     gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
-    cluster = Cluster(spark, [str(tmp_path / "journal")])
+    made = engine([str(tmp_path / "journal")])
     (tmp_path / "journal").rename(tmp_path / "elsewhere")
     for allow_gaps in (False, True):
-        with pytest.raises(JournalError, match="a worker on .* doesn't see it: no journal in"):
-            report(cluster, tmp_path / "out", Wishes(quiet=True, allow_gaps=allow_gaps))
+        with pytest.raises(JournalMissing, match=f"no journal in .*{tmp_path}/journal"):
+            report(made, tmp_path / "out", Wishes(quiet=True, allow_gaps=allow_gaps))
 
 
 def test_rows_read_twice_are_an_error():

@@ -2,16 +2,15 @@
 
 import math
 import random
-import statistics
+from collections import Counter
 from fractions import Fraction
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline.summaries import advice, occupancy, tables
+from purgatory.pipeline.summaries import advice, output
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.walks import exact
 from purgatory.pipeline.whatif import timeouts_of_journal
 
 
@@ -20,33 +19,18 @@ def waits():
     """Counts of waits of one purgatory's type from (wait, outcome, operations)."""
 
     def waits(*rows):
-        named = [
-            {"purgatory": "p", "type": "t", "outcome": outcome, "wait_ms": wait, "operations": count}
-            for wait, outcome, count in rows
-        ]
-        return pa.Table.from_pylist(named)
+        answered, left = Counter(), Counter()
+        for wait, outcome, count in rows:
+            left[wait] += count
+            answered[wait] += count * (outcome in ("immediate", "satisfied"))
+        return pa.Table.from_pylist(
+            [
+                {"purgatory": "p", "type": "t", "wait_ms": wait, "answered": answered[wait], "left": left[wait]}
+                for wait in left
+            ]
+        )
 
     return waits
-
-
-@pytest.fixture
-def sums():
-    """The sums of one outcome, by which the table of outcomes is made."""
-
-    def sums(outcome, operations, **other):
-        blank = {
-            "late": 0,
-            "checks": 0,
-            "wasted_checks": 0,
-            "errors": 0,
-            "waited_us": 0,
-            "delay_ms": 0,
-            "shortest_ms": 0,
-        }
-        group = {"window_us": 1_000_000, "purgatory": "p", "type": "t"}
-        return {**group, "outcome": outcome, "operations": operations, **blank, **other}
-
-    return sums
 
 
 def test_survival_is_kaplan_and_meier_s(waits):
@@ -125,73 +109,13 @@ def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
 
 
 def test_the_highest_of_many_purgatories_are_drawn(tmp_path):
-    """All are in the table; the page is given the rows of those with the highest peaks, and each peak its mean."""
-    slots = [
-        {"purgatory": f"p{n}", "slot_us": at, "arrived": n * (at == 0), "left": n * (at == 10), "moved_us": 0}
-        for n in range(1, 10)
-        for at in (0, 10)
-    ]
-    levels = occupancy.occupancy(pa.Table.from_pylist(slots), 10)
-    peaks = pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)])
-    names = occupancy.highest(peaks, 3)
+    """All are in the table; the page is given the rows of those with the highest peaks."""
+    levels = pa.Table.from_pylist([{"purgatory": f"p{n}", "slot_us": at} for n in range(1, 10) for at in (0, 10)])
+    names = output.highest(pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)]), 3)
     assert ["p9", "p8", "p7"] == names
-    drawn = tables.written(tmp_path / "occupancy", levels, names)
+    drawn = output.written(tmp_path / "occupancy", levels, names)
     assert set(names) == {row["purgatory"] for row in drawn}
     assert 9 == len(set(pq.read_table(tmp_path / "occupancy")["purgatory"].to_pylist()))
-    found = occupancy.with_means(peaks, levels).to_pylist()
-    means = {
-        f"p{n}": statistics.fmean(row["mean"] for row in levels.to_pylist() if row["purgatory"] == f"p{n}")
-        for n in range(1, 10)
-    }
-    assert {row["purgatory"]: pytest.approx(row["mean"]) for row in found} == means
-
-
-def test_slots_without_events_have_the_level_before_them():
-    """The header's example, two slots in which nothing happens, and one in which the last leaves."""
-    slots = [
-        {"purgatory": "p", "slot_us": 0, "arrived": 2, "left": 0, "moved_us": 8},
-        {"purgatory": "p", "slot_us": 10, "arrived": 1, "left": 1, "moved_us": 5},
-        {"purgatory": "p", "slot_us": 40, "arrived": 0, "left": 2, "moved_us": -16},
-    ]
-    found = occupancy.occupancy(pa.Table.from_pylist(slots), 10).to_pylist()
-    assert [(0, 2, 0.8), (10, 2, 2.5), (20, 2, 2.0), (30, 2, 2.0), (40, 0, 0.4)] == [
-        (row["slot_us"], row["close"], row["mean"]) for row in found
-    ]
-    assert [(2, 0), (1, 1), (0, 0), (0, 0), (0, 2)] == [(row["arrived"], row["left"]) for row in found]
-
-
-def test_each_purgatory_has_its_own_level():
-    """What is parked in one is not in the other."""
-    rows = [
-        {"purgatory": name, "slot_us": 0, "arrived": count, "left": 0, "moved_us": 0}
-        for name, count in (("a", 1), ("b", 5))
-    ]
-    found = occupancy.occupancy(pa.Table.from_pylist(rows), 10).to_pylist()
-    assert {"a": 1, "b": 5} == {row["purgatory"]: row["close"] for row in found}
-
-
-def test_where_nobody_ever_waited_the_tables_are_empty_and_have_their_columns():
-    """A journal of operations that were all answered at once is no special case for a reader."""
-    nobody = pa.table({name: pa.array([], pa.int64()) for name in ("slot_us", "arrived", "left", "moved_us")})
-    nobody = nobody.append_column("purgatory", pa.array([], pa.string()))
-    found = occupancy.occupancy(nobody, 10)
-    assert (0, True) == (len(found), {"purgatory", "slot", "close", "mean"} <= set(found.column_names))
-    search = exact.Peaks(nobody, 1_000)
-    assert ({}, []) == (search.wanted.slots, search.found())
-
-
-def test_outcomes_stand_side_by_side(sums):
-    """One row for a window, purgatory and type: a column for each outcome, the expired as a share."""
-    counts = [
-        sums("satisfied", 6, checks=10, waited_us=30, delay_ms=500, shortest_ms=500),
-        sums("expired", 2, checks=4, wasted_checks=3, waited_us=70, errors=1, delay_ms=90, shortest_ms=20),
-    ]
-    (found,) = tables.outcomes(pa.Table.from_pylist(counts)).to_pylist()
-    assert (8, 6, 2, 0) == tuple(found[name] for name in ("operations", "satisfied", "expired", "forced"))
-    assert (0.25, 100, 1) == (found["expiry_share"], found["waited_us"], found["errors"])
-    assert (14, 3) == (found["checks"], found["wasted_checks"])
-    assert (500, 20) == (found["delay_ms"], found["shortest_ms"])
-    assert 1 == found["window"].timestamp()
 
 
 def test_a_table_written_anew_replaces_what_was_there(tmp_path):
@@ -199,6 +123,6 @@ def test_a_table_written_anew_replaces_what_was_there(tmp_path):
     first = pa.table({"purgatory": ["z"], "peak": [9]})
     (tmp_path / "peaks").mkdir()
     pq.write_table(first, tmp_path / "peaks" / "part-9.parquet")
-    rows = tables.written(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
+    rows = output.written(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
     assert [{"purgatory": "a", "peak": 1}, {"purgatory": "b", "peak": 2}] == rows
     assert rows == pq.read_table(tmp_path / "peaks").to_pylist()

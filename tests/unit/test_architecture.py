@@ -35,7 +35,7 @@ ROOMS = {
         *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
         "broker",
     ),
-    "purgatory.pipeline": ("spark", "rows", "walks", "summaries", "pages", "state"),
+    "purgatory.pipeline": ("spark", "rows", "tables", "summaries", "pages", "state"),
 }
 
 
@@ -180,9 +180,9 @@ def test_every_folder_is_a_room(house):
         ("examples.broker.service.server", "from examples.broker.protocol.wire import encode", 0),
         ("examples.broker.broker", "from examples.broker.service.server import Server", 0),
         ("examples.broker.__main__", "from examples.broker.broker import Broker", 0),
-        ("purgatory.pipeline.walks.kernels", "from purgatory.pipeline.pages.findings import Row", 1),
-        ("purgatory.pipeline.walks.kernels", "from purgatory.pipeline import report", 1),
-        ("purgatory.pipeline.report", "from purgatory.pipeline.walks.walk import Walk", 0),
+        ("purgatory.pipeline.tables.queries", "from purgatory.pipeline.pages.findings import Row", 1),
+        ("purgatory.pipeline.tables.queries", "from purgatory.pipeline import report", 1),
+        ("purgatory.pipeline.report", "from purgatory.pipeline.tables.engine import Engine", 0),
         ("purgatory.pipeline.rows.load", "from purgatory.journal.records import JOURNAL", 0),
     ],
 )

@@ -20,7 +20,7 @@ from purgatory.pipeline.summaries.advice import meets
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from purgatory.pipeline.walks.grouped import Row
+    from purgatory.pipeline.summaries.groups import Row
 
 Tone: TypeAlias = Literal["good", "plain", "note", "bad"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from purgatory.pipeline.summaries.choices import Choice
-    from purgatory.pipeline.walks.grouped import Row
+    from purgatory.pipeline.summaries.groups import Row
 
 _TILES: Final = 6
 

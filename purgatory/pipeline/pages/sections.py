@@ -11,10 +11,10 @@ from purgatory.pipeline.pages.parts import figure, section
 from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
-from purgatory.pipeline.summaries.further import BANDS_US
+from purgatory.pipeline.tables.queries import BANDS_US
 
 if TYPE_CHECKING:
-    from purgatory.pipeline.walks.grouped import Row
+    from purgatory.pipeline.summaries.groups import Row
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 _PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")

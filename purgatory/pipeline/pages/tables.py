@@ -12,7 +12,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from purgatory.pipeline.walks.grouped import Row
+    from purgatory.pipeline.summaries.groups import Row
 
 _NEVER: Final = datetime.fromtimestamp(0, UTC)
 _WHOLE: Final = 3

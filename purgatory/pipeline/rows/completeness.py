@@ -27,6 +27,7 @@ from purgatory.journal.records import TRACE, one_purgatory
 from purgatory.journal.records.errors import JournalFormat, reduced
 from purgatory.journal.records.folder import SEALED, end, list_segments, tip
 from purgatory.journal.records.parquet import opened
+from purgatory.pipeline.rows.between import ALL, Between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -159,26 +160,52 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
 _RUNS: Final = "journal long, first long, last long"
 
 
+@attrs.frozen(eq=False)
+class Checked:
+    """A folder's rows as a DataFrame, and what of them could not be read."""
+
+    rows: DataFrame
+    gaps: Sequence[Gap]
+
+
+def checked(
+    spark: SparkSession,
+    folder: str,
+    schema: Schema,
+    between: Between = ALL,
+    damaged: list[str] | None = None,
+) -> Checked:
+    """Every row of the segments that may hold rows of a range of time, and which rows are missing.
+
+    Raises:
+        JournalDamaged: a segment cannot be read, and no list is given for the damaged.
+    """
+    from purgatory.pipeline.rows.load import load
+
+    expected = promised(spark, folder, schema)
+    frame = load(spark, folder, schema, damaged=damaged, between=between)
+    rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
+    runs = [Run(*row) for row in rows if row["last"] <= expected.last]  # what came since isn't asked for
+    if not between.everything and "://" not in folder:
+        expected = Run(0, min((run.first for run in runs), default=0), max((run.last for run in runs), default=-1))
+    return Checked(frame, gaps_in([expected], runs, [folder]))
+
+
 def load_whole(
-    spark: SparkSession, folder: str, schema: Schema, *, allow_gaps: bool = False
+    spark: SparkSession, folder: str, schema: Schema, *, allow_gaps: bool = False, between: Between = ALL
 ) -> tuple[DataFrame, list[str]]:
-    """Every row, and, where gaps are allowed, what is missing.
+    """The rows of a range of time, and, where gaps are allowed, what is missing.
 
     Raises:
         IncompleteJournal: rows are missing or there twice, and gaps aren't allowed.
         JournalDamaged: a segment can't be read, and gaps aren't allowed.
     """
-    from purgatory.pipeline.rows.load import load
-
     damaged: list[str] = []
-    expected = [promised(spark, folder, schema)]
-    frame = load(spark, folder, schema, damaged=damaged if allow_gaps else None)
-    rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
-    runs = [Run(*row) for row in rows if row["last"] <= expected[0].last]  # what came since isn't asked for
-    gaps = gaps_in(expected, runs, [folder])
-    if gaps and not allow_gaps:
-        raise IncompleteJournal(gaps)
-    return frame, [*damaged, *map(str, gaps)]
+    found = checked(spark, folder, schema, between, damaged if allow_gaps else None)
+    if found.gaps and not allow_gaps:
+        raise IncompleteJournal(found.gaps)
+    rows = found.rows if between.everything else found.rows.where(between.of_rows(schema))
+    return rows, [*damaged, *map(str, found.gaps)]
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

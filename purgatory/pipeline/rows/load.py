@@ -14,21 +14,21 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, Schema, one_purgatory
+from purgatory.journal.records import EVENT, FLUSH, OPERATION, Schema, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged
-from purgatory.journal.records.folder import Segment, batches, check_kind, list_segments
-from purgatory.journal.records.parquet import arrow_schema, opened, to_arrow
+from purgatory.journal.records.folder import check_kind, list_segments
+from purgatory.journal.records.parquet import arrow_schema, opened
+from purgatory.pipeline.rows.between import ALL, Between
+from purgatory.pipeline.rows.frames import beside
+from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.spark.session import STRICT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _TYPES: Final = {
     "text": T.StringType(),
@@ -50,7 +50,14 @@ def spark_schema(schema: Schema) -> T.StructType:
     return T.StructType(fields)
 
 
-def load(spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str] | None = None) -> DataFrame:
+def load(
+    spark: SparkSession,
+    folder: str,
+    schema: Schema,
+    *,
+    damaged: list[str] | None = None,
+    between: Between = ALL,
+) -> DataFrame:
     """Every row of a journal's or trace's folder.
 
     Args:
@@ -58,6 +65,7 @@ def load(spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str]
         folder: where it is; `s3a://...` and its like are read by Spark alone.
         schema: which of the two it holds.
         damaged: where given, segments that can't be read are noted here and left out.
+        between: segments that hold no row of this range of time are left out.
 
     Raises:
         JournalMissing: there is no segment.
@@ -69,7 +77,7 @@ def load(spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str]
     if "://" in folder:  # a store that only Spark can reach; sealed segments alone
         return reader.parquet(folder)
     check_kind(Path(folder), schema)
-    segments = list_segments(Path(folder))
+    segments = between.chosen(list_segments(Path(folder)), schema)
     sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
     whole: list[str] = []
     unnamed: list[str] = []  # of one purgatory, whatever they say (see `records`)
@@ -84,19 +92,11 @@ def load(spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str]
     frames = [reader.parquet(*whole)] if whole else []
     if unnamed:
         frames.append(reader.parquet(*unnamed).withColumn("purgatory", F.lit("")))
-    rest = [batch for segment in segments if segment not in sealed for batch in _beside(segment, sealed)]
+    rest = [batch for segment in segments if segment not in sealed for batch in beside(segment, sealed)]
     if rest or not frames:
         table = pa.Table.from_batches(rest, arrow_schema(schema))
         frames.append(spark.createDataFrame(table, columns))
     return reduce(DataFrame.unionByName, frames)
-
-
-def _beside(segment: Segment, sealed: Sequence[Segment]) -> Iterator[pa.RecordBatch]:
-    """The rows of a segment of frames that no sealed one has already."""
-    before = [each.last for each in sealed if each.first <= segment.first and each.last is not None]
-    last = max(before, default=-1)
-    for batch in batches(segment.path, last):
-        yield to_arrow(batch).slice(max(0, last + 1 - batch.first))
 
 
 def with_purgatory(trace: DataFrame) -> DataFrame:
@@ -106,17 +106,8 @@ def with_purgatory(trace: DataFrame) -> DataFrame:
 
 def journal_problem() -> Column:
     """Why a record can't be true, or null."""
-    created, finished = F.col("created"), F.col("finished")
-    return (
-        F.when(F.col("outcome").isNull() | ~F.col("outcome").isin(*OUTCOMES), F.lit("unknown outcome"))
-        .when(F.col("purgatory").isNull(), F.lit("no purgatory"))
-        .when(created.isNull() | finished.isNull(), F.lit("no instant"))
-        .when((created < F.lit(_EARLIEST)) | (finished >= F.lit(_LATEST)), F.lit("an instant out of range"))
-        .when(finished < created, F.lit("finished before it was created"))
-        .when(F.col("checks").isNull(), F.lit("no number of checks"))
-        .when(F.col("checks") < 0, F.lit("a negative number of checks"))
-        .when(F.col("delay_ms").isNull(), F.lit("no timeout"))
-    )
+    instants = {f"{name}_us": f"unix_micros({name})" for name in ("created", "finished")}
+    return F.expr(reduce(lambda sql, each: sql.replace(*each), instants.items(), JOURNAL_PROBLEM))
 
 
 def trace_problem() -> Column:

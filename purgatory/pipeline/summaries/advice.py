@@ -1,21 +1,18 @@
 """Which timeout would do: survival analysis, because a timeout hides what it cut off.
 
-An operation that expired at 500 ms says only that it needed *more* than 500 ms. Leaving it out makes waits
-look shorter than they are; counting it as 500 ms too. The Kaplan-Meier estimate uses exactly what it says:
-at each wait t, of those still waiting (`at_risk`), the share that was answered at t leaves; those that
-expired, were cancelled or forced leave without having been answered, and from then on are in nobody's
-denominator. ::
+An operation that expired at 500 ms says only that it needed *more* than 500 ms. Leaving it out makes waits look shorter
+than they are, and so does counting it as 500 ms. The Kaplan-Meier estimate uses exactly what the record says. At each
+wait t, the share of those still waiting (`at_risk`) that was answered at t leaves the curve. Operations that expired,
+were cancelled, forced or drained are *censored*: they leave the denominator without an answer. So does an operation
+that left after its own deadline, however it did, at that deadline (`queries.waits`)::
 
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
-S(t) is the share that would expire under a timeout of t. Beyond the longest timeout that anybody was
-given the journal knows nothing: a target that isn't reached by then gets no number, but the survival at the
-end of what is known.
+S(t) is the share that would expire under a timeout of t. Beyond the timeouts in use the journal knows nothing. A target
+that is not reached by then gets no number, but the survival at the end of what is known (`known`).
 
-S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001, which isn't
-"at most a tenth" to the letter. Whoever compares a share with a target asks `meets`.
-
-It takes the counts of `kernels.waits`, which are small however long the journal is. Plain numpy.
+S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001. `meets`
+compares a share with a target and allows for that.
 """
 
 from __future__ import annotations
@@ -24,10 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from purgatory.pipeline.walks.grouped import groups, numbers, texts
-from purgatory.pipeline.walks.kernels import GOOD
+from purgatory.pipeline.summaries.groups import groups, numbers, texts
 
 TARGETS: Final = (0.1, 0.05, 0.01, 0.001)
 CURVE: Final = pa.schema(
@@ -44,6 +39,7 @@ ADVICE: Final = pa.schema(
     ]
 )
 _KIND: Final = ("purgatory", "type")
+_LEAST_AT_RISK: Final = 0.05
 _ROUNDING: Final = 1 + 1e-9
 """More than the product of a million factors is out by, and less than one operation of a hundred million."""
 
@@ -54,25 +50,31 @@ def meets(share: float, target: float) -> bool:
 
 
 def survival(waits: pa.Table) -> pa.Table:
-    """S(t) for each purgatory and type at every wait that occurred, in whole milliseconds (rounded up)."""
-    operations = waits.column("operations")
-    good = pc.is_in(waits.column("outcome"), value_set=pa.array(GOOD))
-    counted = (
-        waits.select(["purgatory", "type", "wait_ms"])
-        .append_column("answered", pc.if_else(good, operations, 0))
-        .append_column("left", operations)
-        .group_by([*_KIND, "wait_ms"], use_threads=False)
-        .aggregate([("answered", "sum"), ("left", "sum")])
-        .rename_columns([*_KIND, "wait_ms", "answered", "left"])
-    )
+    """S(t) for each purgatory and type at every wait that occurred, in whole milliseconds (rounded up).
+
+    Args:
+        waits: how many left, and how many of them were answered, by wait (`queries.waits`).
+    """
     parts = [CURVE.empty_table()]
-    for kind, rows in groups(counted, _KIND, "wait_ms"):
+    for kind, rows in groups(waits, _KIND, "wait_ms"):
         answered, left = numbers(rows, "answered"), numbers(rows, "left")
         at_risk = left.sum() - np.cumsum(left) + left
         columns = [rows.column("wait_ms"), rows.column("answered"), rows.column("left"), at_risk]
         columns += [np.cumprod(1 - answered / at_risk), np.cumsum(answered) / left.sum()]
         parts.append(pa.Table.from_arrays([*texts(kind, len(rows)), *columns], schema=CURVE))
     return pa.concat_tables(parts)
+
+
+def known(curve: pa.Table) -> pa.Table:
+    """The part of one type's curve that rests on enough operations.
+
+    If all were watched until they were answered, S(t) of all operations would still be at risk at t. Where less than a
+    twentieth of those are, the rest having left unanswered, one late answer would move the curve to wherever it likes.
+    """
+    at_risk, share = numbers(curve, "at_risk"), curve.column("survival").to_numpy()
+    before = np.concatenate(([1.0], share[:-1]))
+    few = np.flatnonzero(at_risk < _LEAST_AT_RISK * before * at_risk[:1])
+    return curve.slice(0, int(few[0])) if len(few) else curve
 
 
 def advice(curve: pa.Table) -> pa.Table:
@@ -83,6 +85,8 @@ def advice(curve: pa.Table) -> pa.Table:
     """
     found: list[dict[str, Any]] = []
     for (purgatory, kind), rows in groups(curve, _KIND, "wait_ms"):
+        operations = int(numbers(rows, "left").sum())
+        rows = known(rows)  # noqa: PLW2901
         wait_ms, share = numbers(rows, "wait_ms"), rows.column("survival").to_numpy()
         for target in TARGETS:
             reached = np.flatnonzero(share <= target * _ROUNDING)
@@ -93,7 +97,7 @@ def advice(curve: pa.Table) -> pa.Table:
                 "timeout_ms": int(wait_ms[reached[0]]) if len(reached) else None,
                 "known_to_ms": int(wait_ms[-1]),
                 "survival_there": float(share[-1]),
-                "operations": int(numbers(rows, "left").sum()),
+                "operations": operations,
                 "identified": len(reached) > 0,
             }
             found.append(row)

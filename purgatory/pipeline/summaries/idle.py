@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from purgatory.pipeline.walks.kernels import Numbers
+    from purgatory.pipeline.summaries.groups import Numbers
 
 NEVER: Final = 2**62
 _SUMS: Final = (

@@ -1,4 +1,4 @@
-"""A small table's rows by group and in order: what every table of the report is made by on the driver."""
+"""A small table's rows by group and in order."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from purgatory.pipeline.walks.kernels import Numbers
+    import numpy.typing as npt
+
+    Numbers: TypeAlias = npt.NDArray[np.int64]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -40,9 +41,3 @@ def numbers(table: pa.Table, name: str) -> Numbers:
 def texts(words: Sequence[str], count: int) -> list[pa.Array]:
     """Columns that hold a group's own values in each of its rows."""
     return [pa.repeat(pa.scalar(word, pa.string()), count) for word in words]
-
-
-def dated(table: pa.Table, name: str) -> pa.Table:
-    """With the instant that `{name}_us` says as a timestamp, too."""
-    instant = pc.cast(table.column(f"{name}_us"), pa.timestamp("us", tz="UTC"))
-    return table.append_column(name, instant)

@@ -1,0 +1,84 @@
+"""A range of time: which segments may hold rows of it, by the statistics in their footers.
+
+So a report about the last hour reads an hour. A record belongs to the range in which its operation left (`finished`),
+a trace's row to that of its own instant (`ts`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from purgatory.journal.records import JOURNAL, Schema
+from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.parquet import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from purgatory.journal.records.folder import Segment
+
+
+@attrs.frozen
+class Between:
+    """From `since` (included) until `until` (excluded), in microseconds since the epoch; None: no limit."""
+
+    since_us: int | None = None
+    until_us: int | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether no row is left out."""
+        return self.since_us is None and self.until_us is None
+
+    def where(self, column: str) -> str:
+        """The condition on a column of microseconds, as SQL."""
+        bounds = [f"{column} >= {self.since_us}"] * (self.since_us is not None)
+        bounds += [f"{column} < {self.until_us}"] * (self.until_us is not None)
+        return " and ".join(bounds) or "true"
+
+    def of_rows(self, schema: Schema) -> str:
+        """The condition on the rows of a folder, as Spark's SQL."""
+        return self.where(f"unix_micros({'finished' if schema is JOURNAL else 'ts'})")
+
+    def overlaps(self, first_us: int, last_us: int) -> bool:
+        """Whether rows from the first to the last instant may be in the range."""
+        return (self.since_us is None or last_us >= self.since_us) and (
+            self.until_us is None or first_us < self.until_us
+        )
+
+    def chosen(self, segments: Sequence[Segment], schema: Schema) -> list[Segment]:
+        """The segments that may hold rows of the range; those in between are among them, so that gaps show."""
+        if self.everything:
+            return list(segments)
+        places = [place for place, segment in enumerate(segments) if self._may_hold(segment, schema)]
+        return list(segments[places[0] : places[-1] + 1]) if places else []
+
+    def _may_hold(self, segment: Segment, schema: Schema) -> bool:
+        if segment.path.suffix != ".parquet":
+            return True
+        column = "finished" if schema is JOURNAL else "ts"
+        try:
+            with opened(segment.path, check=False) as (file, _):
+                return any(self._in_group(file.metadata.row_group(n), column) for n in range(file.num_row_groups))
+        except JournalError:
+            return True  # it is read, and then the error is reported
+
+    def _in_group(self, group: object, column: str) -> bool:
+        for place in range(group.num_columns):  # type: ignore[attr-defined]
+            found = group.column(place)  # type: ignore[attr-defined]
+            if found.path_in_schema == column:
+                known = found.statistics
+                if known is None or not known.has_min_max:
+                    return True
+                return self.overlaps(_us(known.min), _us(known.max))
+        return True
+
+
+def _us(at: datetime | int) -> int:
+    return at if isinstance(at, int) else round(at.timestamp() * 1_000_000)
+
+
+ALL = Between()

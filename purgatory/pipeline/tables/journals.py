@@ -1,0 +1,96 @@
+"""Which journals a report is about: the folders that were given, those inside a fleet's folder, each of them once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from posixpath import normpath
+from typing import TYPE_CHECKING
+
+from purgatory.journal.records import JOURNAL, TRACE, Schema
+from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.folder import check_kind, dropped, list_segments, tip
+from purgatory.pipeline.rows.completeness import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+
+def folders(given: Iterable[str], qualified: Callable[[str], str] = str) -> list[str]:
+    """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's); each once.
+
+    Args:
+        given: as they were spelled, which is how they are called; of several spellings of one folder the first.
+        qualified: spells a place of a store in the one way that its file system has for it.
+
+    Raises:
+        JournalMissing: there is no journal in one of them, nor in a folder inside it.
+        JournalFormat: one holds a trace.
+    """
+    found: dict[Hashable, str] = {}
+    for name in given:
+        fleet = [str(each) for each in _inside(name) if list_segments(each) and not _is_trace(each)]
+        for each in fleet or [name]:
+            found.setdefault(_identity(each, qualified), each)
+    for name in found.values():
+        if "://" not in name:
+            check_kind(Path(name), JOURNAL)
+    return list(found.values())
+
+
+def _is_trace(folder: Path) -> bool:
+    return bool(list_segments(folder)) and _is(folder, TRACE) and not _is(folder, JOURNAL)
+
+
+def _is(folder: Path, schema: Schema) -> bool:
+    try:
+        check_kind(folder, schema)
+    except JournalError:
+        return False
+    return True
+
+
+def left_out(given: Iterable[str]) -> list[str]:
+    """What lies beside the journals of a fleet and may be thought to be one, each in a line."""
+    found = []
+    for name in given:
+        inside = _inside(name)
+        empty = [each for each in inside if not list_segments(each)]
+        found += [f"{each}: a trace" for each in inside if _is_trace(each)]
+        for each in empty if len(empty) < len(inside) else ():
+            deeper = any(list_segments(folder) for folder in _folders_in(each))
+            found.append(f"{each}: {'its journals lie one folder deeper' if deeper else 'no segment is in it'}")
+    return list(dict.fromkeys(found))
+
+
+def _inside(name: str) -> list[Path]:
+    """The folders inside one that holds no journal itself."""
+    folder = Path(name)
+    return [] if "://" in name or not folder.is_dir() or list_segments(folder) else _folders_in(folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
+def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
+    """What a place is, however it is spelled: a slash at the end, a link, a way around through other folders."""
+    scheme, _, path = name.rpartition("://")
+    if scheme not in {"", "file"}:
+        scheme, _, path = qualified(name).rpartition("://")
+        return scheme, normpath(path)
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return scheme, normpath(path)
+    return status.st_dev, status.st_ino
+
+
+def there(journals: Sequence[str]) -> list[Run]:
+    """The rows of each journal, by the sequence numbers at its two ends."""
+    ends = [(number, tip(Path(name))) for number, name in enumerate(journals)]
+    return [Run(number, each["first"], each["last"]) for number, each in ends if each["last"] >= each["first"]]
+
+
+def dropped_in(journals: Iterable[str]) -> int:
+    """How many operations the journals' writers dropped, as their segments say; those of a store aren't asked."""
+    return sum(dropped(Path(name)) for name in journals if "://" not in name)
