@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from purgatory._distribution import MissingExtra
 from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records.errors import JournalError
 
@@ -63,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"purgatory pipeline: {error}\n")
         return 2
     except ImportError as error:
-        remedy = "install it with: pip install 'delayed-operation-purgatory[spark]'"
-        sys.stderr.write(f"purgatory pipeline: {error}; {remedy}\n")
+        remedy = "; install it with: pip install 'delayed-operation-purgatory[spark]'"
+        sys.stderr.write(f"purgatory pipeline: {error}{'' if isinstance(error, MissingExtra) else remedy}\n")
         return 2
     except Exception as error:
         if not type(error).__module__.startswith(("pyspark", "py4j")):

@@ -155,12 +155,18 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
 
 @attrs.frozen
 class _Span:
-    """From when to when, how many operations, how long they waited in all, and how many rows cannot be true."""
+    """From when to when, how many operations, how long they waited in all, and how many are in no figure.
+
+    Attributes:
+        shut_down: operations that the service's shutdown completed.
+        malformed: rows that cannot be true.
+    """
 
     first_us: int
     last_us: int
     operations: int
     waited_us: int
+    shut_down: int
     malformed: int
 
 
@@ -183,6 +189,7 @@ def _found(rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: _
         last_us=span.last_us,
         asked_us=(wishes.window_s or 0) * 1_000_000,
         quarantined=span.malformed,
+        shut_down=span.shut_down,
         expiry_normal=frozenset(output.short(name) or "" for name in wishes.expiry_normal),
         rows=span.operations + span.malformed,
         journals=tuple(_names(engine)),

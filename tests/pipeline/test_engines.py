@@ -110,6 +110,7 @@ def drawn(seed):
                 "delay_ms": rng.choice([0, 1, 500, -3, 10**15, None]),
                 "finished": created + wait - (rng.random() < 0.02),
                 "checks": rng.choice([0, 1, 2, 9, -1, None]),
+                "ended_by": rng.choice([None, None, "shutdown"]),
             }
         )
     return pa.Table.from_pylist(rows, arrow_schema(JOURNAL))

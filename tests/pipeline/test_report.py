@@ -70,6 +70,7 @@ def test_the_first_look_gives_span_and_count(tables, journal):
         "last_us": max(row["created_us"] + row["wait_us"] for row in rows),
         "operations": COUNT,
         "waited_us": sum(row["wait_us"] for row in rows),
+        "shut_down": 0,
         "malformed": 0,
     }
 

@@ -47,6 +47,8 @@ _MARK: Final = _CRC.encode() + b"\x18\x08"
 """The entry as it lies in a footer, up to its digits: its name, and what says that a text of eight bytes follows."""
 _DIGITS: Final = 8
 _CHUNK: Final = 1 << 20
+_ASCENDING: Final = ("seq", "created", "finished", "ts")
+"""Columns whose neighbours differ by little. Stored as differences they take a quarter of the space."""
 
 
 @cache
@@ -133,8 +135,15 @@ def write_table(table: pa.Table, file: BinaryIO, dropped: int = 0) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     sink = pa.BufferOutputStream()
+    packed = [name for name in _ASCENDING if name in table.schema.names]
     with pq.ParquetWriter(
-        sink, table.schema, compression="zstd", coerce_timestamps="us", write_page_checksum=True
+        sink,
+        table.schema,
+        compression="zstd",
+        coerce_timestamps="us",
+        write_page_checksum=True,
+        use_dictionary=[path for path in _paths(table.schema) if path not in packed],
+        column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
     ) as writer:
         writer.write_table(table, row_group_size=1 << 18)
         told = {DROPPED: str(dropped)} if dropped else {}
@@ -144,6 +153,12 @@ def write_table(table: pa.Table, file: BinaryIO, dropped: int = 0) -> None:
     assert place is not None
     before, behind = data[:place], data[place + _DIGITS :]
     file.writelines((before, b"%08x" % zlib.crc32(behind, zlib.crc32(before)), behind))
+
+
+def _paths(schema: pa.Schema) -> Iterator[str]:
+    """The columns as Parquet names them."""
+    for field in schema:
+        yield f"{field.name}.list.element" if str(field.type).startswith("list") else field.name
 
 
 def _digits_in(data: memoryview) -> int | None:

@@ -167,6 +167,8 @@ def about(tables: Tables) -> str:
     told = f"{tables.rows:,} records were read"
     told += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
     told += "." if tables.gaps else f". Nothing is missing{' of what was written' if tables.dropped else ''}."
+    if tables.shut_down:
+        told += f" A shutdown ended {tables.shut_down:,} operations before their deadline: they are in no outcome."
     told += f" {lost(tables)}" if tables.dropped else ""
     told += " Left out are the folders named below the table." if tables.left_out else ""
     body = table(["journal", "records", "number"], lines) + missing([*tables.gaps, *tables.left_out])

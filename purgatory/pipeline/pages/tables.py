@@ -43,6 +43,8 @@ class Tables:
     asked_us: int = 0
     """The length of a window that was asked for, if any; so many of them may not be drawn."""
     quarantined: int = 0
+    shut_down: int = 0
+    """Operations that a shutdown completed before their deadline."""
     rows: int = 0
     """Records read, those set aside among them."""
     journals: Sequence[str] = ()

@@ -16,20 +16,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from purgatory._distribution import missing
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalMissing
 from purgatory.journal.records.folder import list_segments
-from purgatory.journal.records.parquet import arrow_schema, opened, read_arrow
+from purgatory.journal.records.parquet import arrow_schema, opened
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
 from purgatory.pipeline.rows.frames import beside
 from purgatory.pipeline.tables import queries
 from purgatory.pipeline.tables.engine import Found
 from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
+
+try:
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ModuleNotFoundError as error:
+    raise missing(error, "report") from error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -74,7 +78,8 @@ class Local:
         gaps = gaps_in(expected, runs, self.journals)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
-        self._relations(files or [self._copied([], 0)], expiry_normal)
+        # The file without rows has every column, also those that older segments lack: these are then null.
+        self._relations([*files, self._copied([])], expiry_normal)
         return Found(gaps, damaged)
 
     def keep(self, name: str, sql: str) -> None:
@@ -121,10 +126,10 @@ class Local:
         found: list[Run] = []
         with opened(segment.path) as (file, _):
             numbers = file.iter_batches(batch_size=1 << 17, columns=["seq"])
-            rows = sum(len(batch) for batch in noted(numbers, expected.journal, found))
-            whole = set(arrow_schema(JOURNAL).names) <= set(file.schema_arrow.names) and rows
+            for _ in noted(numbers, expected.journal, found):
+                pass
         runs += found
-        return [str(segment.path)] if whole else [self._copied(list(read_arrow(segment.path, JOURNAL)), segment.first)]
+        return [str(segment.path)]
 
     def _frames(self, segment: Segment, sealed: Sequence[Segment], expected: Run, runs: list[Run]) -> list[str]:
         """Copies of the rows of a segment that is not Parquet, but for those that came after the work began."""
@@ -133,12 +138,12 @@ class Local:
             held.append(batch)
             rows += len(batch)
             if rows >= _WRITTEN:
-                files.append(self._copied(held, segment.first))
+                files.append(self._copied(held))
                 held, rows = [], 0
-        return [*files, self._copied(held, segment.first)] if held else files
+        return [*files, self._copied(held)] if held else files
 
-    def _copied(self, batches: list[pa.RecordBatch], first: int) -> str:
-        path = self._aside / f"{first}-{len(list(self._aside.iterdir()))}.parquet"
+    def _copied(self, batches: list[pa.RecordBatch]) -> str:
+        path = self._aside / f"{len(list(self._aside.iterdir()))}.parquet"
         pq.write_table(pa.Table.from_batches(batches, arrow_schema(JOURNAL)), path)
         return str(path)
 
@@ -155,7 +160,7 @@ class Local:
             from read_parquet([{names}], union_by_name = true)
             where {self._between.where("epoch_us(finished)")}""").fetchall()
         run(f"create view judged as {queries.JUDGED}").fetchall()
-        self.keep("words", f"select distinct {', '.join(_WORDS)} from judged where reason is null")
+        self.keep("words", f"select distinct {', '.join(_WORDS)} from ({queries.FACTS})")
         for word in _WORDS:
             run(f"create type known_{word} as enum (select distinct {word} from words order by 1)").fetchall()
         short = ", ".join(f"{word}::known_{word} as {word}" for word in _WORDS)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import pyarrow as pa
 
-from purgatory.journal.records import JOURNAL, OUTCOMES
+from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 
 if TYPE_CHECKING:
@@ -37,12 +37,15 @@ MOST_MALFORMED: Final = 10_000
 LONGEST_MS: Final = 10**12
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
 """Checks beyond the two of parking and the one that finds the operation satisfied."""
+_OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
+"""How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes."""
 _ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
 
 JUDGED: Final = f"select *, finished_us - created_us as wait_us, {JOURNAL_PROBLEM} as reason from source"
 """Every record, with the reason why it cannot be true, or null."""
-FACTS: Final = """
-    select purgatory, type, outcome, instance, created_us, finished_us, delay_ms, checks, error is not null as has_error
+FACTS: Final = f"""
+    select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
+        error is not null as has_error
     from judged where reason is null"""
 """What most tables read, of the records that can be true: few and narrow columns, so that an engine may keep them."""
 RECORDS: Final = f"""
@@ -50,7 +53,7 @@ RECORDS: Final = f"""
         {_WASTED} as wasted_checks
     from facts"""
 WATCHES: Final = f"""
-    select purgatory, type, outcome, finished_us, {_WASTED} as wasted_checks, {{each_key}} as key
+    select purgatory, type, {_OUTCOME}, finished_us, {_WASTED} as wasted_checks, {{each_key}} as key
     from judged where reason is null"""
 """One row per record and key. The engine says how a list becomes rows."""
 
@@ -100,23 +103,23 @@ class Widths:
 
 
 SPAN: Final = Table(
-    """select coalesce(min(created_us), 0), coalesce(max(finished_us), 0), count(*), coalesce(sum(wait_us), 0),
-        (select count(*) from judged where reason is not null) from records""",
-    schema("first_us last_us operations waited_us malformed"),
+    f"""select coalesce(min(created_us), 0), coalesce(max(finished_us), 0), count(*), coalesce(sum(wait_us), 0),
+        count_if(outcome = '{SHUTDOWN}'), (select count(*) from judged where reason is not null) from records""",
+    schema("first_us last_us operations waited_us shut_down malformed"),
 )
 
 
 def outcomes(widths: Widths) -> Table:
     """Per window, purgatory and type: operations by outcome, checks and wasted ones, errors, timeouts.
 
-    `late` are those that were satisfied after their deadline.
+    `late` are those that were satisfied after their deadline. Operations that a shutdown completed are left out.
     """
     counts = ", ".join(f"count_if(outcome = '{name}')" for name in OUTCOMES)
     return Table(
         f"""select {_window(widths)} as window_us, purgatory, type, count(*), {counts},
             count_if(outcome = 'satisfied' and wait_us > limit_us), sum(checks), sum(wasted_checks),
             count_if(has_error), sum(wait_us), max(delay_ms), min(delay_ms), count_if(outcome = 'expired') / count(*)
-        from records group by all""",
+        from records where outcome <> '{SHUTDOWN}' group by all""",
         schema(
             f"window_us purgatory:text type:text operations {' '.join(OUTCOMES)} late checks wasted_checks errors "
             "waited_us delay_ms:int shortest_ms:int expiry_share:real"
