@@ -7,6 +7,8 @@ import json
 import re
 import sys
 import tempfile
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,21 @@ def seconds(text: str) -> float:
         message = f"{text!r} is longer than a thousand years"
         raise argparse.ArgumentTypeError(message)
     return found
+
+
+def instant_us(text: str) -> int:
+    """An instant in microseconds since the epoch: `2026-11-23T10:00:00Z`, or a length of time before now, as `1h`."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        return round((time.time() - seconds(text)) * 1_000_000)
+    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+
+
+def _range(sub: argparse.ArgumentParser, what: str) -> None:
+    for name, end in (("--since", "from this instant on"), ("--until", "before this instant")):
+        how = f"{what} {end}: 2026-11-23T10:00:00Z (UTC by default), or 1h for an hour ago"
+        sub.add_argument(name, type=instant_us, metavar="TIME", help=how)
 
 
 def place(text: str) -> str:
@@ -137,12 +154,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--trace", required=True, metavar="DIR")
     sub.add_argument("--out", required=True, metavar="DIR")
     _keep_keys(sub)
+    _range(sub, "answer rows")
     sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
 
     sub = command("whatif", "Try timeouts, purge intervals, wheels and shards out on what has happened.")
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--trace", metavar="DIR", help="exact")
     which.add_argument("--journal", metavar="DIR", help="an estimate, up to the timeouts in use")
+    _range(sub, "try out what happened")
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON; what it leaves out has a default")
     sub.add_argument("--out", required=True, metavar="DIR")
     sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
@@ -206,6 +225,7 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
         default="auto",
         help="local goes over the journal in this process, without Spark (default: auto, by size)",
     )
+    _range(sub, "report on operations that left")
     sub.add_argument("--against", metavar="DIR", help="an earlier report's folder, to compare with")
     sub.add_argument(
         "--allow-gaps", action="store_true", help="report on the rest where records are missing, and say so"
@@ -224,10 +244,11 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _report(options: argparse.Namespace) -> int:
     from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
+    from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.spark.outputs import fetched, placed
     from purgatory.pipeline.tables.engine import engine_for
 
-    engine = engine_for(options.journal, options.engine)
+    engine = engine_for(options.journal, options.engine, Between(options.since, options.until))
     with (
         fetched(options.against, OF_AN_EARLIER, "report") as against,
         placed(options.out, "report") as folder,
@@ -320,6 +341,7 @@ def _monitor(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from purgatory.journal.records import TRACE
     from purgatory.pipeline.replay import answered, judge
+    from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.rows.completeness import load_whole
     from purgatory.pipeline.spark import places
     from purgatory.pipeline.spark.session import session
@@ -327,7 +349,9 @@ def _replay(options: argparse.Namespace) -> int:
     spark = session("replay")
     places.classic(spark, "replay")
     places.writable(spark, options.out)
-    trace, missing = load_whole(spark, options.trace, TRACE, allow_gaps=options.allow_gaps)
+    trace, missing = load_whole(
+        spark, options.trace, TRACE, allow_gaps=options.allow_gaps, between=Between(options.since, options.until)
+    )
     for line in missing:
         _print(f"not read: {line}")
     found = judge(trace, None if options.keep_keys is None else options.keep_keys * 1000)
@@ -341,6 +365,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _whatif(options: argparse.Namespace) -> int:
+    from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.spark.outputs import placed
     from purgatory.pipeline.spark.session import session
     from purgatory.pipeline.summaries.choices import Grid
@@ -348,6 +373,7 @@ def _whatif(options: argparse.Namespace) -> int:
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
     given = {"trace": options.trace, "journal": options.journal, "allow_gaps": options.allow_gaps}
+    given["between"] = Between(options.since, options.until)
     with placed(options.out, "whatif") as folder:
         path = whatif(session("whatif"), str(folder), grid, **given)
         chosen = json.loads((path.parent / "choice.json").read_text(encoding="utf-8"))

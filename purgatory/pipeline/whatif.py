@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline.pages.plan import plan
 from purgatory.pipeline.replay import judge, needs
+from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import load_whole
 from purgatory.pipeline.rows.load import LONGEST_MS, journal_problem
 from purgatory.pipeline.summaries import advice
@@ -132,19 +133,20 @@ def whatif(
     trace: str | None = None,
     journal: str | None = None,
     allow_gaps: bool = False,
+    between: Between = ALL,
 ) -> Path:
     """Write a table for each question, the choice as JSON, and a page; gives the page's path."""
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     if trace is not None:
-        rows, missing = load_whole(spark, trace, TRACE, allow_gaps=allow_gaps)
+        rows, missing = load_whole(spark, trace, TRACE, allow_gaps=allow_gaps, between=between)
         good = judge(rows).rows
         waits = waits_of_trace(good).cache()
         by_timeout, exact = timeouts(waits, grid).toArrow(), True
         uses = uses_of_trace(waits)
     else:
         assert journal is not None
-        loaded, missing = load_whole(spark, journal, JOURNAL, allow_gaps=allow_gaps)
+        loaded, missing = load_whole(spark, journal, JOURNAL, allow_gaps=allow_gaps, between=between)
         records = loaded.where(journal_problem().isNull())
         arrival = F.unix_micros("created")
         waits = records.select(
@@ -155,9 +157,10 @@ def whatif(
                 "wait_us"
             ),
         ).cache()
-        engine = Cluster(spark, [journal])
+        engine = Cluster(spark, [journal], between)
         engine.open(allow_gaps=allow_gaps)
         by_timeout, exact = timeouts_of_journal(engine.query(queries.waits()), grid), False
+        engine.close()
         uses = records.select("purgatory", F.explode("keys").alias("key"), arrival.alias("from_us"), _us("finished"))
     results = {
         "timeouts": by_timeout,

@@ -1,0 +1,86 @@
+"""A range of time: which rows are in it, which segments are read for it, and what of it is missing."""
+
+import time
+
+import pyarrow as pa
+import pytest
+
+from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.folder import list_segments
+from purgatory.pipeline.cli import instant_us, main
+from purgatory.pipeline.report import EmptyJournal, Wishes, report
+from purgatory.pipeline.rows import gen
+from purgatory.pipeline.rows.between import Between
+from purgatory.pipeline.rows.completeness import IncompleteJournal
+from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables.local import Local
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """A journal of ten segments, and the instants at which its operations left, in order."""
+    table = gen.journal(1_000, seconds=600)
+    gen.write(tmp_path / "journal", table, JOURNAL, files=10)
+    return tmp_path / "journal", sorted(table.column("finished").cast(pa.int64()).to_pylist())
+
+
+def operations(folder, between):
+    engine = Local([str(folder)], between)
+    try:
+        engine.open(allow_gaps=False)
+        return engine.query(queries.SPAN).to_pylist()[0]["operations"]
+    finally:
+        engine.close()
+
+
+def test_a_report_is_about_the_operations_that_left_in_the_range(journal):
+    """The first instant is in the range, the last is not; no limit means all of them."""
+    folder, left = journal
+    since, until = left[250], left[700]
+    assert sum(since <= at < until for at in left) == operations(folder, Between(since, until))
+    assert sum(since <= at for at in left) == operations(folder, Between(since, None))
+    assert 1_000 == operations(folder, Between())
+
+
+def test_segments_outside_of_the_range_are_not_read(journal):
+    """A segment whose statistics say that it ends before the range may be damaged without being noticed."""
+    folder, left = journal
+    segments = list_segments(folder)
+    chosen = Between(left[-50], None).chosen(segments, JOURNAL)
+    assert segments[-1:] == chosen
+    data = bytearray(segments[0].path.read_bytes())
+    data[100] ^= 255
+    segments[0].path.write_bytes(data)
+    assert 50 == operations(folder, Between(left[-50], None))
+
+
+def test_a_gap_inside_of_the_range_is_an_error(journal):
+    """A segment that is missing between two that were read is named; one before the range is not missed."""
+    folder, left = journal
+    segments = list_segments(folder)
+    segments[5].path.unlink()
+    with pytest.raises(IncompleteJournal, match="100 rows missing, 500 to 599"):
+        operations(folder, Between(left[350], left[850]))
+    assert operations(folder, Between(left[750], None))
+
+
+def test_a_range_without_operations_is_an_error(journal, tmp_path):
+    """There is nothing to report on."""
+    folder, left = journal
+    with pytest.raises(EmptyJournal):
+        report(Local([str(folder)], Between(left[-1] + 1, None)), tmp_path / "out", Wishes(quiet=True))
+
+
+def test_the_command_line_takes_an_instant_or_a_length_of_time():
+    """An instant is UTC unless it says otherwise; a length of time ends now."""
+    assert 1_767_261_600_000_000 == instant_us("2026-01-01T10:00:00")
+    assert 1_767_258_000_000_000 == instant_us("2026-01-01T10:00:00+01:00")
+    assert time.time() - 3_600 == pytest.approx(instant_us("1h") / 1e6, abs=5)
+
+
+def test_a_report_of_a_range_says_how_many_records_were_read(journal, tmp_path):
+    """From the command line: the page is about the rest of the journal from an instant on."""
+    folder, left = journal
+    since = pa.scalar(left[900], pa.timestamp("us")).as_py().isoformat()
+    assert 0 == main(["report", "--journal", str(folder), "--out", str(tmp_path / "out"), "--since", since, "--quiet"])
+    assert "100 records were read" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
