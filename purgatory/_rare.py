@@ -12,8 +12,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from purgatory._events.outcome import OUTCOMES
-from purgatory._operations.hold import checked_lock
-from purgatory._operations.operation import LOBBY, warn_still_open
+from purgatory._operations.operation import LOBBY
+from purgatory._operations.subclasses import warn_still_open
+from purgatory._operations.user_lock import checked_lock
 from purgatory._purgatory import parking as _parking
 from purgatory._purgatory.many_keys import checked_keys
 from purgatory._support.edition import CORE
@@ -33,7 +34,7 @@ REST_S = 0.0001
 
 
 def _forgotten_init(operation: object) -> NoReturn:
-    raise InvalidOperation(operation, "its __init__ doesn't call super().__init__(delay_ms)")
+    raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)")
 
 
 def _already_parked(operation: object) -> NoReturn:
@@ -46,7 +47,7 @@ def _closed_error(name: str) -> NoReturn:
 
 def _refuse_own_hook(operation: Operation) -> NoReturn:
     """The thread that parks the operation has its lock already."""
-    raise InvalidOperation(operation, "a hook of its own asks for it, and would wait for itself")
+    raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
 
 
 def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
@@ -58,7 +59,7 @@ def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
 
 
 def _contain(operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
-    operation._home.observers.contain(operation, hook, error, keys)
+    operation._op_home.observers.contain(operation, hook, error, keys)
 
 
 def _retry(retrier: Retrier, operation: Operation) -> None:
@@ -66,15 +67,15 @@ def _retry(retrier: Retrier, operation: Operation) -> None:
 
 
 def _observer_failed(operation: Operation, finished: Callable[..., object], error: BaseException) -> None:
-    operation._home.observers._contain_observer(operation, finished, error)
+    operation._op_home.observers._contain_observer(operation, finished, error)
 
 
 def _tell_leaving(operation: Operation) -> None:
-    operation._home.observers.tell_leaving(operation)
+    operation._op_home.observers.tell_leaving(operation)
 
 
 def _tell_parked(operation: Operation) -> None:
-    operation._home.observers.tell_parked(operation)
+    operation._op_home.observers.tell_parked(operation)
 
 
 def _wait_for(operation: DelayedOperation | None = None) -> None:
@@ -83,6 +84,20 @@ def _wait_for(operation: DelayedOperation | None = None) -> None:
         time.sleep(REST_S)
     else:
         operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+
+
+#: The delays of extend() calls for operations that are still being parked.
+_extensions: dict[DelayedOperation, int] = {}
+
+
+def _extension(operation: DelayedOperation, timer: Timer | None, delay_ms: int | None) -> None:
+    """With a delay, keep it for the operation. With a timer, apply the delay that was kept. With neither, drop it."""
+    if delay_ms is not None:
+        _extensions[operation] = checked_delay_ms(delay_ms)
+        return
+    kept = _extensions.pop(operation, None)
+    if timer is not None and kept is not None:
+        timer.put_off(operation, kept)
 
 
 def _put_off(timer: Timer | None, operation: DelayedOperation, delay_ms: int) -> bool:
@@ -113,6 +128,7 @@ if CORE is not None:
         wait_for=_wait_for,
         find_place=_parking.find_place,
         put_off=_put_off,
+        extension=_extension,
         refuse_own_hook=_refuse_own_hook,
         refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,

@@ -21,12 +21,9 @@ import sys
 import threading
 import time
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from purgatory._support.fork import in_child
-
-if TYPE_CHECKING:
-    from purgatory._operations.operation import Operation
 
 __all__ = ["Log", "Throttle", "log", "log_callback_error", "throttle"]
 
@@ -127,7 +124,7 @@ in_child(throttle.start_over)
 
 
 def log_callback_error(
-    purgatory: str | None, operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()
+    purgatory: str | None, operation: Any, hook: str, error: BaseException, keys: Sequence[Hashable] = ()
 ) -> None:
     """Log what a hook raised, with the operation's type and keys: those that it is about to be parked under, if any."""
     kind = type(operation).__qualname__

@@ -17,7 +17,6 @@ from purgatory._support.errors import InvalidSetting
 
 if TYPE_CHECKING:
     from purgatory._events.outcome import Outcome
-    from purgatory._operations.operation import Operation
 
 __all__ = ["Observer", "Observers", "Told"]
 
@@ -107,13 +106,13 @@ class Observers(Told):
         with self._lock:
             return dict(self._errors)
 
-    def contain(self, operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
+    def contain(self, operation: Any, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
         """Count and log what a hook raised; ``keys`` are those that the operation is about to be parked under."""
         with self._lock:
             self._errors[hook] += 1
         log_callback_error(self.name or None, operation, hook, error, keys)
 
-    def tell_parked(self, operation: Operation) -> None:
+    def tell_parked(self, operation: Any) -> None:
         """An operation was parked."""
         for parked in self.parked:
             try:
@@ -121,7 +120,7 @@ class Observers(Told):
             except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, parked, error)
 
-    def tell_leaving(self, operation: Operation) -> None:
+    def tell_leaving(self, operation: Any) -> None:
         """An operation has got its outcome; its hooks come next."""
         for leaving in self.leaving:
             try:
@@ -129,7 +128,7 @@ class Observers(Told):
             except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, leaving, error)
 
-    def tell_finished(self, operation: Operation, outcome: Outcome, error: BaseException | None) -> None:
+    def tell_finished(self, operation: Any, outcome: Outcome, error: BaseException | None) -> None:
         """An operation has left, and its hooks have run."""
         for finished in self.finished:
             try:
@@ -147,7 +146,7 @@ class Observers(Told):
         self.leaving = _methods(observers, "leaving")
         self.finished = _methods(observers, "finished")
 
-    def _contain_observer(self, operation: Operation, method: Callable[..., object], error: BaseException) -> None:
+    def _contain_observer(self, operation: Any, method: Callable[..., object], error: BaseException) -> None:
         with self._lock:
             self._errors["observer"] += 1
         kind = type(getattr(method, "__self__", method)).__qualname__

@@ -1,22 +1,20 @@
-"""Keys that nobody waits under, and when they are forgotten.
+"""Idle keys, under which no operation waits, and when they are forgotten.
 
-A key is kept for a while after its last operation has gone, because it may well be wanted again: a topic-partition is
-parked on and satisfied all day long, and a key that stays is found where one that was forgotten is made anew. But keys
-come from the user's data, and a purgatory that remembered each that it ever saw would grow for good.
+A key is kept after its last operation has left, because it is often needed again. A topic partition is parked on and
+satisfied all day, and finding a key is cheaper than making it. But keys come from the user's data, so a purgatory that
+kept every key would grow without limit.
 
-So a key is noted here when it falls idle, at the end of a queue, once. As long as no more are noted than may be, that
-is all. Beyond, whoever notes one looks at the one or two that have been noted longest: a key under which somebody waits
-again is dropped from the queue, any other is forgotten. Up to two out for one in: the queue shrinks to its limit, no
-call ever has more than that to do, and nothing is searched. Kafka's purge walks every entry of every list, the living
-ones too, and stalled expiry for a third of a second over 340,000 of them.
+A key that falls idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
+looks at the two oldest entries. A key that is in use again is only dropped from the queue. Any other key is forgotten.
+At most two entries leave per entry that arrives, so the queue shrinks to its limit, and no call does more work than
+that. Kafka's purge walks every entry of every list, which stalled expiry for a third of a second with 340,000 entries.
 
-**How many may be idle**: ``purge_interval``, or as many as there are keys in use, if that is more (but none if it is
-zero). A service whose keys take turns (ten thousand partitions, each with somebody waiting most of the time) would
-otherwise make and forget keys all day. The count of keys in use is taken anew every :data:`RECOUNT` forgotten keys, as
-it costs a look at every shard.
+**The limit** is ``purge_interval``, or the number of keys in use if that is larger, but zero if ``purge_interval`` is
+zero. A service whose keys take turns, such as ten thousand partitions, would make and forget keys all day otherwise.
+The keys in use are counted once per :data:`RECOUNT` entries, because counting visits every shard.
 
-Rejected: forgetting a key with its last operation (1.4 times the cycle for the keys of every day); a thread, or a slice
-of a thousand, that works off what has gathered, as nothing gathers.
+Rejected: forgetting a key with its last operation (1.4 times the cycle for keys that are used again), and a background
+thread.
 """
 
 from __future__ import annotations
@@ -34,16 +32,16 @@ if TYPE_CHECKING:
 
 __all__ = ["IdleKeys"]
 
-#: How often the keys in use are counted: once for so many that are looked at.
+#: The keys in use are counted once per this number of entries.
 RECOUNT: Final = 512
 
 
 class IdleKeys:
-    """The idle keys of one purgatory. Any thread may note one.
+    """The idle keys of one purgatory. Any thread may call :meth:`note`.
 
     Args:
-        interval: how many may be idle in any case.
-        known: counts the keys that the purgatory knows.
+        interval: how many keys may be idle in any case.
+        known: returns the number of keys that the purgatory knows.
     """
 
     __slots__ = ("_due", "_forgotten", "_interval", "_known", "_limit", "_lock", "_noted")
@@ -51,88 +49,83 @@ class IdleKeys:
     def __init__(self, interval: int, known: Callable[[], int]) -> None:
         self._interval = self._limit = interval
         self._known = known
-        # append(), popleft() and len() of a deque are single steps in the default and in the free-threaded build.
         self._noted: deque[Watchers] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards taking an entry out of the queue, and the count
         self._forgotten = 0
-        self._due = 0  # so many may be looked at before the keys in use are counted again
+        self._due = 0  # the number of entries until the keys in use are counted again
 
     @property
     def count(self) -> int:
-        """How many keys are noted; some may be in use again."""
+        """The number of entries in the queue. Some keys may be in use again."""
         return len(self._noted)
 
     @property
     def forgotten(self) -> int:
-        """How many keys were forgotten since the start."""
+        """The number of keys that were forgotten since the start."""
         return self._forgotten
 
     def note(self, watchers: Watchers) -> None:
-        """Nobody waits under the key any more, or so it seemed."""
+        """Append a key that has fallen idle to the queue, and shorten the queue if it is too long."""
         if watchers.idle:
             return
         watchers.idle = True
         self._noted.append(watchers)
         if len(self._noted) > self._limit:
-            self._look()
+            self._forget_oldest()
             if len(self._noted) > self._limit:
-                self._look()
+                self._forget_oldest()
 
     def purge(self) -> int:
-        """Forget every key that nobody waits under; how many those were."""
+        """Forget every idle key. Returns the number of keys that were forgotten."""
         forgotten = 0
         for _ in range(len(self._noted)):
-            forgotten += self._look()
+            forgotten += self._forget_oldest()
         return forgotten
 
     def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
+        """In a forked child: make the lock anew."""
         self._lock = threading.Lock()
 
-    def _look(self) -> bool:
-        """Look at the key that has been noted longest; whether it was forgotten."""
-        # A loop of one: it keeps what popleft() gives in one step, where an interrupt after a call would lose it.
+    def _forget_oldest(self) -> bool:
+        """Forget the key that was appended first, unless it is in use. Returns whether it was forgotten."""
+        watchers: Watchers | None = None
         try:
-            for watchers in map(deque.popleft, (self._noted,)):
-                try:
-                    return self._forget(watchers)
-                except BaseException:
-                    if not watchers.closed:
-                        watchers.idle = True
-                        self._noted.append(watchers)
-                    raise
-        except IndexError:
-            pass
-        return False
+            with self._lock:
+                if not self._noted:
+                    return False
+                watchers = self._noted[0]
+                del self._noted[0]
+            return self._forget(watchers)
+        except BaseException as error:
+            if watchers is not None and not watchers.closed:  # the key stays, so it must be looked at again later
+                watchers.idle = True
+                self._noted.append(watchers)
+            if watchers is None or not isinstance(error, Exception):
+                raise
+            key_failed(watchers.key, error)
+            return False
 
     def _forget(self, watchers: Watchers) -> bool:
-        """Forget a key that was noted, if nobody waits under it; whether it was forgotten."""
-        self._due -= 1  # two threads may count one for two: the next count comes a little late
+        """Forget a key that was taken out of the queue, unless it is in use. Returns whether it was forgotten."""
+        self._due -= 1  # not exact if two threads do this at once, and need not be
         if self._due < 0:
             self._due = RECOUNT
             in_use = self._known() - len(self._noted) - 1
             self._limit = max(self._interval, in_use) if self._interval else 0
-        # First the mark, then the look: a key that falls idle in between is noted again.
-        watchers.idle = False
-        if watchers:
+        watchers.idle = False  # before the entries are read, so that a key that falls idle meanwhile is noted again
+        if watchers or not watchers.home.remove_if_empty(watchers):
             return False
-        try:
-            forgotten = watchers.home.remove_if_empty(watchers)
-        except Exception as error:  # noqa: BLE001  # a key's own __hash__ or __eq__: it stays, and nobody else suffers
-            key_failed(watchers.key, error)
-            return False
-        if forgotten:
-            with self._lock:
-                self._forgotten += 1
-        return forgotten
+        with self._lock:
+            self._forgotten += 1
+        return True
 
 
 def key_failed(key: Hashable, error: BaseException) -> None:
-    """A key's own code raised as the key was to be forgotten: say so, now and then."""
+    """Log that a key's own code raised while the key was being forgotten, at most once per second and type."""
     kind = type(key).__qualname__
     if throttle.admit("key_failed", kind) is not None:
         log.error("key_failed", key=kind, error=repr(error), exc_info=error)
 
 
-if CORE is not None:
-    IdleKeys = CORE.IdleKeys  # type: ignore[misc]
+if not TYPE_CHECKING and CORE is not None:
+    IdleKeys = CORE.IdleKeys

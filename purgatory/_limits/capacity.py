@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from purgatory._events.log import log, throttle
 from purgatory._support.errors import PurgatoryFull
-
-if TYPE_CHECKING:
-    from purgatory._operations.operation import Operation
 
 __all__ = ["Capacity"]
 
@@ -30,16 +27,16 @@ class Capacity:
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
-        self._lock = threading.RLock()  # an interrupt's handler may park while this thread counts
+        self._lock = threading.RLock()
         self.limit = limit
-        self.taken: dict[Operation, None] = {}
+        self.taken: dict[Any, None] = {}
         self.rejected = 0
 
     def start_over(self) -> None:
         """In a forked child, where another thread may have had the lock."""
         self._lock = threading.RLock()
 
-    def take(self, operation: Operation) -> None:
+    def take(self, operation: Any) -> None:
         """Take a place for an operation.
 
         Raises:

@@ -33,15 +33,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from purgatory._events.log import log, throttle
 from purgatory._limits.capacity import Capacity
 from purgatory._support.errors import InvalidSetting, InvalidTenant, PurgatoryFull
 from purgatory._support.label import label
-
-if TYPE_CHECKING:
-    from purgatory._operations.operation import Operation
 
 __all__ = ["TenantCapacity", "capacity_of"]
 
@@ -63,7 +60,7 @@ class _Tenant:
         self.rejected = 0
 
 
-class _Taken(dict["Operation", _Tenant]):
+class _Taken(dict[Any, _Tenant]):
     """Who has a place, and whose it is.
 
     Attributes:
@@ -79,7 +76,7 @@ class _Taken(dict["Operation", _Tenant]):
         self.counted = 0
         self.present = 0
 
-    def pop(self, operation: Operation, default: Any = None) -> Any:
+    def pop(self, operation: Any, default: Any = None) -> Any:
         """Give a place back. Twice is as once."""
         with self._lock:
             tenant = dict.pop(self, operation, None)
@@ -119,7 +116,7 @@ class TenantCapacity(Capacity):
         super().start_over()
         self.taken._lock = self._lock
 
-    def take(self, operation: Operation) -> None:
+    def take(self, operation: Any) -> None:
         """Take a place for an operation.
 
         Raises:
@@ -163,7 +160,7 @@ class TenantCapacity(Capacity):
         found.sort(key=lambda row: (-row[1], -row[2]))
         return found
 
-    def _ask(self, operation: Operation) -> Hashable:
+    def _ask(self, operation: Any) -> Hashable:
         try:
             name = self._tenant_of(operation)
         except Exception as error:

@@ -1,79 +1,59 @@
-"""A delayed operation: what it waits for, what happens when it has it, and what when its time is up.
-
-**The states of an operation**, and who may take which step. Each step is taken once, inside the gate of the
-operation's *home*, the shard of its first key (``purgatory._keys.watchers`` says what a gate is); an operation that was
-given to no purgatory yet has the :data:`LOBBY` for a home.
+"""The delayed operation and its states.
 
 ===========  ========================  =====================================================================
-from         to                        taken by
+from         to                        which thread takes the step
 ===========  ========================  =====================================================================
-new          arriving                  the parker: whoever gives it to a purgatory; it gets its home
-new          satisfied, forced,        whoever completes it before it was given to a purgatory
+new          arriving                  the parking thread; the operation gets its home shard
+new          satisfied, forced,        any thread that completes an operation that was not parked yet
              expired
-arriving     immediate                 the parker's check, or ``force_complete`` from anywhere
-arriving     cancelled                 ``cancel`` from anywhere; the parker, if parking fails
-arriving     parked                    the parker, once it is watched, checked again, and in the timer
-arriving     new                       the parker, if the purgatory is full: the operation is as it was
-parked       satisfied                 a checker, in ``try_complete``
-parked       expired                   whoever has the hold when the time is up
+arriving     immediate                 the parking thread's check, or ``force_complete`` on any thread
+arriving     cancelled                 ``cancel`` on any thread, or the parking thread if parking fails
+arriving     parked                    the parking thread, after watch, second check and timer
+arriving     new                       the parking thread, if the purgatory is full
+parked       satisfied                 a checking thread, in ``try_complete``
+parked       expired                   the thread that has the turn after the deadline has passed
 parked       forced                    ``force_complete`` outside a check
 parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdown
 ===========  ========================  =====================================================================
 
-**Exactly once.** The last seven are the operation's *outcome*, of which it gets one. Only the finisher, who took that
-step, runs ``on_complete``, and takes the operation out of its keys, the timer and its place. One that ends while it is
-arriving is the parker's to take out, who alone knows how far it has got.
+**Exactly once.** A state above PARKED is an *outcome*. An operation reaches exactly one. The thread that makes this
+transition runs the hooks and removes the operation from its keys, from the timer and from its place in the capacity.
+If the operation is still ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
-**No check is lost, nobody waits.** :meth:`DelayedOperation.maybe_try_complete` never blocks on the operation's lock,
-its *hold*:
+**One lock.** The lock of the operation's *home*, the shard of its first key, guards the state, the home, the turn, the
+recheck flag and the shard's counters. The lock is taken by ``with`` only. Nothing inside the block calls a hook, a
+key's code or another lock. An operation that was not parked yet belongs to :data:`LOBBY`. ``_op_home`` is the last
+field that is written under the old home's lock. A thread that waited for that lock compares the home and starts again.
 
-    1. checker A has the hold and has just looked at the state: not complete yet
-    2. checker B changes the state, checks, and cannot get the hold
-    3. B sets ``_pending`` and *tries the hold once more*; it is still taken, so B leaves
-    4. A gives the hold back, *then* looks at ``_pending``, sees it, and starts over
+**No check is lost.** A thread that checks or parks an operation has its *turn*.
 
-If A looked before giving back, B's flag could come between look and giving back, and both would leave. If B didn't try
-again after setting the flag, A could give back and look between B's failed try and the flag. As it is: B's second try
-failed, so A had not given back when the flag was already set, so A's look, which comes later, sees it. (The hold is the
-one cell of a list, see ``purgatory._operations.hold``: a ``del`` that fails and the ``append`` that gives the cell back
-go through the list's own lock in the free-threaded build, one after the other.)
+    1. Thread A takes the turn and calls ``try_complete``, which is not ready.
+    2. Thread B changes the state and checks. Under the lock it finds the turn taken, sets the recheck flag and returns.
+    3. Thread A, under the lock, finds the flag and checks again, or gives up the turn.
 
-**A lock that is shared** (``lock=``) may be held by code that isn't in here, and that will never look at the flag. A
-try missed on such a lock is handed to the purgatory's retrier, a background thread that tries again until it succeeds.
-So is a check whose thread was stopped by an exception such as ``KeyboardInterrupt``, *after* the hold was given back:
+Steps 2 and 3 exclude each other. If step 2 comes first, A checks again. If step 3 comes first, B takes the turn.
 
-    1. checker A is stopped inside ``try_complete``; it hands the operation to the retrier
-    2. the retrier tries, misses the hold, which A still has, and relies on A to look at the flag
-    3. A gives the hold back and is gone, without a look
+**A user's lock** (``lock=``) is held in addition while an operation is checked. A check tries it once. If it is taken,
+the retrier, a background thread, repeats the check.
 
-**A thread that is stopped** by such an exception between an outcome and the end of its hooks does what is left to do,
-and stops then: who took the step is the only one who will. The interpreter raises the exception of a signal as a
-function begins, after a call of a C function, and as a loop goes round; so two assignments that follow one another are
-never torn apart, and what the code does between two such places is done or not. On a stack that is used up any call may
-fail. Between the step and the hooks the finisher therefore takes the operation out by ``del``, which is no call.
+**Expiry** marks the operation as overdue and checks it. The thread that has the turn then expires it instead of calling
+``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
-**Expiry takes the same way.** It sets ``_overdue`` and goes through ``maybe_try_complete``, and whoever then has the
-hold expires the operation instead of checking it. So an expiry never overlaps a ``try_complete`` of the same operation,
-and an executor thread never waits for a lock that a user holds.
+**Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
+So each thread marks what it holds with a token of its own, inside the block: the turn, and the list of hooks that are
+owed. Its exception handler compares the tokens. It passes an unfinished check to the retrier, and it runs the hooks
+that are owed, because no other thread will.
 
-**Lock order**: the operation's hold, then a shard's gate or lock or the timer's lock, which are leaves: none is taken
-with another held. Hooks run with the hold taken at most (``on_complete`` in a check or an expiry), never with a shard's
-gate or lock, or the timer's. A hook may therefore park and check as it likes; what it must not do is wait for a thread
-that needs the operation's hold.
+**Lock order.** The user's lock comes first, then a shard's lock or the timer's lock. No thread holds two of the latter.
 """
 
 from __future__ import annotations
 
 import abc
-import inspect
-import re
-import threading
-import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import Context
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._events.log import log
 from purgatory._events.observers import Observers
 from purgatory._events.outcome import (
     ARRIVING,
@@ -88,612 +68,59 @@ from purgatory._events.outcome import (
     Outcome,
 )
 from purgatory._keys.idle_keys import IdleKeys
-from purgatory._keys.watchers import WatcherList, Watchers
-from purgatory._operations.hold import A_CELL, Hold, LockLike, SharedHold, wait_for
+from purgatory._keys.shard import Shard
+from purgatory._operations.subclasses import checked_names, described, not_initialized, reserve, warn_still_open
+from purgatory._operations.user_lock import LockLike, checked_lock, try_call_with
 from purgatory._support.edition import CORE
-from purgatory._support.errors import AlreadyParked, ReservedName
 from purgatory._support.fork import in_child
 from timer import TimerTask
-from timer._task import TimerTaskEntry, checked_delay_ms
+from timer._task import checked_delay_ms
 
-__all__ = ["DelayedOperation", "LockLike"]
+if TYPE_CHECKING:
+    from purgatory._keys.watchers import Watchers
 
-#: The home of operations that were given to no purgatory yet. Nobody is watched here.
-LOBBY: Final = WatcherList(Observers(""), IdleKeys(0, int))
+__all__ = ["LOBBY", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
 
-
-@in_child
-def _renew() -> None:
-    LOBBY.lock = threading.RLock()  # a fork may have copied it while another thread held it
-    if CORE is None:
-        LOBBY.gate[:] = A_CELL  # likewise
-
+#: The home of operations that were not parked yet. No operation is watched here.
+LOBBY: Final = Shard(Observers(""), IdleKeys(0, int))
+in_child(lambda: LOBBY.start_over(set()))
 
 #: Why an operation is overdue.
 TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
-#: The hooks that an outcome has.
-_HOOKS: Final = {
-    IMMEDIATE: ("on_complete",),
-    SATISFIED: ("on_complete",),
-    FORCED: ("on_complete",),
-    EXPIRED: ("on_complete", "on_expiration"),
-    CANCELLED: (),
-}
 
-#: Types that were warned of: their try_complete() says True and completes nothing.
-_warned: weakref.WeakSet[type] = weakref.WeakSet()
+class ParkingTurn:
+    """The turn of a thread that parks an operation.
 
-
-class Operation(TimerTaskEntry):
-    """All of a :class:`DelayedOperation` that is not for its users to define; a type of its own, as it may be native.
-
-    Its private attributes, and who may write them:
-
-    - ``_state``: see the module's header. Inside the home's gate.
-    - ``_home``: the shard that it belongs to. The parker, with the first step.
-    - ``_hold``: who has it may look at the operation.
-    - ``_busy``: whether whoever has the hold is checking, or parking. The holder.
-    - ``_pending``: somebody missed the hold and left word. Anybody sets it, the holder takes it back.
-    - ``_overdue``: its time is up, or its purgatory's is. Set once.
-    - ``_checks``: how often it was checked. The holder.
-    - ``_watches``: under which keys it was put. The parker.
-    - ``_context``: what its hooks run in, if its purgatory keeps that; None for whatever context is there. The parker,
-      before anybody can find the operation under a key.
+    Attributes:
+        is_parked: whether the thread has taken the step to PARKED. Written under the home's lock.
     """
 
-    __slots__ = ("_busy", "_checks", "_context", "_hold", "_home", "_overdue", "_pending", "_state", "_watches")
+    __slots__ = ("is_parked",)
 
-    _context: Context | None
-    _home: WatcherList
-    _hold: Hold
-    _state: int
-    _watches: tuple[Watchers, ...]
-
-    def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
-        # TimerTaskEntry.__init__, written out: the call is a twentieth of a cycle.
-        self._bucket = None
-        self._deadline_ns = self._moved_ns = 0
-        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
-        self._hold = [None] if lock is None else SharedHold(lock)
-        self._home = LOBBY
-        self._state = NEW
-        self._busy = self._pending = False
-        self._overdue = 0
-        self._checks = 0
-        self._watches = ()
-        self._context = None
-
-    # -- what a subclass defines
-
-    def try_complete(self) -> bool:
-        """See :meth:`DelayedOperation.try_complete`."""
-        raise NotImplementedError
-
-    def on_complete(self) -> object:
-        """Answer. Called exactly once if the operation completes, for whatever reason, expiry included."""
-
-    def on_expiration(self) -> object:
-        """Called after :meth:`on_complete`, only if the operation completed because its time was up."""
-
-    # -- what one can do with an operation
-
-    def force_complete(self) -> bool:
-        """Complete the operation, if it is still open, and run :meth:`on_complete`.
-
-        Returns:
-            True to exactly one caller; False if it completed before, or was taken out of its purgatory.
-        """
-        if not self._finish(FORCED):
-            return False
-        home = self._home
-        error: BaseException | None = None
-        context = self._context
-        try:
-            if context is None:
-                self.on_complete()
-            else:
-                context.run(self.on_complete)
-        except Exception as raised:  # noqa: BLE001  # contained: the operation has completed all the same
-            error = raised
-            self._contain("on_complete", raised)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            try:
-                if home.observers.finished:
-                    self._tell_finished(error)
-            finally:
-                home.under_way.pop()
-        return True
-
-    def maybe_try_complete(self) -> bool:
-        """Check the operation, unless someone is at it, who will then check again. Never blocks.
-
-        Returns:
-            True if this call completed it.
-        """
-        try:
-            hold = self._hold
-        except AttributeError:
-            raise not_initialized(self) from None
-        completed = expired = ran = False
-        error: BaseException | None = None
-        try:
-            while self._state <= PARKED:
-                try:
-                    del hold[0]
-                except IndexError:
-                    self._pending = True
-                    try:
-                        del hold[0]
-                    except IndexError:
-                        if type(hold) is not list:
-                            self._retry()
-                        return False
-                if self._busy:
-                    # A re-entrant lock, and this thread is at this very operation, further up: it looks at the flag.
-                    self._pending = True
-                    hold.append(None)
-                    return False
-                try:
-                    self._busy = True
-                    self._pending = False
-                    if self._overdue:
-                        expired = completed = self._finish(EXPIRED)
-                        if expired:
-                            context = self._context
-                            try:
-                                if context is None:
-                                    self.on_complete()
-                                else:
-                                    context.run(self.on_complete)
-                            except Exception as raised:  # noqa: BLE001  # contained: it has completed all the same
-                                error = raised
-                                self._contain("on_complete", raised)
-                            ran = True
-                    elif self._state <= PARKED:
-                        self._checks += 1
-                        if self.try_complete():
-                            # Not the answer alone: another thread may have forced the operation, or taken it out.
-                            if self._state == SATISFIED:
-                                completed = True
-                            elif self._state <= PARKED:
-                                warn_still_open(self)
-                except Exception as raised:  # noqa: BLE001  # contained: the operation stays as it is
-                    self._contain("try_complete", raised)
-                    completed = False
-                finally:
-                    self._busy = False
-                    hold.append(None)
-                if expired:
-                    expired = False  # all that is left of it is done here, whatever is raised
-                    context = self._context
-                    try:
-                        if context is None:
-                            self.on_expiration()
-                        else:
-                            context.run(self.on_expiration)
-                    except Exception as raised:  # noqa: BLE001  # contained
-                        error = raised
-                        self._contain("on_expiration", raised)
-                    except BaseException as raised:
-                        error = raised
-                        raise
-                    finally:
-                        try:
-                            self._tell_finished(error)
-                        finally:
-                            self._home.under_way.pop()
-                if not self._pending:
-                    break
-        except BaseException as raised:
-            # This thread is being stopped, and doesn't have the hold any more.
-            if expired:
-                if not ran:  # what stopped on_complete; on_expiration is owed all the same
-                    error = error or raised
-                try:
-                    self._answer(error, ("on_expiration",))
-                finally:
-                    self._home.under_way.pop()
-            elif self._state <= PARKED:
-                self._retry()
-            raise
-        return completed
-
-    def run(self) -> None:
-        """Expire: complete and run :meth:`on_expiration`. Called by the timer."""
-        self._overdue = self._overdue or TIME_IS_UP
-        self.maybe_try_complete()
-
-    def _drain(self) -> None:
-        """Expire before the time is up, as the purgatory shuts down."""
-        self._overdue = self._overdue or DRAINED
-        self._withdraw()
-        self.maybe_try_complete()
-
-    def cancel(self) -> bool:
-        """Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.
-
-        Returns:
-            True to exactly one caller, who now owes the answer; False if it is in no purgatory: it was not parked yet,
-            has completed, or was taken out before.
-        """
-        try:
-            if self._home is LOBBY:
-                return False
-        except AttributeError:
-            raise not_initialized(self) from None
-        if not self._finish(CANCELLED):
-            return False
-        try:
-            self._tell_finished(None)
-        finally:
-            self._home.under_way.pop()
-        return True
-
-    def extend(self, delay_ms: int) -> bool:
-        """Put the deadline off (or bring it forward) to ``delay_ms`` from now, for an operation that is parked.
-
-        Returns:
-            True if the operation is still open, and will expire at the new deadline unless it completes. False, and
-            nothing has changed, if it left, is just leaving or arriving, or if its purgatory has no timer.
-
-        Raises:
-            timer.DelayTypeError: the delay is no number, or a bool.
-            timer.DelayValueError: the delay is NaN or infinite.
-        """
-        delay_ms = checked_delay_ms(delay_ms)
-        home = self._home
-        timer = home.timer
-        # One that is arriving is left alone: whether it stays is not decided.
-        if timer is None or self._state != PARKED:
-            return False
-        if not timer.put_off(self, delay_ms):  # type: ignore[arg-type]  # it is a task
-            return False
-        # It may have left since. Then its finisher has taken it out of the timer, or is about to: put_off() finds only
-        # what is in there, and who takes out finds what was put off.
-        gate = home.gate
-        wait_for(gate, 0)
-        try:
-            counts = self._state == PARKED and not self._overdue
-            home.extended += counts
-        finally:
-            gate += A_CELL
-        return counts
-
-    @property
-    def is_completed(self) -> bool:
-        """Whether the operation has completed. False for one that was taken out uncompleted."""
-        return self._state > PARKED and self._state != CANCELLED
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How the operation left; None while it is open."""
-        return OUTCOMES[self._state]
-
-    @property
-    def drained(self) -> bool:
-        """Whether it expired because its purgatory was shut down, before its time was up. Hooks may ask."""
-        return self._state == EXPIRED and self._overdue == DRAINED
-
-    @property
-    def keys(self) -> tuple[Hashable, ...]:
-        """The keys that the operation was watched under; empty if it never was."""
-        return tuple(watchers.key for watchers in self._watches)
-
-    @property
-    def checks(self) -> int:
-        """How often :meth:`try_complete` was called."""
-        return self._checks
-
-    @property
-    def created_ns(self) -> int:
-        """When the operation was parked, on its timer's clock, or ``time.monotonic_ns``; 0 if it never was."""
-        return self.added_ns
-
-    # -- the steps
-
-    # Each passes the gate of the home: see the header of purgatory._keys.watchers for what may be done inside.
-
-    def _arrive(self, home: WatcherList) -> bool:
-        """The step from new to arriving, for the parker, who has the hold; False if it has an outcome already.
-
-        Raises:
-            AlreadyParked: another parker was quicker.
-        """
-        gate = LOBBY.gate
-        try:
-            del gate[0]
-        except IndexError:
-            wait_for(gate, 0)
-        try:
-            if self._state == NEW:
-                self._state = ARRIVING
-                self._home = home
-                return True
-        finally:
-            gate += A_CELL
-        if self._home is not LOBBY:
-            raise AlreadyParked(self)
-        return False
-
-    def _turn_back(self) -> bool:
-        """The step from arriving back to new, for the parker who finds no place; False if it has an outcome already."""
-        # Both gates, as whoever would complete it goes by the one or the other; the lobby's comes first.
-        outer, inner = LOBBY.gate, self._home.gate
-        while True:
-            wait_for(outer, 0)
-            try:
-                del inner[0]
-                break
-            except IndexError:  # nobody waits for one gate inside another
-                outer += A_CELL
-                wait_for(inner, 0)
-                inner += A_CELL
-        try:
-            if self._state != ARRIVING:
-                return False
-            self._checks = 0
-            self._home = LOBBY
-            self._state = NEW
-            return True
-        finally:
-            inner += A_CELL
-            outer += A_CELL
-
-    def _settle_down(self, home: WatcherList) -> bool:
-        """The step from arriving to parked, for the parker; False if it has an outcome already."""
-        gate = home.gate
-        try:
-            del gate[0]
-        except IndexError:
-            wait_for(gate, 0)
-        try:
-            if self._state != ARRIVING:
-                return False
-            home.parked += 1
-            self._state = PARKED
-            return True
-        finally:
-            gate += A_CELL
-
-    def _finish(self, outcome: int) -> bool:
-        """The step to an outcome; True to the one who took it, and has to run the hooks."""
-        try:
-            home = self._home
-        except AttributeError:
-            raise not_initialized(self) from None
-        gate = home.gate
-        under_way = home.under_way
-        try:
-            del gate[0]
-        except IndexError:
-            wait_for(gate, 0)
-        took = False
-        try:
-            try:
-                if self._home is home:
-                    state = self._state
-                    if state > PARKED:
-                        return False
-                    if outcome == FORCED:
-                        if state == ARRIVING:
-                            outcome = IMMEDIATE
-                        elif self._busy:
-                            outcome = SATISFIED
-                    elif outcome == CANCELLED and state == NEW:
-                        return False
-                    elif state == ARRIVING:
-                        home.parked += 1  # it was not completed at once
-                    self._state = outcome
-                    took = True
-                    home.left[outcome] += 1
-                    home.checks += self._checks
-                    under_way += A_CELL
-            finally:
-                gate += A_CELL
-            if not took:  # it was given a home just now, or refused
-                return self._finish(outcome)
-            # From here to the hooks nothing is called that must not fail: on a stack that is used up it would.
-            if state != ARRIVING:
-                if self._bucket is not None:
-                    self._withdraw()
-                for watchers in self._watches:
-                    try:  # noqa: SIM105  # suppress() is Python, too
-                        del watchers[self]
-                    except KeyError:
-                        pass
-                    if not watchers and not watchers.idle:
-                        try:  # noqa: SIM105
-                            home.idle_keys.note(watchers)
-                        except RecursionError:
-                            pass  # it is noted when it falls idle the next time
-                    took = True  # it is: a statement at the end, see "Loops inside a try" in purgatory._parking
-                if home.capacity is not None:
-                    taken = home.capacity.taken
-                    try:
-                        taken.pop(self, None)
-                    except RecursionError:  # where it is Python, which counts anew
-                        try:  # noqa: SIM105
-                            del taken[self]
-                        except KeyError:
-                            pass
-            if home.observers.leaving:
-                try:  # noqa: SIM105
-                    home.observers.tell_leaving(self)
-                except RecursionError:
-                    pass
-        except BaseException:
-            # The step was taken, and nobody else will do what follows from it: first that, then the thread may stop.
-            if took:
-                try:
-                    if state != ARRIVING:
-                        self._leave()
-                    self._answer(None, _HOOKS[outcome])
-                finally:
-                    home.under_way.pop()
-            raise
-        return True
-
-    def _leave(self) -> None:
-        """Take it out of the timer and of all its keys, and give back its place. Twice is as once."""
-        home = self._home
-        self._withdraw()
-        for watchers in self._watches:
-            watchers.pop(self, None)
-            if not watchers and not watchers.idle and not watchers.closed:
-                home.idle_keys.note(watchers)
-        if home.capacity is not None:
-            home.capacity.taken.pop(self, None)
-
-    def _start_over(self) -> None:
-        """In a forked child: whoever had the hold isn't here, nor whoever was letting it in or out."""
-        if type(self._hold) is list and not self._hold:
-            self._hold.append(None)
-        self._busy = False
-        if self._state == ARRIVING:
-            self._state = CANCELLED
-        if self._state > PARKED:
-            self._leave()
-
-    # -- hooks
-
-    def _answer(self, error: BaseException | None, hooks: tuple[str, ...]) -> None:
-        """The hooks that are left to run, by a thread that is being stopped: nobody else will run them."""
-        try:
-            for hook in hooks:
-                try:
-                    if self._context is None:
-                        getattr(self, hook)()
-                    else:
-                        self._context.run(getattr(self, hook))
-                except Exception as raised:  # noqa: BLE001  # contained: the operation has completed all the same
-                    error = raised
-                    self._contain(hook, raised)
-                except BaseException as raised:
-                    error = raised
-                    raise
-        finally:
-            self._tell_finished(error)
-
-    def _tell_finished(self, error: BaseException | None) -> None:
-        observers = self._home.observers
-        if observers.finished:
-            outcome = OUTCOMES[self._state]
-            assert outcome is not None
-            observers.tell_finished(self, outcome, error)
-
-    def _contain(self, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
-        self._home.observers.contain(self, hook, error, keys)
-
-    def _retry(self) -> None:
-        """Have the check made by somebody else."""
-        if self._home.retrier is not None:
-            self._home.retrier.retry(self)
+    def __init__(self) -> None:
+        self.is_parked = False
 
 
-#: The names of what is in here, of both editions; a subclass needs others for its own.
-INTERNAL: Final = frozenset(name for name in vars(Operation) if re.fullmatch(r"_[a-z]\w*", name)) | {
-    "_bucket",
-    "_deadline_ns",
-    "_delay_ms",
-    "_is_held",
-    "_movable",
-    "_moved_ns",
-    "_withdraw",
-}
+class Owed:
+    """What remains to be done for an operation whose outcome is decided. One thread uses it.
 
-if CORE is not None:
-    Operation = CORE.Operation  # type: ignore[misc]
-
-
-#: What an operation's state is kept in, in the Python edition.
-_STATE: Final[dict[str, type | tuple[type, ...]]] = {
-    "_bucket": (dict, type(None)),
-    "_busy": bool,
-    "_checks": int,
-    "_context": (Context, type(None)),
-    "_deadline_ns": int,
-    "_delay_ms": int,
-    "_hold": (list, SharedHold),
-    "_home": WatcherList,
-    "_moved_ns": int,
-    "_overdue": int,
-    "_pending": bool,
-    "_state": int,
-    "_watches": tuple,
-}
-
-
-def refuse_own_state(operation: Operation) -> None:
-    """Look, once a type, whether an operation that comes to be parked has put something in the place of its state.
-
-    In the native edition such a name is an attribute like any other, and harmless; it would not be in Python's.
-
-    Raises:
-        ReservedName: it has.
+    Attributes:
+        hooks: the hooks that were not called yet, with their names.
+        error: what a hook raised.
+        is_reported: whether the observers were told of the end.
     """
-    names = set(INTERNAL & getattr(operation, "__dict__", {}).keys())
-    if CORE is None:
-        for name, kinds in _STATE.items():
-            if hasattr(operation, name) and not isinstance(getattr(operation, name), kinds):
-                names.add(name)
-    if names:
-        raise ReservedName(type(operation), min(names), sorted(INTERNAL))
+
+    __slots__ = ("error", "hooks", "is_reported")
+
+    def __init__(self, hooks: list[tuple[str, Callable[[], object]]]) -> None:
+        self.hooks = hooks
+        self.error: BaseException | None = None
+        self.is_reported = False
 
 
-def not_initialized(operation: object) -> AttributeError:
-    """The error for an operation whose ``__init__`` forgot the library's: in the words of the native edition."""
-    name = type(operation).__name__
-    return AttributeError(f"{name} was not initialized; call super().__init__(delay_ms) in its __init__")
-
-
-def warn_still_open(operation: Operation, keys: Sequence[Hashable] = ()) -> None:
-    """``try_complete`` said True, and the operation is open: it will wait for its deadline. Once a type.
-
-    While it is being parked its parker knows the keys that it will wait under.
-    """
-    kind = type(operation)
-    if kind not in _warned:
-        _warned.add(kind)
-        log.warning(
-            "operation_still_open",
-            purgatory=operation._home.observers.name or None,
-            operation=kind.__qualname__,
-            keys=tuple(keys) or operation.keys,
-            advice="try_complete() returned True without completing: return self.force_complete()",
-        )
-
-
-#: The library's own words for what one may ask an operation: a subclass needs others for its own.
-RESERVED: Final = tuple(
-    sorted(
-        name
-        for kind in (TimerTaskEntry, Operation)
-        for name, value in vars(kind).items()
-        if not name.startswith("_") and inspect.isdatadescriptor(value)
-    )
-)
-
-
-def _reserve(name: str) -> property:
-    """A property that tells what there is to be told, and says to whoever sets it what is wrong with that."""
-
-    def refuse(operation: Operation, value: object) -> None:  # noqa: ARG001  # as a setter is called
-        raise ReservedName(type(operation), name, RESERVED)
-
-    own = getattr(Operation, name)
-    return property(own.fget if isinstance(own, property) else own.__get__, refuse, doc=own.__doc__)
-
-
-for _name in RESERVED:
-    setattr(Operation, _name, _reserve(_name))
-
-
-class DelayedOperation(Operation, TimerTask, abc.ABC):
+class DelayedOperation(TimerTask, abc.ABC):
     """Something that cannot be done yet, and must be answered within a delay.
 
     Subclass it and define :meth:`try_complete` and :meth:`on_complete`:
@@ -707,33 +134,402 @@ class DelayedOperation(Operation, TimerTask, abc.ABC):
     ...     def on_complete(self) -> None:
     ...         print("joined by", sorted(self.group))
 
+    A subclass may use any names except the public names of this class and names that begin with ``_op_``.
+
     Args:
-        delay_ms: how long it may take; zero or less means that the time is up already.
-        lock: held while the operation is checked. Give the lock of the state that ``try_complete`` reads, if the
-            operation is parked or checked by code that holds it; make that an ``RLock``. One of its own if not given.
+        delay_ms: how long the operation may wait, in milliseconds. Zero or less means that it is due at once.
+        lock: held while the operation is checked. Pass the lock of the state that ``try_complete`` reads, if code that
+            holds this lock parks or checks the operation. Use an ``RLock``.
 
     Raises:
-        timer.DelayTypeError: the delay is no number, or a bool.
+        timer.DelayTypeError: the delay is not a number, or it is a bool.
         timer.DelayValueError: the delay is NaN or infinite.
-        InvalidSetting: the lock is none.
-        ReservedName: the subclass, or an assignment, uses a name of the library's (``keys``, ``_state``, ...).
+        InvalidSetting: the lock has no ``acquire`` or no ``release``.
+        ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
-    __slots__ = ()
+    # _op_state, _op_home, _op_turn and _op_recheck are written under the home's lock. The others:
+    # _op_lock: the user's lock. Set once.
+    # _op_overdue: TIME_IS_UP or DRAINED once the operation must expire. Set once.
+    # _op_checks: the number of checks. Written by the thread that has the turn.
+    # _op_watches: the keys' watchers. Written by the parking thread.
+    # _op_context: the context that the hooks run in, or None. Written by the parking thread before it watches.
+    # _op_new_delay_ms: the delay of an extend() that came while the operation was arriving. Under the home's lock.
+    __slots__ = (
+        "_op_checks",
+        "_op_context",
+        "_op_home",
+        "_op_lock",
+        "_op_new_delay_ms",
+        "_op_overdue",
+        "_op_recheck",
+        "_op_state",
+        "_op_turn",
+        "_op_watches",
+    )
 
-    _movable = False  # by its own extend(), not by adding it to a timer once more
+    _movable = False  # extend() reschedules an operation; adding it to a timer again does not
+
+    def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
+        super().__init__(delay_ms)
+        if lock is not None:
+            checked_lock(lock)
+        self._op_lock = lock
+        self._op_home = LOBBY
+        self._op_state: int = NEW
+        self._op_turn: object | None = None
+        self._op_recheck = False
+        self._op_overdue = 0
+        self._op_checks = 0
+        self._op_watches: tuple[Watchers, ...] = ()
+        self._op_context: Context | None = None
+        self._op_new_delay_ms: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for names in (RESERVED, INTERNAL):
-            for name in names:
-                if name in vars(cls):
-                    raise ReservedName(cls, name, sorted(names))
+        checked_names(cls)
+
+    def __repr__(self) -> str:
+        return described(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Explain a missing attribute of the library: the subclass did not call ``super().__init__``."""
+            if name in DelayedOperation.__slots__:
+                raise not_initialized(self)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    # -- what a subclass defines
 
     @abc.abstractmethod
     def try_complete(self) -> bool:
-        """Look whether the operation can complete; if so, ``return self.force_complete()``, else return False.
+        """Check whether the operation can complete. If so, ``return self.force_complete()``, else return False.
 
-        Called with the operation's lock held, never by two threads at once. Look only; act in :meth:`on_complete`. What
-        it raises is logged and counted, and the operation stays parked.
+        Called by one thread at a time, with the operation's lock held. Only read here, and act in :meth:`on_complete`.
+        An exception is logged and counted, and the operation stays parked.
         """
+
+    def on_complete(self) -> object:
+        """Answer. Called exactly once if the operation completes, for any reason, expiry included."""
+
+    def on_expiration(self) -> object:
+        """Called after :meth:`on_complete`, only if the operation completed because its deadline passed."""
+
+    # -- what a caller does with an operation
+
+    def force_complete(self) -> bool:
+        """Complete the operation, unless it has an outcome already, and run :meth:`on_complete`.
+
+        Returns:
+            True to exactly one caller. False if the operation had completed or was removed from its purgatory.
+        """
+        return self._op_finish(FORCED)
+
+    def maybe_try_complete(self) -> bool:
+        """Check the operation. If another thread is checking it, that thread checks again. Never blocks.
+
+        Returns:
+            True if this call completed the operation.
+        """
+        turn = object()
+        completed = False
+        try:
+            while self._op_take_turn(turn):
+                completed = self._op_check()
+        except BaseException:  # this thread is interrupted, so the retrier makes the check that is still owed
+            if self._op_turn is turn:
+                self._op_turn = None
+            if self._op_state <= PARKED:
+                self._op_retry()
+            raise
+        return completed
+
+    def run(self) -> None:
+        """Expire: complete the operation and run :meth:`on_expiration`. Called by the timer."""
+        self._op_overdue = self._op_overdue or TIME_IS_UP
+        self.maybe_try_complete()
+
+    def cancel(self) -> bool:
+        """Remove the operation from its purgatory uncompleted. No check and no timer will complete it.
+
+        Returns:
+            True to exactly one caller, which must answer now. False if the operation is in no purgatory: it was not
+            parked yet, it has completed, or it was removed before.
+        """
+        return self._op_finish(CANCELLED)
+
+    def extend(self, delay_ms: int) -> bool:
+        """Move the deadline to ``delay_ms`` from now, later or earlier than it was.
+
+        Returns:
+            True if the new deadline counts, also if the operation is still being parked. False, and nothing has
+            changed, if the operation is not in a purgatory (any more), is expiring, or if the purgatory has no timer.
+
+        Raises:
+            timer.DelayTypeError: the delay is not a number, or it is a bool.
+            timer.DelayValueError: the delay is NaN or infinite.
+        """
+        delay_ms = checked_delay_ms(delay_ms)
+        home = self._op_home
+        if home.timer is None:
+            return False
+        with home.lock:
+            if self._op_state == ARRIVING and not self._op_overdue:
+                self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_settle
+                return True
+        # put_off() moves only a task that is in the timer. If the operation leaves at this moment, the thread that
+        # completes it also finds a task that was moved.
+        if self._op_state != PARKED or not home.timer.put_off(self, delay_ms):
+            return False
+        with home.lock:
+            counts = self._op_state == PARKED and not self._op_overdue
+            home.extended += counts
+        return counts
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the operation has completed. False for an operation that was removed uncompleted."""
+        return self._op_state > PARKED and self._op_state != CANCELLED
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the operation left, or None while it is open."""
+        return OUTCOMES[self._op_state]
+
+    @property
+    def drained(self) -> bool:
+        """Whether the operation expired before its deadline because its purgatory was shut down."""
+        return self._op_state == EXPIRED and self._op_overdue == DRAINED
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """The keys that the operation was watched under. Empty if it never was."""
+        return tuple(watchers.key for watchers in self._op_watches)
+
+    @property
+    def checks(self) -> int:
+        """How often :meth:`try_complete` was called."""
+        return self._op_checks
+
+    @property
+    def created_ns(self) -> int:
+        """When the operation was parked, on its timer's clock or ``time.monotonic_ns``. 0 if it never was."""
+        return self.added_ns
+
+    # -- checking
+
+    def _op_take_turn(self, turn: object) -> bool:
+        """Take the turn, or keep it if another thread asked for a check meanwhile. False if there is nothing to do."""
+        while True:
+            home = self._op_home
+            with home.lock:
+                if self._op_home is not home:
+                    continue
+                if self._op_state > PARKED:
+                    return False
+                if self._op_turn is turn and not self._op_recheck:
+                    self._op_turn = None
+                    return False
+                if self._op_turn is not None and self._op_turn is not turn:
+                    self._op_recheck = True
+                    return False
+                self._op_turn = turn
+                self._op_recheck = False
+                return True
+
+    def _op_check(self) -> bool:
+        """Check the operation once, or expire it, with the turn taken. Returns whether that completed it."""
+        lock = self._op_lock
+        if lock is None:
+            return self._op_check_now()
+        completed = try_call_with(lock, self._op_check_now)
+        if completed is None:
+            self._op_retry()
+        return bool(completed)
+
+    def _op_check_now(self, keys: Sequence[Hashable] = ()) -> bool:
+        """The same, with the user's lock held. ``keys`` are those that the operation is being parked under."""
+        if self._op_overdue and self._op_state != ARRIVING:
+            return self._op_finish(EXPIRED)
+        self._op_checks += 1
+        try:
+            if not self.try_complete():
+                return False
+        except Exception as error:  # noqa: BLE001  # contained: the operation stays as it is
+            self._op_contain("try_complete", error, keys)
+            return False
+        if self._op_state <= PARKED:
+            warn_still_open(self, keys)
+        # Another thread may have forced or cancelled the operation, so the answer alone is not enough.
+        return self._op_state in (IMMEDIATE, SATISFIED)
+
+    def _op_retry(self) -> None:
+        """Let the retrier repeat the check."""
+        if self._op_home.retrier is not None:
+            self._op_home.retrier.retry(self)
+
+    def _op_drain(self) -> None:
+        """Expire before the deadline, because the purgatory is shut down."""
+        self._op_overdue = self._op_overdue or DRAINED
+        self._withdraw()
+        self.maybe_try_complete()
+
+    # -- parking: see purgatory._purgatory.parking
+
+    def _op_arrive(self, home: Shard, turn: ParkingTurn) -> bool:
+        """The step from new to arriving. The parking thread gets the turn. False if another thread was faster."""
+        with LOBBY.lock:
+            if self._op_home is not LOBBY or self._op_state != NEW or self._op_turn is not None:
+                return False
+            self._op_state = ARRIVING
+            self._op_turn = turn
+            self._op_recheck = False
+            self._op_home = home  # last: from here on the new home's lock guards the operation
+            return True
+
+    def _op_settle(self, turn: ParkingTurn) -> None:
+        """The step from arriving to parked, unless the operation has an outcome. Gives up the turn."""
+        home = self._op_home
+        while True:
+            with home.lock:
+                if self._op_state != ARRIVING:
+                    return
+                delay_ms = self._op_new_delay_ms
+                if delay_ms is None:
+                    home.parked += 1
+                    self._op_state = PARKED
+                    self._op_turn = None
+                    turn.is_parked = True
+                    return
+                self._op_new_delay_ms = None
+                home.extended += 1
+            assert home.timer is not None
+            home.timer.put_off(self, delay_ms)
+
+    def _op_turn_back(self) -> bool:
+        """The step from arriving back to new, if the purgatory is full. False if the operation has an outcome."""
+        with self._op_home.lock:
+            if self._op_state != ARRIVING:
+                return False
+            self._op_checks = 0
+            self._op_new_delay_ms = None
+            self._op_state = NEW
+            self._op_turn = None
+            self._op_home = LOBBY  # last, as above
+            return True
+
+    # -- completing
+
+    def _op_finish(self, outcome: int) -> bool:
+        """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
+        owed = Owed([("on_complete", self.on_complete)] if outcome != CANCELLED else [])
+        if outcome == EXPIRED:
+            owed.hooks.append(("on_expiration", self.on_expiration))
+        try:
+            before = self._op_decide(outcome, owed)
+            if before is None:
+                return False
+            if before != ARRIVING:
+                self._op_leave()
+            if self._op_home.observers.leaving:
+                self._op_home.observers.tell_leaving(self)
+            self._op_answer(owed)
+        except BaseException:
+            if self._op_home.owed.get(self) is owed:  # no other thread does what is still owed
+                try:
+                    self._op_leave()
+                    self._op_answer(owed)
+                finally:
+                    self._op_answer(owed)  # on_expiration may have raised, too
+            raise
+        return True
+
+    def _op_decide(self, outcome: int, owed: Owed) -> int | None:
+        """The step to an outcome. Returns the state before it, or None if the step was not taken."""
+        while True:
+            home = self._op_home
+            with home.lock:
+                if self._op_home is not home:
+                    continue
+                state = self._op_state
+                if state > PARKED or (outcome == CANCELLED and state == NEW):
+                    return None
+                if outcome == FORCED and state == ARRIVING:
+                    outcome = IMMEDIATE
+                elif outcome == FORCED and self._op_turn is not None:
+                    outcome = SATISFIED
+                elif state == ARRIVING:
+                    home.parked += 1  # it was not completed at once
+                self._op_state = outcome
+                home.left[outcome] += 1
+                home.checks += self._op_checks
+                home.owed[self] = owed
+                return state
+
+    def _op_answer(self, owed: Owed) -> None:
+        """Call the hooks that are owed, then report the end to the observers."""
+        home = self._op_home
+        while owed.hooks:
+            name, hook = owed.hooks[0]
+            del owed.hooks[0]
+            try:
+                if self._op_context is None:
+                    hook()
+                else:
+                    self._op_context.run(hook)
+            except Exception as error:  # noqa: BLE001  # contained: the operation has completed
+                owed.error = error
+                self._op_contain(name, error)
+            except BaseException as stop:
+                owed.error = stop
+                raise
+        if home.observers.finished and not owed.is_reported:
+            owed.is_reported = True
+            outcome = OUTCOMES[self._op_state]
+            assert outcome is not None
+            home.observers.tell_finished(self, outcome, owed.error)
+        home.owed.pop(self, None)
+
+    def _op_leave(self) -> None:
+        """Remove the operation from the timer, its keys and its place. A second call has no effect."""
+        home = self._op_home
+        self._withdraw()
+        for watchers in self._op_watches:
+            watchers.pop(self, None)
+            if not watchers and not watchers.idle and not watchers.closed:
+                home.idle_keys.note(watchers)
+        if home.capacity is not None:
+            home.capacity.taken.pop(self, None)
+
+    def _op_contain(self, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
+        self._op_home.observers.contain(self, hook, error, keys)
+
+    def _op_start_over(self) -> None:
+        """In a forked child, where no other thread exists: undo what one of them was doing."""
+        self._op_turn = None
+        if self._op_state == ARRIVING:
+            self._op_state = CANCELLED
+        if self._op_state > PARKED:
+            self._op_leave()
+
+
+#: The base class of an operation type that may be native.
+Operation = DelayedOperation
+
+if not TYPE_CHECKING and CORE is not None:
+    _pure, Operation = DelayedOperation, CORE.Operation
+
+    class DelayedOperation(CORE.Operation, TimerTask, abc.ABC):
+        __doc__ = _pure.__doc__
+        __slots__ = ()
+        _movable = False
+        __repr__ = _pure.__repr__
+        try_complete = _pure.try_complete
+
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            super().__init_subclass__(**kwargs)
+            checked_names(cls)
+
+
+reserve(DelayedOperation)

@@ -86,14 +86,14 @@ def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
     if timer is None:
         return 0.0
     now_ns = timer.now_ns()
-    late_ns = [now_ns - each.deadline_ns for each in retrier.waiting() if each._state == PARKED and each.deadline_ns]
+    late_ns = [now_ns - each.deadline_ns for each in retrier.waiting() if each._op_state == PARKED and each.deadline_ns]
     statistics = timer.statistics()
     if statistics is not None:
         if statistics.next_deadline_ms is not None:
             late_ns.append(round(-statistics.next_deadline_ms * NS_PER_MS))
         if statistics.running_since_ns is not None:
             late_ns.append(now_ns - statistics.running_since_ns)
-    return max(0, *late_ns, 0) / NS_PER_MS
+    return float(max(0, *late_ns, 0)) / NS_PER_MS
 
 
 def _size(entry: tuple[int, Hashable]) -> int:
@@ -109,8 +109,8 @@ def _since(watchers: Watchers) -> int | None:
     while True:
         operations = watchers.head(most)
         for operation in operations:
-            if operation._state == PARKED and operation._deadline_ns:
-                return operation.created_ns
+            if operation._op_state == PARKED and operation._deadline_ns:
+                return int(operation.created_ns)
         if len(operations) < most:
             return None
         most *= 8

@@ -52,7 +52,7 @@ def check_keys(shards: Shards, keys: Iterable[Hashable], limit: int | None) -> i
     except BaseException:  # this thread is being stopped: other threads check what is left
         for watchers in rows:
             for operation in watchers.operations():
-                operation._retry()
+                operation._op_retry()
         raise
     return completed
 

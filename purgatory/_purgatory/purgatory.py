@@ -23,7 +23,7 @@ from purgatory._events.log import log
 from purgatory._events.observers import Observer, Observers
 from purgatory._events.outcome import PARKED
 from purgatory._keys.idle_keys import IdleKeys
-from purgatory._keys.watchers import WatcherList
+from purgatory._keys.shard import Shard
 from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import enroll
@@ -125,7 +125,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
         self._idle_keys = idle_keys = IdleKeys(interval, self._known_keys)
-        row = Shards(shards, lambda: WatcherList(told, idle_keys, retrier, capacity, timer))
+        row = Shards(shards, lambda: Shard(told, idle_keys, retrier, capacity, timer))
         super().__init__(name, row, timer, told, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
@@ -170,7 +170,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         watchers = self._shards.find(key)
         if watchers is None:
             return []
-        return [operation for operation in watchers.operations() if operation.cancel()]  # type: ignore[misc]  # of our type
+        return [operation for operation in watchers.operations() if operation.cancel()]
 
     # -- looking in
 
@@ -277,7 +277,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         watchers = self._shards.find(key)
         if watchers is None:
             return []
-        return [operation for operation in watchers.operations() if operation._state <= PARKED]  # type: ignore[misc]
+        return [operation for operation in watchers.operations() if operation._op_state <= PARKED]
 
     def watching(self, key: Hashable) -> int:
         """How many operations there are under a key: what a check of it has to look at.
@@ -400,10 +400,10 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         if self._capacity is not None:
             self._capacity.start_over()
         for shard in self._shards:
-            shard.start_over(len(mine))
+            shard.start_over(mine)
         for operation in {operation for watchers in self._shards.walk() for operation in watchers.operations()}:
             if id(operation) not in mine:
-                operation._start_over()
+                operation._op_start_over()
 
     def _known_keys(self) -> int:
         return self._shards.keys()

@@ -88,7 +88,7 @@ class Settling:
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):
             if self._drain != "cancel":
-                operation._drain()
+                operation._op_drain()
             elif operation.cancel():
                 cancelled.append(operation)
             if number % self._slice_size == 0:
@@ -122,7 +122,7 @@ class Settling:
 
     def _open(self) -> Sequence[DelayedOperation]:
         """What is to be settled and has no outcome yet."""
-        return self._shards.operations() if self._mine is None else self._mine()  # type: ignore[return-value]
+        return self._shards.operations() if self._mine is None else self._mine()
 
     def _is_over(self, further_up: int) -> bool:
         """Whether nobody waits, arrives or leaves any more, and every answer is out but those ``further_up``."""
@@ -153,4 +153,4 @@ def _until(condition: Callable[[], bool], give_up: float) -> Generator[float, No
 
 def _answers_on_this_stack() -> int:
     """How many operations this very thread is answering, in hooks that wait for the shutdown they have called."""
-    return len({id(task) for task in hooks_on_this_stack() if getattr(task, "_state", PARKED) > PARKED})
+    return len({id(task) for task in hooks_on_this_stack() if getattr(task, "_op_state", PARKED) > PARKED})

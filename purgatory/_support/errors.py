@@ -160,7 +160,9 @@ class InvalidOperation(PurgatoryError, TypeError):
     """
 
     def __init__(self, operation: object, why: str) -> None:
-        super().__init__(f"{type(operation).__qualname__} cannot be parked: {why}")
+        super().__init__(
+            why if isinstance(operation, type) else f"{type(operation).__qualname__} cannot be parked: {why}"
+        )
         self.operation = operation
 
 
@@ -177,7 +179,7 @@ class InvalidTenant(PurgatoryError, TypeError):
 
 
 class ReservedName(PurgatoryError, AttributeError):
-    """A subclass, or an assignment, uses a name that is the library's own.
+    """A subclass, or an assignment, uses a reserved name of an operation.
 
     Attributes:
         kind: the operation's type.
@@ -185,10 +187,9 @@ class ReservedName(PurgatoryError, AttributeError):
     """
 
     def __init__(self, kind: type, name: str, reserved: Iterable[str]) -> None:
-        theirs = "keeps" if name.startswith("_") else "tells"
         super().__init__(
-            f"{kind.__qualname__}.{name} can't be set: {', '.join(reserved)} are what the library {theirs} of an "
-            "operation; call yours something else"
+            f"{kind.__qualname__}.{name} is a reserved name; choose another (reserved are {', '.join(reserved)}, and "
+            "names that begin with _op_)"
         )
         self.kind = kind
         self.name = name

@@ -1,25 +1,23 @@
-"""The retrier: a background thread that makes up checks which nobody who is here can make.
+"""The retrier: a background thread that repeats checks.
 
-Two kinds reach it, both rare: a check or an expiry that found an operation's lock held by code outside the library (a
-lock shared by way of ``lock=``), and a check whose thread was stopped in the middle of it. The thread is made when the
-first comes and ends when none has come for a while, so most purgatories never have one.
+Two kinds of checks reach it. Both are rare: a check that found a user's lock taken (``lock=``), and a check whose
+thread was interrupted. The thread starts with the first such check and ends when none has come for a while, so most
+purgatories never have one. If no thread can be started, the purgatory's timer makes one round every
+:data:`STAND_IN_MS`.
 
-If no thread can be had, the purgatory's timer stands in: it makes one round every :data:`STAND_IN_MS`.
-
-It never blocks on a lock. It tries each operation in turn, so that one lock held for long delays nobody else's, and
-rests between rounds, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while nothing moves.
+The retrier never blocks on a lock. It tries each operation in turn, so one lock that is held for long delays no other
+operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while nothing moves.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purgatory._events.log import log, throttle
 from timer import TimerTask
 
 if TYPE_CHECKING:
-    from purgatory._operations.operation import Operation
     from timer import Timer
 
 __all__ = ["Retrier"]
@@ -46,11 +44,11 @@ class _Round(TimerTask):
 
 
 class Retrier:
-    """Tries again what was missed, on a thread of its own that comes and goes.
+    """Repeats checks on a thread that exists only while there are any.
 
     Args:
         name: names the thread.
-        timer: stands in while no thread can be had.
+        timer: makes the rounds if no thread can be started.
     """
 
     __slots__ = ("_changed", "_missed", "_name", "_round", "_stopped", "_thread", "_timer", "_trying")
@@ -58,15 +56,15 @@ class Retrier:
     def __init__(self, name: str, timer: Timer | None = None) -> None:
         self._name = name
         self._changed = threading.Condition(threading.Lock())
-        self._missed: dict[Operation, None] = {}
-        self._trying: list[Operation] = []  # those that were taken out of _missed for the round that runs now
+        self._missed: dict[Any, None] = {}
+        self._trying: list[Any] = []  # those that were taken out of _missed for the round that runs now
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
         self._round: _Round | None = None  # while the timer has it
 
-    def retry(self, operation: Operation) -> None:
-        """Try the operation until its lock could be had."""
+    def retry(self, operation: Any) -> None:
+        """Check the operation, again and again until its lock could be taken."""
         with self._changed:
             if self._stopped:
                 return
@@ -75,25 +73,25 @@ class Retrier:
         self._ask(stand_in)
 
     def stand_in(self) -> None:
-        """Make one round in the place of the thread that could not be had. Called by the timer."""
+        """Make one round, because no thread could be started. Called by the timer."""
         with self._changed:
             self._round = None
             missed = self._take()
         for operation in missed:
             self._try(operation)
 
-    def waiting(self) -> list[Operation]:
+    def waiting(self) -> list[Any]:
         """The operations to try again, and those that are being tried. Some may have completed meanwhile."""
         with self._changed:
             return [*self._missed, *self._trying]
 
     def start_over(self) -> None:
-        """In a forked child, which has no thread of it."""
+        """In a forked child, which has no such thread: make the lock anew."""
         self._changed = threading.Condition(threading.Lock())
         self._thread = self._round = None
 
     def stop(self) -> None:
-        """End the thread; waits for it unless called from it. What is still missed is dropped."""
+        """End the thread, and wait for it unless it is the caller. Checks that were not repeated yet are dropped."""
         with self._changed:
             self._stopped = True
             self._missed.clear()
@@ -102,22 +100,22 @@ class Retrier:
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join()
 
-    def _take(self) -> list[Operation]:
-        """What there is to try. Taken out before it is tried: whoever misses meanwhile puts the operation in again."""
+    def _take(self) -> list[Any]:
+        """Take out the operations of the next round. A check that misses the lock puts its operation in again."""
         self._trying = missed = list(self._missed)
         self._missed.clear()
         return missed
 
     def _wake(self) -> _Round | None:
-        """See that somebody does the work; a round for the timer, if no thread can be had. The lock is held."""
+        """Wake or start the thread. Returns a round for the timer if no thread can be started. The lock is held."""
         if self._thread is not None and self._thread.is_alive():  # a fork leaves the thread behind
             self._changed.notify_all()
         elif not self._stopped:
-            # Noted before it is started: a caller who is interrupted in start() must not leave one that nobody ends.
+            # Assigned before start(): if start() is interrupted, stop() still finds the thread.
             self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # no more threads to be had
+            except RuntimeError as error:  # the process has no more threads
                 self._thread = None
                 if throttle.admit("retrier_not_started", self._name) is not None:
                     log.error("retrier_not_started", retrier=self._name, error=repr(error))
@@ -127,12 +125,12 @@ class Retrier:
         return None
 
     def _ask(self, stand_in: _Round | None) -> None:
-        """Ask the timer for a round. Without the lock, as the timer has one of its own."""
+        """Add the round to the timer, without the lock."""
         if stand_in is None or self._timer is None:
             return
         try:
             self._timer.add(stand_in)
-        except Exception as error:  # noqa: BLE001  # full, or shut down: the work stays noted for the next occasion
+        except Exception as error:  # noqa: BLE001  # full, or shut down: the operations stay for the next round
             with self._changed:
                 self._round = None
             log.error("retrier_not_started", retrier=self._name, error=repr(error))
@@ -160,13 +158,13 @@ class Retrier:
                     rest_s = min(2 * rest_s, LONGEST_REST_S)
 
     @staticmethod
-    def _try(operation: Operation) -> None:
-        """Try once.
+    def _try(operation: Any) -> None:
+        """Check once.
 
-        One whose shared lock is still held comes back by itself, through :meth:`retry`. Of one whose own hold is taken
-        the holder looks at the flag, or, if he is stopped, hands it in again once he has let go.
+        If the user's lock is still taken, the check calls :meth:`retry` again. If another thread has the turn, that
+        thread checks again, or passes the operation to the retrier if it is interrupted.
         """
         try:
             operation.maybe_try_complete()
-        except BaseException as error:  # noqa: BLE001  # this is nobody's own thread, and it must go on
-            operation._home.observers.contain(operation, "try_complete", error)
+        except BaseException as error:  # noqa: BLE001  # no caller waits for this thread, and it must go on
+            operation._op_home.observers.contain(operation, "try_complete", error)

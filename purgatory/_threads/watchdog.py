@@ -166,7 +166,7 @@ class Watchdog:
 
     def _report(self, frame: FrameType, elapsed_s: float, ident: int) -> None:
         task = frame.f_locals[frame.f_code.co_varnames[0]]
-        home = getattr(task, "_home", None)
+        home = getattr(task, "_op_home", None)
         purgatory = (home and home.observers.name) or None
         hook = frame.f_code.co_name
         with self._lock:

@@ -164,4 +164,4 @@ class Peek:
 
 def first_open(watchers: Watchers, most: int) -> list[DelayedOperation]:
     """The operations that have waited longest under a key, up to ``most``."""
-    return [operation for operation in watchers.head(most) if operation.outcome is None]  # type: ignore[misc]
+    return [operation for operation in watchers.head(most) if operation.outcome is None]

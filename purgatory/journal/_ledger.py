@@ -235,14 +235,14 @@ class Recorder:
                 row = (
                     origin,
                     operation.__class__,
-                    operation._watches,  # noqa: SLF001
+                    operation._op_watches,  # noqa: SLF001
                     outcome,
                     error,
                     operation._deadline_ns,  # noqa: SLF001
                     operation._delay_ms,  # noqa: SLF001
                     operation._moved_ns,  # noqa: SLF001
                     now_ns(),
-                    operation._checks,  # noqa: SLF001
+                    operation._op_checks,  # noqa: SLF001
                 )
             except AttributeError:
                 other(origin, operation, outcome, error, now_ns())

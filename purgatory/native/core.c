@@ -84,7 +84,7 @@ static PurgatoryCore for_others = {
 
 /* ---------------------------------------------------------------- the module */
 
-static PyMethodDef turn_back = {"_turn_back", (PyCFunction)operation_turn_back, METH_NOARGS, NULL};
+static PyMethodDef turn_back = {"_op_turn_back", (PyCFunction)operation_turn_back, METH_NOARGS, NULL};
 
 /* bind(lobby, outcomes, **functions): what is left to Python. Once, by the Python module that uses these types. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
@@ -111,6 +111,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"wait_for", &core.wait_for},
                   {"find_place", &core.find_place},
                   {"put_off", &core.put_off},
+                  {"extension", &core.extension},
                   {"refuse_own_hook", &core.refuse_own_hook},
                   {"refuse_timed", &core.refuse_timed},
                   {"timer_closed", &core.timer_closed},
@@ -187,7 +188,7 @@ static int fill(PyObject *module)
         || make_type(module, &parking_spec, NULL, &core.parking))
         return -1;
     PyObject *method = PyDescr_NewMethod(core.operation, &turn_back);
-    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_turn_back", method);
+    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_op_turn_back", method);
     Py_XDECREF(method);
     core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
     if (failed || core.own_check == NULL)

@@ -31,6 +31,7 @@ struct Operation {
     unsigned char state, pending, overdue;
     unsigned char is_special; /* its type has a maybe_try_complete of its own */
     uint16_t holder;          /* the number of the thread that checks or parks it, see my_number(); 0: none */
+    unsigned char extended;   /* whether extend() was called while it was arriving: see settle_down() */
     Mutex mutex;
 };
 
@@ -89,7 +90,7 @@ static struct {
     PyObject *outcomes;
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
-        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *refuse_own_hook, *refuse_timed,
+        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *extension, *refuse_own_hook, *refuse_timed,
         *timer_closed, *checked_limit, *checked_keys, *checked_delay_ms, *checked_lock;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */

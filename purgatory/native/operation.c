@@ -100,8 +100,20 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     int moved = 0;
     if (was_made(self))
         return NULL;
-    /* While it is being parked, the operation is not in the timer yet: the withdraw below would leave it without a
-     * deadline. */
+    /* While it is being parked, its parker applies the new deadline: see settle_down(). */
+    if (state_of(self) == ARRIVING && home->timer != NULL && home->timer != Py_None) {
+        if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, delay_ms, NULL)))
+            return NULL;
+        lock_operation(self);
+        int noted = self->state == ARRIVING && !flag_of(&self->overdue);
+        if (noted)
+            set_flag(&self->extended, 1);
+        unlock_operation(self);
+        if (noted)
+            Py_RETURN_TRUE;
+        if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, Py_None, NULL)))
+            return NULL;
+    }
     if (state_of(self) != PARKED || home->timer == NULL || home->timer == Py_None)
         moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms));
     else if (home->native_timer)
@@ -265,9 +277,9 @@ static PyMethodDef operation_methods[] = {
      "Returns:\n    True if this call completed it."},
     {"run", (PyCFunction)operation_run, METH_NOARGS,
      "run($self, /)\n--\n\nExpire: complete and run :meth:`on_expiration`. Called by the timer."},
-    {"_drain", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
-    {"_retry", (PyCFunction)operation_retry, METH_NOARGS, "Have the check made by somebody else."},
-    {"_start_over", (PyCFunction)operation_start_over, METH_NOARGS, "In a forked child: nobody has the hold."},
+    {"_op_drain", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
+    {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, "Have the check made by somebody else."},
+    {"_op_start_over", (PyCFunction)operation_start_over, METH_NOARGS, "In a forked child: nobody has the hold."},
     {"cancel", (PyCFunction)operation_cancel, METH_NOARGS,
      "cancel($self, /)\n--\n\n"
      "Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.\n\n"
@@ -285,13 +297,13 @@ static PyMethodDef operation_methods[] = {
     {NULL}};
 
 static PyGetSetDef operation_attributes[] = {
-    {"_state", (getter)get_state, NULL, NULL, NULL},
-    {"_checks", (getter)get_checks, NULL, NULL, NULL},
-    {"_pending", (getter)get_pending, NULL, NULL, NULL},
-    {"_overdue", (getter)get_overdue, NULL, NULL, NULL},
-    {"_is_held", (getter)get_held, NULL, NULL, NULL},
-    {"_home", (getter)get_home, NULL, NULL, NULL},
-    {"_watches", (getter)get_watches, NULL, NULL, NULL},
+    {"_op_state", (getter)get_state, NULL, NULL, NULL},
+    {"_op_checks", (getter)get_checks, NULL, NULL, NULL},
+    {"_op_pending", (getter)get_pending, NULL, NULL, NULL},
+    {"_op_overdue", (getter)get_overdue, NULL, NULL, NULL},
+    {"_op_is_held", (getter)get_held, NULL, NULL, NULL},
+    {"_op_home", (getter)get_home, NULL, NULL, NULL},
+    {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
     {"is_completed", (getter)get_completed, NULL,
      "Whether the operation has completed. False for one that was taken out uncompleted.", NULL},
     {"outcome", (getter)get_outcome, NULL, "How the operation left; None while it is open.", NULL},

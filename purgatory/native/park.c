@@ -65,16 +65,25 @@ static PyObject *operation_turn_back(Operation *self, PyObject *Py_UNUSED(none))
 /* The step from arriving to parked, for the parker; 0 if it has an outcome already. */
 static int settle_down(Operation *op)
 {
-    lock_operation(op);
-    int settles = op->state == ARRIVING;
-    if (settles) {
-        lock_shard(op->home);
-        op->home->parked++;
-        unlock_shard(op->home);
-        __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
+    for (;;) {
+        lock_operation(op);
+        int settles = op->state == ARRIVING, extended = settles && op->extended;
+        if (settles) {
+            lock_shard(op->home);
+            op->home->extended += extended;
+            op->home->parked += !extended;
+            unlock_shard(op->home);
+            if (extended)
+                set_flag(&op->extended, 0);
+            else
+                __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
+        }
+        unlock_operation(op);
+        if (!extended)
+            return settles;
+        if (done_call(PyObject_CallFunctionObjArgs(core.extension, op, op->home->timer, Py_None, NULL)))
+            return -1;
     }
-    unlock_operation(op);
-    return settles;
 }
 
 /* Watch under the keys that come after the first, until it is complete. The tuple of them is our own. */
@@ -179,7 +188,9 @@ static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyOb
     if (!failed && state_of(op) == ARRIVING) {
         failed = set_deadline(self, op);
         if (!failed) {
-            is_parked = settle_down(op);
+            int settled = settle_down(op);
+            failed = settled < 0;
+            is_parked = settled > 0;
             if (is_parked && is_closed(self)) {
                 int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
                 if (ours)
@@ -197,6 +208,13 @@ static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyOb
     }
     if (failed) /* it is not in the purgatory, unless it has completed */
         cancel_for_error(op);
+    if (flag_of(&op->extended)) { /* it was extended, and is not parked after all */
+        Kept kept = keep_error();
+        set_flag(&op->extended, 0);
+        if (done_call(PyObject_CallFunctionObjArgs(core.extension, op, Py_None, Py_None, NULL)))
+            PyErr_WriteUnraisable((PyObject *)op);
+        set_again(kept);
+    }
     if (has_place && !is_parked) {
         PyObject *struck = NULL;
         Kept kept = keep_error();

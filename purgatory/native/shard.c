@@ -67,7 +67,7 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
 
 static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
+    static char *names[] = {"key_lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
     PyObject *lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &lock, &PyDict_Type, &by_key,
                                      core.told, &observers, core.idle_keys, &idle_keys, &retrier, &capacity, &timer))
@@ -168,7 +168,7 @@ static PyObject *shard_stop_answering(Shard *self, PyObject *but)
 
 static PyMemberDef shard_members[] = {
     {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, "The watchers of each key."},
-    {"lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, "Held to remove a key."},
+    {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, "Held to remove a key."},
     {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, "Who is told of the operations."},
     {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, "Where idle keys are noted."},
     {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, "Tries again what was missed."},

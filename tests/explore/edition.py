@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.explore import scheduler as scheduler_module
-
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("timer", "purgatory")
 
@@ -111,11 +109,8 @@ class Edition:
                 module.threading = threads
             if hasattr(module, "time") and not module.__name__.endswith(".watchdog"):
                 module.time = time
-            if module.__name__.endswith(".hold"):
-                module._THREADINGS = (scheduler_module.CoopLock,)  # it stands for both
             lobby = getattr(module, "LOBBY", None)
             if lobby is not None:
-                lobby.lock = threads.RLock()
-                lobby.gate[:] = [None]
-                lobby.under_way.clear()
+                lobby.lock, lobby.key_lock = threads.Lock(), threads.Lock()
+                lobby.owed.clear()
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer)

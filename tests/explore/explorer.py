@@ -326,8 +326,8 @@ class World:
             assert not operation.overlapped, f"{operation}: two threads inside its hooks at once"
             wins = [how for who, how in self.wins if who is operation]
             assert len(wins) <= 1, f"{operation} was done by {wins}: to each its own"
-            hold = operation._hold
-            assert type(hold) is not list or len(hold) == 1, f"{operation}: its hold has {len(hold)} cells"
+            free = operation._op_turn is None or operation.outcome is not None
+            assert free, f"{operation}: no thread has its turn, and it is taken"
         for operation in self.promised:
             open_ = operation.outcome is None and operation.purgatory is not None and operation.parked_ok
             assert not open_, f"a check of {operation} was lost"
@@ -353,7 +353,7 @@ class World:
             assert purgatory.watched == wanted, f"{purgatory.watched} entries watched, {wanted} wanted"
             assert purgatory.snapshot().keys == len({key for o in still for key in o.wants}), "an idle key was kept"
         lobby = self.core.purgatory._operations.operation.LOBBY
-        assert not lobby.under_way, "an answer of one that was never parked was never out"
+        assert not lobby.owed, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:
                 self.core.timer.check_invariants(timer)

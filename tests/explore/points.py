@@ -21,24 +21,25 @@ def _words(text: str) -> frozenset[str]:
 
 #: Fields that are written while another thread may look.
 FIELDS = _words(
-    "_state _pending _busy _overdue _home _watches _bucket _deadline_ns _moved_ns _closed closed due idle alone limit "
+    "_op_state _op_turn _op_recheck _op_overdue _op_home _op_watches _op_new_delay_ms is_parked _bucket "
+    "_deadline_ns _moved_ns _closed closed due idle limit "
     "hand after_ns until_ns _sleepers _stopped _thread _driver _report _limit _round parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches; a class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended _checks checks rejected _forgotten _due _moves handed_over total _executor _restarts _heartbeat_ns "
-    "_observers _left _tasks fired failed looked_at late_sum_ns late_max_ns late_ns"
+    "extended _op_checks checks rejected _forgotten _due _moves handed_over total _executor _restarts _heartbeat_ns "
+    "_observers _left _tasks _trying fired failed looked_at late_sum_ns late_max_ns late_ns"
 )
-#: Fields that are never set again: what they hold may change, and does so by the calls below. (A shard's ``by_key`` and
-#: ``find`` are, by a thread that comes back to a key that it is removing further up: no scenario's thread does.)
+#: Fields that are never set again: what they hold may change, and does so by the calls below.
 FIXED = _words(
-    "_admitted _broker_id _buckets _context _keep_context _capacity _cascade _changed _clock _closing _count "
-    "_delay_ms _dispatcher _errors _hold _idle_keys _inside _interval _known _levels _lock _max_pending _missed "
+    "_admitted _broker_id _buckets _op_context _keep_context _capacity _cascade _changed _clock _closing _count "
+    "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _levels _lock _max_pending _missed "
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _own_executor _own_timer _rest_s "
-    "_retrier _row _shards _slots _tick_ns _timer _wheel _wheel_size __weakref__ append by_key capacity clock end "
-    "find first gate home idle_keys key known left level lock name nowhere observers retrier slots span taken timer "
-    "under_way _put_back"
+    "_retrier _row _shards _slots _tick_ns _timer _wheel _wheel_size __weakref__ by_key "
+    "_op_lock error hooks is_reported key_lock owed capacity clock end "
+    "find first home idle_keys key known left level lock name nowhere observers retrier slots span taken timer "
+    "_put_back"
 )
 #: Fields of the scenarios' and the explorer's own tests.
 OWN = _words("ready value _value busy")
@@ -54,11 +55,6 @@ _SWITCHES = FIELDS | OWN
 _SUBSCRIPTS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "CONTAINS_OP"})
 
 
-def _adds_a_cell(step: dis.Instruction, before: dis.Instruction | None) -> bool:
-    """Whether it is the ``+= A_CELL`` that opens a gate, or counts one who answers: a step on a shared list."""
-    return step.opname == "BINARY_OP" and before is not None and before.argval == "A_CELL"
-
-
 @cache
 def points_of(code: CodeType) -> dict[int, str]:
     """The offsets in ``code`` before which a switch may happen, and what each does."""
@@ -72,8 +68,8 @@ def points_of(code: CodeType) -> dict[int, str]:
             points[step.offset] = f"write {name}"
         elif operation in _SUBSCRIPTS:
             points[step.offset] = operation.split("_")[0].lower() + " item"
-        elif _adds_a_cell(step, before):
-            points[step.offset] = "add a cell"
+        elif operation == "BEFORE_WITH":
+            points[step.offset] = "take a lock"
         elif operation == "LOAD_GLOBAL" and name == "len":
             points[step.offset] = str(name)
         elif (
@@ -147,8 +143,6 @@ def touches_of(code: CodeType) -> dict[int, frozenset[tuple[str, int]]]:
             loaded.setdefault(place, []).append(name)
         elif operation in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"):
             found |= {(kind, WRITE) for kind in _KINDS}
-        elif _adds_a_cell(step, before):
-            found.add(("list", WRITE))
         elif operation in _WHOLE or (
             operation.startswith(_TRUTH) and before is not None and before.opname.startswith(("LOAD_", "COPY"))
         ):

@@ -17,7 +17,7 @@ SHARING = {
     "capacity",
     "observers",
     "purgatory",
-    "hold",
+    "shard",
     "_timer",
     "_entrance",
     "_intake",

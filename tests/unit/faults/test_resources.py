@@ -175,7 +175,7 @@ def test_a_full_timer_leaves_the_purgatory_as_it_was():
     with DelayedOperationPurgatory("faults", timer=timer) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])
         refused = Waiting()
-        with pytest.raises(RuntimeError, match="limit"):
+        with pytest.raises(RuntimeError, match="is full"):
             purgatory.try_complete_else_watch(refused, ["k", "l"])
         assert refused.outcome is Outcome.CANCELLED
         assert 1 == purgatory.parked == timer.size

@@ -65,7 +65,8 @@ def test_pretender_is_refused(purgatory):
 
 
 @pytest.mark.parametrize(
-    "call", ["force_complete", "maybe_try_complete", "cancel", "run", "_drain", "keys", "outcome", "checks", "drained"]
+    "call",
+    ["force_complete", "maybe_try_complete", "cancel", "run", "_op_drain", "keys", "outcome", "checks", "drained"],
 )
 def test_forgotten_init_is_said(call):
     """An operation whose __init__ forgot its base class says so wherever it is used."""

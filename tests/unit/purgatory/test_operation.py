@@ -1,6 +1,7 @@
 """Operations: completed exactly once, checked by one thread at a time, never blocking whoever checks."""
 
 import copy
+import inspect
 import pickle
 import re
 import threading
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from purgatory import (
-    COMPILED,
     DelayedOperation,
     DelayedOperationPurgatory,
     InvalidOperation,
@@ -18,10 +18,9 @@ from purgatory import (
     Outcome,
     ReservedName,
 )
-from purgatory._operations.operation import INTERNAL, RESERVED, Operation
+from purgatory._operations.subclasses import RESERVED
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, MockTimer, TaskHeld, TimerTask
-from timer._task import TimerTaskEntry
 
 
 def test_operation_is_abstract():
@@ -171,63 +170,14 @@ def test_check_does_not_wait_for_another(purgatory):
     assert ["complete"] == operation.history
 
 
-class Scripted(list):
-    """A hold whose giving back and failing tries can be followed by something."""
-
-    def __init__(self, after_release=None, after_miss=None):
-        super().__init__([None])
-        self.after_release = after_release
-        self.after_miss = after_miss
-
-    def __delitem__(self, place):
-        try:
-            super().__delitem__(place)
-        except IndexError:
-            if self.after_miss is not None:
-                self.after_miss()
-            raise
-
-    def append(self, nothing):
-        super().append(nothing)
-        if self.after_release is not None:
-            self.after_release()
-
-
 @pytest.mark.interpreted
-def test_flag_set_after_the_release_is_seen():
-    """A thread that missed the lock just before its release finds the holder looking at the flag after it."""
-    operation = Waiting()
-    # As if another thread had missed the lock, and set the flag before the holder let go of it.
-    operation._hold = Scripted(after_release=lambda: release(operation))
-
-    def release(operation):
-        if operation.checks == 1:
-            operation.ready = True
-            operation._pending = True
-
-    assert operation.maybe_try_complete()
-    assert 2 == operation.checks
-
-
-def test_thread_that_sets_the_flag_tries_again():
-    """A lock that is released between the failed try and the flag is got by the second try."""
-    operation = Waiting(ready=True)
-    hold = Scripted()
-    del hold[0]
-    hold.after_miss = lambda: hold.append(None) if operation.checks == 0 and not hold else None
-    operation._hold = hold
-
-    assert operation.maybe_try_complete()
-
-
-@pytest.mark.interpreted
-def test_flag_is_lowered_before_the_look():
-    """A flag that is set while ``try_complete`` runs is for the next round, not for this one."""
+def test_flag_is_cleared_before_the_check():
+    """A flag that is set while ``try_complete`` runs is for the next check, not for this one."""
     seen = []
 
     def look(operation):
-        seen.append(operation._pending)
-        operation._pending = operation.checks < 3
+        seen.append(operation._op_recheck)
+        operation._op_recheck = operation.checks < 3
 
     operation = Waiting(look=look)
     operation.maybe_try_complete()
@@ -399,6 +349,7 @@ def test_check_that_succeeds_beats_the_expiry_that_waits_for_it(purgatory, mock_
     assert ["complete"] == operation.history
 
 
+@pytest.mark.native
 def test_on_expiration_runs_without_the_lock(purgatory, mock_timer):
     """``on_expiration`` may wait for threads that need the operation's lock."""
     lock = threading.Lock()
@@ -612,7 +563,7 @@ def test_name_of_the_librarys_cannot_be_assigned():
             self.keys = ["a"]
 
     with pytest.raises(
-        ReservedName, match=r"Fetch.keys can't be set: added_ns, checks, .*keys.* call yours something"
+        ReservedName, match=r"Fetch.keys is a reserved name; choose another .*added_ns, checks, .*keys"
     ) as caught:
         Fetch()
     assert (Fetch, "keys") == (caught.value.kind, caught.value.name)
@@ -625,44 +576,72 @@ def test_name_of_the_librarys_cannot_be_redefined(name):
         type("Mine", (Waiting,), {name: 3})
 
 
-@pytest.mark.parametrize("name", sorted(INTERNAL))
-def test_name_that_the_library_works_with_cannot_be_redefined(name):
-    """A class attribute with the name of a step of the library's, or of what it keeps, can't be: it would be called."""
-    with pytest.raises(
-        ReservedName, match=rf"Mine.{name} can't be set: _answer, _arrive, .* call yours something else"
-    ):
+@pytest.mark.parametrize("name", ["_op_state", "_op_home", "_op_leave", "_op_anything"])
+def test_private_name_of_the_library_cannot_be_redefined(name):
+    """A class attribute that begins with the reserved prefix is rejected when the class is made."""
+    with pytest.raises(ReservedName, match=rf"Mine.{name} is a reserved name; .* names that begin with _op_"):
         type("Mine", (Waiting,), {name: 3})
 
 
-@pytest.mark.parametrize("name", ["_context", "_hold", "_busy", "_state", "_home", "_watches", "_bucket"])
-def test_state_that_is_put_in_the_place_of_the_librarys_is_refused(purgatory, name):
-    """An operation that sets an attribute in which the library keeps its state is told so where it is parked.
-
-    Where the native edition has an attribute of that name, there is no setting it.
-    """
+@pytest.mark.parametrize(
+    "name", ["_context", "_hold", "_busy", "_state", "_home", "_watches", "_checks", "_pending", "_lock", "_turn"]
+)
+def test_subclass_may_use_any_other_private_name(purgatory, name):
+    """An attribute of a subclass with a plain private name does not disturb the library."""
 
     class Handled(Waiting):
         def __init__(self):
             super().__init__()
             setattr(self, name, "a request")
 
-    kind = ReservedName if not COMPILED or name in {"_context", "_hold", "_busy"} else AttributeError
-    with pytest.raises(kind) as refused:
-        purgatory.try_complete_else_watch(Handled(), ["k"])
-    if kind is ReservedName:
-        assert re.match(rf".*Handled.{name} can't be set: .* are what the library keeps", str(refused.value))
-    assert 0 == purgatory.parked
+    operation = Handled()
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.ready = True
+
+    assert 1 == purgatory.check_and_complete("k")
+    assert "a request" == getattr(operation, name)
 
 
-def test_guide_lists_the_names_that_are_taken():
-    """The guide has every name that is the library's, of both editions."""
+def test_reserved_names_are_the_public_properties():
+    """Every public property of an operation is reserved, in both implementations."""
+    properties = {
+        name
+        for kind in DelayedOperation.__mro__
+        for name, value in vars(kind).items()
+        if not name.startswith("_") and inspect.isdatadescriptor(value)
+    }
+
+    assert properties == set(RESERVED)
+
+
+def test_guide_lists_the_names_that_are_reserved():
+    """The guide lists every reserved name and the reserved prefix."""
     text = (Path(__file__).resolve().parents[3] / "docs/guide.md").read_text(encoding="utf-8")
-    section = text.partition("## Names that are taken")[2].partition("\n## ")[0]
-    listed = re.findall(r"`(\w+)`", section)
-    theirs = {name for kind in (Operation, TimerTaskEntry) for name in vars(kind) if re.fullmatch(r"_[a-z]\w*", name)}
+    section = text.partition("## Reserved names")[2].partition("\n## ")[0]
 
-    assert [*RESERVED, *sorted(INTERNAL)] == [name for name in listed if name != "ReservedName"]
-    assert theirs <= INTERNAL
+    assert [*RESERVED, "_op_"] == [name for name in re.findall(r"`(\w+)`", section) if name != "ReservedName"]
+
+
+def test_repr_tells_type_state_keys_and_time(purgatory, mock_timer):
+    """The ``repr`` of an operation has its type, its state, its first keys and the seconds left."""
+    operation = Waiting(1_500)
+    assert "<Waiting new>" == repr(operation)
+    purgatory.try_complete_else_watch(operation, ["a", ("b", 2), "c", "d", "e"])
+    mock_timer.advance_clock(250)
+    assert "<Waiting parked under a, (b, 2), c and 2 more, 1.250 s left>" == repr(operation)
+    operation.ready = True
+    purgatory.check_and_complete("d")
+    assert "<Waiting satisfied under a, (b, 2), c and 2 more>" == repr(operation)
+
+
+def test_repr_never_raises():
+    """The ``repr`` of an operation that was not initialized is its type."""
+
+    class Forgetful(Waiting):
+        def __init__(self):
+            self.ready = False
+
+    assert "Forgetful" in repr(Forgetful())
 
 
 def test_operation_without_the_librarys_init_is_refused(purgatory):
@@ -676,7 +655,7 @@ def test_operation_without_the_librarys_init_is_refused(purgatory):
             return False
 
     with pytest.raises(
-        InvalidOperation, match=r"Forgetful cannot be parked: its __init__ doesn't call super\(\).__init__"
+        InvalidOperation, match=r"Forgetful cannot be parked: its __init__ does not call super\(\).__init__"
     ):
         purgatory.try_complete_else_watch(Forgetful(), ["k"])
 
@@ -762,22 +741,38 @@ def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
     assert 0 == purgatory.totals().extended
 
 
-def test_extend_of_one_that_arrives_is_false():
-    """The deadline of an operation that is in the timer, and not quite parked yet, is not put off."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_extend_while_it_is_being_parked_counts(when):
+    """A deadline that is moved while the operation is being parked counts once it is parked."""
     answers = []
 
     class Racing(MockTimer):
         def add(self, task):
+            if when == "before":
+                answers.append(in_thread(operation.extend, 5_000))
             super().add(task)
-            answers.append(in_thread(operation.extend, 5_000))
+            if when == "after":
+                answers.append(in_thread(operation.extend, 5_000))
 
     timer, operation = Racing(), Waiting(delay_ms=10)
     with DelayedOperationPurgatory("racing", timer=timer) as purgatory:
         purgatory.try_complete_else_watch(operation, ["k"])
-        timer.advance_clock(10)
-
-        assert [False] == answers
+        assert [True] == answers
+        timer.advance_clock(4_999)
+        assert operation.outcome is None
+        timer.advance_clock(1)
         assert operation.outcome is Outcome.EXPIRED
+        assert 1 == purgatory.totals().extended
+
+
+def test_extend_inside_the_first_check_counts(purgatory, mock_timer):
+    """An operation that extends itself in the check before it is parked waits until the new deadline."""
+    operation = Waiting(delay_ms=10, look=lambda operation: operation.checks == 1 and operation.extend(500))
+    purgatory.try_complete_else_watch(operation, ["k"])
+    mock_timer.advance_clock(499)
+    assert operation.outcome is None
+    mock_timer.advance_clock(1)
+    assert operation.outcome is Outcome.EXPIRED
 
 
 def test_extend_inside_its_own_check(purgatory, mock_timer):

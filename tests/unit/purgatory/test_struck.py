@@ -3,7 +3,8 @@
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome, PurgatoryFull
-from tests.support import Waiting, eventually
+from purgatory._keys.idle_keys import IdleKeys
+from tests.support import Waiting, eventually, in_thread
 
 
 class Interrupted(BaseException):
@@ -229,3 +230,46 @@ def test_check_whose_lock_fails_is_made_up(purgatory, word):
         operation.maybe_try_complete()
 
     assert eventually(lambda: operation.checks >= (3 if word == "acquire" else 4))
+
+
+@pytest.mark.interpreted
+def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monkeypatch):
+    """An operation whose removal from its keys is interrupted is under no key, has no place, and is answered."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        operation = Waiting()
+        purgatory.try_complete_else_watch(operation, ["k", "l"])
+        note = IdleKeys.note
+
+        def strike(self, watchers):
+            monkeypatch.setattr(IdleKeys, "note", note)
+            raise Interrupted
+
+        monkeypatch.setattr(IdleKeys, "note", strike)
+        with pytest.raises(Interrupted):
+            operation.force_complete()
+
+        assert (0, 0, 0) == (purgatory.watched, purgatory.parked, mock_timer.size)
+        assert ["complete"] == operation.history
+        assert not purgatory.try_complete_else_watch(Waiting(), ["m"])
+
+
+@pytest.mark.interpreted
+def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(mock_timer, monkeypatch):
+    """A thread that is interrupted after PurgatoryFull does not cancel what another thread has parked by then."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        first, operation = Waiting(), Waiting()
+        purgatory.try_complete_else_watch(first, ["k"])
+        turn_back = DelayedOperation._op_turn_back
+
+        def strike(operation):
+            assert turn_back(operation)
+            first.cancel()
+            assert not in_thread(purgatory.try_complete_else_watch, operation, ["k"])
+            raise Interrupted
+
+        monkeypatch.setattr(DelayedOperation, "_op_turn_back", strike)
+        with pytest.raises(Interrupted):
+            purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert operation.outcome is None
+        assert [operation] == purgatory.operations()

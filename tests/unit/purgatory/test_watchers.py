@@ -73,7 +73,7 @@ def test_watching_and_forgetting_race(mock_timer, make):
                 purgatory.try_complete_else_watch(operation, [make()])
                 operation.ready = True
                 purgatory.check_and_complete(make())
-                if not operation.is_completed and not operation._pending:
+                if not operation.is_completed and not operation._op_recheck:
                     missed.append(operation)
 
         run_threads(*[come_and_go] * 3)
@@ -144,6 +144,7 @@ def found(purgatory, operation):
     return (1, 0, 0) == (checked, purgatory.parked, purgatory.watched)
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("others", [0, 1])
 def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_timer, others):
     """Whoever parks under a key from the key's own code, while that very key is being forgotten, waits there."""
@@ -170,6 +171,7 @@ def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_ti
     assert COMPILED or came >= 2
 
 
+@pytest.mark.native
 def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(mock_timer):
     """A key that its own code uses, forgets and makes anew, while it is being forgotten, keeps who waits there last."""
     for call in range(1, 9):
@@ -191,6 +193,7 @@ def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(
             assert found(purgatory, newcomer), call
 
 
+@pytest.mark.native
 def test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it(mock_timer):
     """A key that is noted once more, and looked at, in the midst of being forgotten keeps who comes then."""
     for call in range(1, 9):
@@ -198,7 +201,7 @@ def test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it(mock_ti
             before, newcomer = Waiting(), Waiting()
 
             def note_and_come(purgatory=purgatory, newcomer=newcomer, before=before):
-                purgatory._idle_keys.note(before._watches[0])
+                purgatory._idle_keys.note(before._op_watches[0])
                 purgatory.purge()
                 purgatory.try_complete_else_watch(newcomer, [Busy()])
 
@@ -210,6 +213,7 @@ def test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it(mock_ti
             assert found(purgatory, newcomer), call
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("call", range(1, 9))
 def test_key_made_in_the_hash_of_another_that_is_being_forgotten_is_known(mock_timer, call):
     """A key whose making is interrupted by one that comes to another key, which is being forgotten, is known after."""

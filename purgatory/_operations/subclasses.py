@@ -1,0 +1,108 @@
+"""Help for authors of operations: reserved names, mistakes in a subclass, and the ``repr``."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from purgatory._events.log import log
+from purgatory._events.outcome import PARKED
+from purgatory._support.errors import ReservedName
+from purgatory._support.label import label
+
+if TYPE_CHECKING:
+    from purgatory._operations.operation import DelayedOperation
+
+__all__ = ["PREFIX", "RESERVED", "checked_names", "described", "not_initialized", "reserve", "warn_still_open"]
+
+#: The beginning of the private names of an operation.
+PREFIX: Final = "_op_"
+
+#: The public properties of an operation. A subclass must not redefine them.
+RESERVED: Final = (
+    *("added_ns", "checks", "created_ns", "deadline_ns", "delay_ms"),
+    *("drained", "is_completed", "is_pending", "keys", "outcome"),
+)
+
+_STATES: Final = ("new", "being parked", "parked")
+_KEYS_SHOWN: Final = 3
+_NS_PER_S: Final = 1_000_000_000
+
+#: The types for which warn_still_open() wrote its warning.
+_warned: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def checked_names(cls: type) -> None:
+    """Check that a subclass does not redefine the library's names.
+
+    Raises:
+        ReservedName: it does.
+    """
+    for name in vars(cls):
+        if name in RESERVED or name.startswith(PREFIX):
+            raise ReservedName(cls, name, RESERVED)
+
+
+def reserve(cls: type) -> None:
+    """Give the properties of a class a setter that raises :class:`ReservedName`."""
+    for name in RESERVED:
+        own = getattr(cls, name)
+        get = own.fget if isinstance(own, property) else own.__get__
+        setattr(cls, name, property(get, _setter(name), doc=own.__doc__))
+
+
+def _setter(name: str) -> Callable[[object, object], None]:
+    def refuse(operation: object, value: object) -> None:  # noqa: ARG001
+        raise ReservedName(type(operation), name, RESERVED)
+
+    return refuse
+
+
+def described(operation: DelayedOperation) -> str:
+    """The ``repr`` of an operation: its type, state, first keys, and the seconds left. Never raises."""
+    kind = type(operation).__qualname__
+    try:
+        outcome = operation.outcome
+        state = _STATES[operation._op_state] if outcome is None else outcome.value
+        return f"<{kind} {state}{_keys_of(operation)}{_time_left(operation)}>"
+    except Exception:  # noqa: BLE001  # not initialized, or a timer of the user's that fails
+        return f"<{kind}>"
+
+
+def _keys_of(operation: DelayedOperation) -> str:
+    keys = operation.keys
+    if not keys:
+        return ""
+    further = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
+    return f" under {', '.join(map(label, keys[:_KEYS_SHOWN]))}{further}"
+
+
+def _time_left(operation: DelayedOperation) -> str:
+    timer = operation._op_home.timer
+    if timer is None or operation._op_state != PARKED:
+        return ""
+    return f", {(operation.deadline_ns - timer.now_ns()) / _NS_PER_S:.3f} s left"
+
+
+def not_initialized(operation: object) -> AttributeError:
+    """The error for an operation whose ``__init__`` does not call the library's."""
+    name = type(operation).__name__
+    return AttributeError(f"{name} was not initialized; call super().__init__(delay_ms) in its __init__")
+
+
+def warn_still_open(operation: DelayedOperation, keys: Sequence[Hashable] = ()) -> None:
+    """Warn, once per type, of a ``try_complete`` that returned True and left the operation open.
+
+    The operation waits for its deadline then. ``keys`` are the keys that it is being parked under.
+    """
+    kind = type(operation)
+    if kind not in _warned:
+        _warned.add(kind)
+        log.warning(
+            "operation_still_open",
+            purgatory=operation._op_home.observers.name or None,
+            operation=kind.__qualname__,
+            keys=tuple(keys) or operation.keys,
+            advice="try_complete() returned True without completing: return self.force_complete()",
+        )

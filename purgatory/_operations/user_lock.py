@@ -1,0 +1,65 @@
+"""The lock that an operation shares with its user (``lock=``).
+
+The home shard's lock guards every operation (see ``purgatory._operations.operation``). A user's lock is held in
+addition, while the operation is parked or checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from purgatory._support.errors import InvalidSetting
+
+__all__ = ["LockLike", "call_with", "checked_lock", "try_call_with"]
+
+ResultT = TypeVar("ResultT")
+
+
+class LockLike(Protocol):
+    """The methods that a lock must have. ``threading.Lock`` and ``threading.RLock`` have them."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock. Returns whether it was taken."""
+
+    def release(self) -> None:
+        """Release the lock."""
+
+
+def checked_lock(lock: object) -> None:
+    """Check that a value can be used as a lock.
+
+    Raises:
+        InvalidSetting: it has no ``acquire`` or no ``release``.
+    """
+    if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
+        raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None for a lock of its own")
+
+
+def call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -> ResultT:
+    """Take the lock, however long that takes, and call ``call(*args)``."""
+    taken: list[bool] = []
+    try:
+        _take(lock, False, taken)
+        if not any(taken):
+            _take(lock, True, taken)
+        return call(*args)
+    finally:
+        if any(taken):
+            lock.release()
+
+
+def try_call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -> ResultT | None:
+    """Call ``call(*args)`` if the lock can be taken at once. Returns None if it cannot."""
+    taken: list[bool] = []
+    try:
+        _take(lock, False, taken)
+        return call(*args) if any(taken) else None
+    finally:
+        if any(taken):
+            lock.release()
+
+
+def _take(lock: LockLike, blocking: bool, taken: list[bool]) -> None:
+    """Take the lock and record the answer in one call, because a signal can raise an exception between two calls."""
+    taken.extend(map(lock.acquire, (blocking,)))
