@@ -5,11 +5,12 @@ On the command line: `purgatory journal summary|verify|tail|seal|retain|serve DI
 """
 
 from purgatory._support.label import label
-from purgatory.journal._journal import Journal, Trace
+from purgatory.journal._journal import Journal
 from purgatory.journal._metrics import JournalCollector
 from purgatory.journal._options import JournalStats, Options
 from purgatory.journal._reader import Verdict, read, verify
 from purgatory.journal._serve import JournalServer, serve
+from purgatory.journal._trace import Trace
 from purgatory.journal.records import Record, TraceRow
 from purgatory.journal.records.errors import (
     JournalClock,

@@ -1,0 +1,185 @@
+"""Writing what operations wait for, and the events: the trace.
+
+A trace says what an operation *needs*, which only the service knows: `needs(operation)` gives the level that it waits
+for on each key, and `trace.event(purgatory, key, level)` says that a key of that purgatory has reached a level.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from itertools import count, starmap
+from operator import index as whole
+from typing import TYPE_CHECKING, Any, Final
+
+from purgatory import Observer
+from purgatory._support.label import label
+from purgatory.journal._journal import LIMIT, Folder, Operation, word
+from purgatory.journal._ledger import Numbers, Rows
+from purgatory.journal._options import Options, folder_of
+from purgatory.journal._writer import FolderWriter
+from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, TRACE
+from purgatory.journal.records.errors import JournalLevel
+from purgatory.journal.records.frames import Batch, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["Trace"]
+
+_WIDTH: Final = 8
+
+
+def _labels(keys: Sequence[Hashable]) -> list[str]:
+    return [label(key) for key in keys]
+
+
+def _level(key: Hashable, level: Any) -> int:
+    """A level as a whole number; one that is none may not become another."""
+    try:
+        number = int(level) if isinstance(level, float) and level.is_integer() else whole(level)
+    except TypeError:
+        raise JournalLevel(label(key), level) from None
+    if not -LIMIT <= number <= LIMIT:
+        raise JournalLevel(label(key), level)
+    return number
+
+
+class Trace(Folder):
+    """Writes what operations wait for, and the events, so that other timeouts can be tried out afterwards.
+
+    Args:
+        folder: made if missing; one writer at a time, and not a journal's folder.
+        options: see `Options`.
+    """
+
+    def __init__(self, folder: str | Path, **options: Any) -> None:
+        self._opened = time.time_ns()  # so that a name isn't given again after a restart
+        self._numbers = count()  # whose next() is atomic in both builds
+        settings = Options(**options)
+        self._rows = Rows(settings.capacity, _WIDTH)
+        super().__init__(FolderWriter(folder_of(folder), TRACE, self._rows, self._batch, settings, part=Rows.part))
+
+    def observer(
+        self,
+        purgatory: str,
+        needs: Callable[[Any], Mapping[Any, int]],
+        *,
+        identify: Callable[[Any], str] | None = None,
+        now_ns: Callable[[], int] | None = None,
+        epoch_ns: int | None = None,
+    ) -> Observer:
+        """An observer for the purgatory of that name.
+
+        Args:
+            purgatory: the name to write.
+            needs: the level that an operation waits for on each key.
+            identify: an operation's own name, which no other that is open in this purgatory may have; by default a
+            running number and when the trace was opened.
+            now_ns: the clock of the purgatory's timer, where it isn't the system's monotonic clock.
+            epoch_ns: nanoseconds since the epoch at that clock's zero.
+
+        Raises:
+            JournalClock: the clock's answer is no whole number.
+        """
+        clock = now_ns or time.monotonic_ns
+        name = identify or self._running
+        shift = self._shift(now_ns, epoch_ns)
+        lose = self._writer.count_dropped
+        return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift=shift, lose=lose)
+
+    def _running(self, _: Any) -> str:
+        return f"{self._opened:x}-{next(self._numbers):x}"
+
+    def event(self, purgatory: str, key: Hashable, level: int, *, at_ns: int | None = None) -> None:
+        """A key of a purgatory has reached a level, now or at an instant of the monotonic clock.
+
+        Raises:
+            JournalLevel: the level is no whole number of 64 bits.
+            TypeError: the key can't be one: it has no hash.
+        """
+        at_ns = time.monotonic_ns() if at_ns is None else at_ns
+        hash(key)
+        if level.__class__ is not int or not -LIMIT <= level <= LIMIT:
+            level = _level(key, level)
+        self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), ""))
+
+    def heartbeat(self) -> None:
+        """Write a row that only says what time it is.
+
+        A stream over the trace expires operations in event time: nothing expires while no row arrives. Call this every
+        few seconds in a service that may be idle.
+        """
+        self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), ""))
+
+    def _put(self, row: tuple[Any, ...]) -> None:
+        if not self._rows.put(row):
+            self._writer.refuse(row)
+
+    def _batch(self, columns: list[list[Any]], first: int) -> Batch:
+        kinds, purgatories, names, keys, instants, delays, levels, types = columns
+        groups = Numbers()
+        index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, types, strict=True)))
+        numbers = {
+            "ts": packed(instants),
+            "delay_ms": packed(delays),
+            "levels.n": array("q", map(len, levels)),
+            "levels": packed([level for each in levels for level in each]),
+        }
+        texts = [
+            [kind, str(purgatory), None if name is None else str(name), _labels(ks), type_]
+            for kind, purgatory, name, ks, type_ in groups
+        ]
+        return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
+
+
+class _TraceObserver(Observer):
+    """Writes an operation as it is parked, or, if it never was, as it finishes at once."""
+
+    __slots__ = ("_clock", "_identify", "_lose", "_needs", "_purgatory", "_put", "_shift")
+
+    def __init__(
+        self,
+        put: Callable[[tuple[Any, ...]], None],
+        purgatory: str,
+        needs: Callable[[Any], Mapping[Any, int]],
+        identify: Callable[[Any], str],
+        clock: Callable[[], int],
+        *,
+        shift: int,
+        lose: Callable[[int], None],
+    ) -> None:
+        self._clock = clock
+        self._put = put
+        self._purgatory = purgatory
+        self._needs = needs
+        self._identify = identify
+        self._lose = lose
+        self._shift = shift
+
+    def parked(self, operation: Operation) -> None:
+        """Take down what the operation needs."""
+        try:
+            needs = self._needs(operation)
+            name: Any = self._identify(operation)
+            created = operation.created_ns or self._clock()  # 0: it was never parked
+            row = (
+                OPERATION,
+                self._purgatory,
+                name if name is None or name.__class__ is str else str(name),
+                tuple(needs),
+                created + self._shift,
+                operation.delay_ms,
+                tuple(starmap(_level, needs.items())),
+                type(operation).__name__,
+            )
+        except BaseException:  # the purgatory logs it
+            self._lose(1)
+            raise
+        self._put(row)
+
+    def finished(self, operation: Operation, outcome: Any, error: BaseException | None) -> None:  # noqa: ARG002
+        """An operation completed at once was never parked, and belongs into the trace all the same."""
+        if word(outcome) == OUTCOMES[0]:
+            self.parked(operation)
