@@ -34,15 +34,12 @@ import traceback
 import weakref
 from collections import Counter
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from purgatory._events.log import log
 from purgatory._support.errors import InvalidSetting
 from purgatory._support.fork import in_child
 from timer import TimerTask
-
-if TYPE_CHECKING:
-    from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 
 __all__ = ["Watchdog", "hooks_on_this_stack", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
 
@@ -62,7 +59,7 @@ class Watchdog:
 
     def __init__(self, threshold_ms: float | None = 1000) -> None:
         self._lock = threading.Lock()
-        self._purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
+        self._purgatories: weakref.WeakSet[object] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._rest = threading.Event()
         self._counts: Counter[tuple[str | None, str]] = Counter()
@@ -71,7 +68,7 @@ class Watchdog:
         self._said = False  # that it doesn't work here
         self.threshold_ms = threshold_ms
 
-    def watch(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
+    def watch(self, purgatory: object) -> None:
         """Look after a purgatory's hooks."""
         with self._lock:
             self._purgatories.add(purgatory)
@@ -97,7 +94,7 @@ class Watchdog:
         self._thread = None
         self._seen.clear()
 
-    def unwatch(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
+    def unwatch(self, purgatory: object) -> None:
         """Look after it no more; with the last, the thread ends. Harmless twice."""
         with self._lock:
             self._purgatories.discard(purgatory)
