@@ -132,7 +132,7 @@ suites: $(READY) ## Run librdkafka's own tests against the broker example, about
 	$(PY) -m tests.suites.librdkafka $(ARGS)
 
 lowest: $(READY) native ## Run the unit tests with the lowest versions of all dependencies that pyproject.toml allows
-	PYTHON="$(PY)" .ci/lowest.sh var/lowest broker,console,otel,parquet,web,zookeeper
+	PYTHON="$(PY)" .ci/lowest.sh var/lowest "$(EXTRAS)"
 
 kafka-jar: $(READY) ## Spark's own Kafka source and sink against the broker example: jars from Maven Central, or JARS=a.jar,b.jar
 	@.ci/setup.sh java

@@ -22,7 +22,7 @@ from examples.broker.replication.fetch_sessions import FetchSession, FetchSessio
 from examples.broker.replication.parking import park
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.settings import ReplicationSettings
@@ -40,7 +40,7 @@ class Fetches:
         settings: how long a fetch may wait, and how much it may be told.
         purgatory: where they wait.
         leader: gives the partition that this node leads, or raises a `BrokerError`.
-        follower_moved: told of a partition that a follower fetched, and whether that moved something.
+        follower_moved: called with the partitions that a follower fetched, and whether that moved something in each.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Fetches:
         settings: ReplicationSettings,
         purgatory: DelayedOperationPurgatory[DelayedFetch],
         leader: Callable[[Key], Partition],
-        follower_moved: Callable[[Partition, bool], None],
+        follower_moved: Callable[[Mapping[Partition, bool]], None],
     ) -> None:
         self.sessions = FetchSessions()
         self.purgatory = purgatory
@@ -70,13 +70,15 @@ class Fetches:
             session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
         )
         if session.by_follower:
+            moves: dict[Partition, bool] = {}
             for key, want in wanted.items():
-                self._follower_fetches(session, key, want)
+                self._follower_fetches(session, key, want, moves)
+            self._follower_moved(moves)
             for key in forgotten:
                 self._follower_forgets(session, key)
         return session
 
-    def _follower_fetches(self, session: FetchSession, key: Key, want: Wanted) -> None:
+    def _follower_fetches(self, session: FetchSession, key: Key, want: Wanted, moves: dict[Partition, bool]) -> None:
         try:
             partition = self._source(session, key)
         except BrokerError:
@@ -86,7 +88,7 @@ class Fetches:
         moved = partition.follower_fetches(node, want.offset, want.log_start, session.clock)
         if not was_in and node in partition.isr:
             _log.info("isr grown", key=partition.key, node=node, isr=sorted(partition.isr))
-        self._follower_moved(partition, moved)
+        moves[partition] = moved
 
     def _follower_forgets(self, session: FetchSession, key: Key) -> None:
         try:
@@ -168,8 +170,8 @@ class Fetches:
                 told.append(found)
         return told
 
-    def check(self, key: Key) -> None:
-        """Look again at whoever waits for a partition, to which something happened."""
-        self.purgatory.check_and_complete(key)
-        for session in self.sessions.happened(key):
-            self.purgatory.check_and_complete(session.watch_key)
+    def check(self, keys: Iterable[Key]) -> None:
+        """Check again what waits for partitions to which something happened."""
+        self.purgatory.check_and_complete_all(keys)
+        sessions = [session.watch_key for key in keys for session in self.sessions.happened(key)]
+        self.purgatory.check_and_complete_all(sessions)

@@ -241,6 +241,7 @@ class ReplicaManager:
         """Append to each partition; answer with a code and first offset for each when `acks` is met."""
         results: dict[Key, tuple[ErrorCode, int]] = {}
         parts: list[Produced] = []
+        appended: list[Partition] = []
         for key, data in entries.items():
             try:
                 partition = self.leader(key)
@@ -251,9 +252,11 @@ class ReplicaManager:
                 self.heed_disk()
             else:
                 results[key] = (ErrorCode.NONE, first)
-                self.changed(partition)
+                appended.append(partition)
                 if acks == ACKS_ALL:
                     parts.append(Produced(partition, first, required))
+        if appended:
+            self.changed(*appended)
         if not parts:
             respond(results)
             return
@@ -301,10 +304,12 @@ class ReplicaManager:
 
     # -- events
 
-    def _follower_moved(self, partition: Partition, moved: bool) -> None:
+    def _follower_moved(self, moves: Mapping[Partition, bool]) -> None:
+        moved = [partition for partition, has_moved in moves.items() if has_moved]
         if moved:
-            self.changed(partition)
-        self._propose(partition)
+            self.changed(*moved)
+        for partition in moves:
+            self._propose(partition)
 
     def _propose(self, partition: Partition) -> None:
         if partition.wish is not None:
@@ -322,14 +327,14 @@ class ReplicaManager:
                 _log.info("isr shrunk", key=partition.key, gone=sorted(gone), isr=sorted(partition.isr))
                 self.changed(partition)
 
-    def changed(self, partition: Partition) -> None:
-        """Have everything that waits for the partition checked, after the current handler's answer."""
-        self.actions.add(self._check, partition.key)
+    def changed(self, *partitions: Partition) -> None:
+        """Have everything that waits for the partitions checked, each operation once, after the handler's answer."""
+        self.actions.add(self._check, [partition.key for partition in partitions])
 
-    def _check(self, key: Key) -> None:
-        self.produces.check_and_complete(key)
-        self.fetches.check(key)
-        self.deletions.check_and_complete(key)
+    def _check(self, keys: list[Key]) -> None:
+        self.produces.check_and_complete_all(keys)
+        self.fetches.check(keys)
+        self.deletions.check_and_complete_all(keys)
 
     # -- housekeeping
 

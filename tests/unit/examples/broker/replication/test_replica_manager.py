@@ -5,6 +5,8 @@ import pytest
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.delayed_fetch import DelayedFetch
+from examples.broker.replication.fetch_sessions import Wanted
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.topics import TopicStore
@@ -198,3 +200,16 @@ def test_producer_ids_are_never_given_twice(tmp_path):
         store = TopicStore(tmp_path)
         ids += [store.next_producer_id() for _ in range(1_500)]
     assert len(ids) == len(set(ids))
+
+
+def test_a_write_to_many_partitions_checks_each_operation_once(leader, monkeypatch):
+    """A fetch that waits for two partitions is checked once by a write to both, not once per partition."""
+    calls = []
+    check = DelayedFetch.try_complete
+    monkeypatch.setattr(DelayedFetch, "try_complete", lambda self: calls.append(self) or check(self))
+    wanted = {KEY: Wanted(0, 1 << 20), ("t", 1): Wanted(0, 1 << 20)}
+    operation = leader.fetch_in_session(wanted, epoch=-1, min_bytes=1 << 20, node=2)
+    calls.clear()
+    leader.append(KEY, ("t", 1), acks=1)
+    leader.run()
+    assert [operation] == calls
