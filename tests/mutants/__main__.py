@@ -7,7 +7,7 @@ means that the code has moved on and the table must follow. Either is an error.
 
     python -m tests.mutants                 all of them
     python -m tests.mutants never-early     those whose name or guarantee contains the words
-    python -m tests.mutants --docs          all, and write the table into docs/guarantees.md
+    python -m tests.mutants --docs          all, and write the table into docs/contributors/locking.md
 """
 
 import argparse
@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from tests.mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "guarantees.md"
+PAGE = ROOT / "docs" / "contributors" / "locking.md"
 BEGIN, END = "<!-- mutants -->", "<!-- /mutants -->"
 COPIED = ("timer", "purgatory", "tests", "pyproject.toml")
 #: A mutant may well make a test hang; that kills it too.
@@ -124,7 +124,7 @@ def write_page(mutants: list[Mutant]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.strip().splitlines()[0])
     parser.add_argument("words", nargs="*", help="only mutants whose guarantee, file or test contains one of these")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/guarantees.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/contributors/locking.md")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (2)")
     options = parser.parse_args()
     chosen = [
