@@ -162,6 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--trace", metavar="DIR", help="exact")
     which.add_argument("--journal", metavar="DIR", help="an estimate, up to the timeouts in use")
     _range(sub, "try out what happened")
+    _engine(sub)
+    _normal(sub)
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON; what it leaves out has a default")
     sub.add_argument("--out", required=True, metavar="DIR")
     sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
@@ -207,6 +209,17 @@ def _stream_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--allow-gaps", action="store_true", help="start also where a segment is missing in between")
     sub.add_argument("--once", action="store_true", help="stop when the input is used up")
     sub.add_argument("--quiet", action="store_true", help="no line for each batch")
+
+
+def _engine(sub: argparse.ArgumentParser) -> None:
+    how = "read a journal in this process (local), or with Spark (default: auto, by size; a trace needs Spark)"
+    sub.add_argument("--engine", choices=("auto", "local", "spark"), default="auto", help=how)
+
+
+def _normal(sub: argparse.ArgumentParser) -> None:
+    for name, way in (("--expiry-normal", "by their deadline"), ("--cancel-normal", "by a cancel")):
+        how = f"a type whose operations end {way} as a rule (may be repeated)"
+        sub.add_argument(name, action="append", default=[], metavar="TYPE", help=how)
 
 
 def _report_arguments(sub: argparse.ArgumentParser) -> None:
@@ -367,15 +380,22 @@ def _replay(options: argparse.Namespace) -> int:
 def _whatif(options: argparse.Namespace) -> int:
     from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.spark.outputs import placed
-    from purgatory.pipeline.spark.session import session
     from purgatory.pipeline.summaries.choices import Grid
+    from purgatory.pipeline.tables.engine import chosen_for
     from purgatory.pipeline.whatif import whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
     given = {"trace": options.trace, "journal": options.journal, "allow_gaps": options.allow_gaps}
     given["between"] = Between(options.since, options.until)
+    given["normal"] = frozenset([*options.expiry_normal, *options.cancel_normal])
+    local = options.trace is None and chosen_for([options.journal], options.engine) == "local"
     with placed(options.out, "whatif") as folder:
-        path = whatif(session("whatif"), str(folder), grid, **given)
+        spark = None
+        if not local:
+            from purgatory.pipeline.spark.session import session
+
+            spark = session("whatif")
+        path = whatif(spark, str(folder), grid, **given)
         chosen = json.loads((path.parent / "choice.json").read_text(encoding="utf-8"))
     for each in chosen:
         _print(f"{each['setting']:<15} {each['of']:<28} {each['value']:>8,}   {each['why']}")

@@ -20,27 +20,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
-import pyarrow as pa
-from pyspark.sql import functions as F
 
-from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.journal.records import TRACE
 from purgatory.pipeline.pages.plan import plan
-from purgatory.pipeline.replay import judge, needs
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.completeness import load_whole
-from purgatory.pipeline.rows.load import LONGEST_MS, journal_problem
-from purgatory.pipeline.summaries import advice
+from purgatory.pipeline.summaries import recorded
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.summaries.groups import groups, numbers
 from purgatory.pipeline.summaries.idle import purges
 from purgatory.pipeline.summaries.output import written
+from purgatory.pipeline.summaries.recorded import shards_sql
 from purgatory.pipeline.summaries.wheels import wheels
 from purgatory.pipeline.tables import queries
-from purgatory.pipeline.tables.cluster import Cluster
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from collections.abc import Collection
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from purgatory.pipeline.tables.engine import Engine
 
 
 def waits_of_trace(good: DataFrame) -> DataFrame:
@@ -49,12 +47,20 @@ def waits_of_trace(good: DataFrame) -> DataFrame:
     Args:
         good: rows that can be true (`replay.judge`).
     """
+    from pyspark.sql import functions as F
+
+    from purgatory.pipeline.replay import needs
+
     waited = (F.col("ready") - F.col("arrival")).alias("wait_us")
     return needs(good).select("purgatory", "type", "arrival", "delay_ms", waited, "names")
 
 
 def uses_of_trace(waits: DataFrame) -> DataFrame:
     """Each operation's wait under each of its keys, under the timeouts in use."""
+    from pyspark.sql import functions as F
+
+    from purgatory.pipeline.rows.load import LONGEST_MS
+
     limit = F.least(F.greatest("delay_ms", F.lit(0)), F.lit(LONGEST_MS)) * 1000
     left = F.col("arrival") + F.least(F.coalesce("wait_us", limit), limit)
     key = F.explode("names").alias("key")
@@ -67,6 +73,8 @@ def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
     All that matters of a wait is which of the timeouts it outlasts. So the operations are summed up by that
     first, and it is these few sums that meet the timeouts.
     """
+    from pyspark.sql import functions as F
+
     spark = waits.sparkSession
     tried = sorted(set(grid.timeouts_ms))
     configs = spark.createDataFrame(list(enumerate(tried)), "place int, timeout_ms long")
@@ -94,39 +102,14 @@ def timeouts(waits: DataFrame, grid: Grid) -> DataFrame:
     )
 
 
-def timeouts_of_journal(waits: pa.Table, grid: Grid) -> pa.Table:
-    """The same from a journal's counts of waits (`Walk.waits`): an estimate, and none beyond what was observed."""
-    rows = []
-    for (purgatory, kind), every in groups(advice.survival(waits), ("purgatory", "type"), "wait_ms"):
-        operations, curve = int(numbers(every, "left").sum()), advice.known(every)
-        wait_ms, survival = numbers(curve, "wait_ms"), curve.column("survival").to_numpy()
-        for timeout in sorted(set(grid.timeouts_ms)):
-            upto = int(np.searchsorted(wait_ms, timeout, side="right"))
-            known = len(wait_ms) > 0 and int(wait_ms[-1]) >= timeout
-            share = (float(survival[upto - 1]) if upto else 1.0) if known else None
-            row = {"purgatory": purgatory, "type": kind, "timeout_ms": timeout, "operations": operations}
-            rows.append({**row, "expiry_share": share})
-    columns = [("purgatory", pa.string()), ("type", pa.string()), ("timeout_ms", pa.int64())]
-    columns += [("operations", pa.int64()), ("expiry_share", pa.float64())]
-    return pa.Table.from_pylist(rows, pa.schema(columns))
-
-
 def shards(keys: DataFrame, grid: Grid) -> DataFrame:
     """For each purgatory and number of shards: the busiest one's share of the watches, and the busiest key's."""
-    spark = keys.sparkSession
-    configs = spark.createDataFrame([(n,) for n in grid.shards], "shards long")
-    counts = keys.groupBy("purgatory", "key").agg(F.count("*").alias("n"))
-    placed = counts.crossJoin(F.broadcast(configs)).withColumn("shard", F.pmod(F.xxhash64("key"), F.col("shards")))
-    loads = placed.groupBy("purgatory", "shards", "shard").agg(F.sum("n").alias("n"), F.max("n").alias("key"))
-    return (
-        loads.groupBy("purgatory", "shards")
-        .agg((F.max("n") / F.sum("n")).alias("busiest_shard"), (F.max("key") / F.sum("n")).alias("busiest_key"))
-        .orderBy("purgatory", "shards")
-    )
+    keys.createOrReplaceTempView("uses")
+    return keys.sparkSession.sql(shards_sql(grid, "pmod(xxhash64(key), 2147483647)"))
 
 
 def whatif(
-    spark: SparkSession,
+    spark: SparkSession | None,
     out: str,
     grid: Grid,
     *,
@@ -134,49 +117,83 @@ def whatif(
     journal: str | None = None,
     allow_gaps: bool = False,
     between: Between = ALL,
+    normal: Collection[str] = (),
 ) -> Path:
-    """Write a table for each question, the choice as JSON, and a page; gives the page's path."""
+    """Write a table for each question, the choice as JSON, and a page; gives the page's path.
+
+    Args:
+        spark: a session; a journal is read in this process where there is none.
+        out: the folder to write to.
+        grid: the settings to try.
+        trace: where a trace is, for exact answers.
+        journal: where a journal is, for estimates.
+        allow_gaps: go on where rows are missing.
+        between: the range of time that is read.
+        normal: types whose operations end by their deadline or a cancel as a rule: no timeout is advised for them.
+    """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     if trace is not None:
-        rows, missing = load_whole(spark, trace, TRACE, allow_gaps=allow_gaps, between=between)
-        good = judge(rows).rows
-        waits = waits_of_trace(good).cache()
-        by_timeout, exact = timeouts(waits, grid).toArrow(), True
-        uses = uses_of_trace(waits)
+        assert spark is not None
+        results, missing = _of_trace(spark, trace, grid, allow_gaps=allow_gaps, between=between)
     else:
         assert journal is not None
-        loaded, missing = load_whole(spark, journal, JOURNAL, allow_gaps=allow_gaps, between=between)
-        records = loaded.where(journal_problem().isNull())
-        arrival = F.unix_micros("created")
-        waits = records.select(
-            *("purgatory", F.coalesce("type", F.lit("")).alias("type")),
-            arrival.alias("arrival"),
-            "delay_ms",
-            F.when(F.col("outcome").isin("immediate", "satisfied"), F.unix_micros("finished") - arrival).alias(
-                "wait_us"
-            ),
-        ).cache()
+        results, missing = _of_journal(spark, journal, grid, allow_gaps=allow_gaps, between=between)
+    found = {name: written(folder / "tables" / name, table) for name, table in results.items()}
+    chosen = choose({**found, "timeouts": [row for row in found["timeouts"] if row["type"] not in normal]}, grid)
+    told_as = [attrs.asdict(each) for each in chosen]
+    (folder / "choice.json").write_text(json.dumps(told_as, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path = folder / "index.html"
+    without = sorted({row["type"] for row in found["timeouts"]} & set(normal))
+    text = plan(found, chosen, exact=trace is not None, missing=missing, without=without)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _of_trace(
+    spark: SparkSession, trace: str, grid: Grid, *, allow_gaps: bool, between: Between
+) -> tuple[dict[str, pa.Table], list[str]]:
+    from purgatory.pipeline.replay import judge
+    from purgatory.pipeline.rows.completeness import load_whole
+
+    rows, missing = load_whole(spark, trace, TRACE, allow_gaps=allow_gaps, between=between)
+    waits = waits_of_trace(judge(rows).rows).cache()
+    found = {"timeouts": timeouts(waits, grid).toArrow(), **_settings(waits, uses_of_trace(waits), grid)}
+    waits.unpersist()
+    return found, missing
+
+
+def _of_journal(
+    spark: SparkSession | None, journal: str, grid: Grid, *, allow_gaps: bool, between: Between
+) -> tuple[dict[str, pa.Table], list[str]]:
+    engine: Engine
+    if spark is None:
+        from purgatory.pipeline.tables.local import Local
+
+        engine = Local([journal], between)
+    else:
+        from purgatory.pipeline.tables.cluster import Cluster
+
         engine = Cluster(spark, [journal], between)
-        engine.open(allow_gaps=allow_gaps)
-        by_timeout, exact = timeouts_of_journal(engine.query(queries.waits()), grid), False
+    try:
+        unread = engine.open(allow_gaps=allow_gaps)
+        missing = [*unread.damaged, *map(str, unread.gaps)]
+        if spark is None:
+            return recorded.results(engine, grid), missing
+        estimate = recorded.timeouts(engine.query(queries.waits()), grid)
+        waits = spark.sql(f"select created_us as arrival, delay_ms, {_WAITED} as wait_us from records")
+        uses = spark.sql("select purgatory, key, created_us as from_us, finished_us as to_us from watches")
+        return {"timeouts": estimate, **_settings(waits, uses.where("key is not null"), grid)}, missing
+    finally:
         engine.close()
-        uses = records.select("purgatory", F.explode("keys").alias("key"), arrival.alias("from_us"), _us("finished"))
-    results = {
-        "timeouts": by_timeout,
+
+
+_WAITED = "case when outcome in ('immediate', 'satisfied') then wait_us end"
+
+
+def _settings(waits: DataFrame, uses: DataFrame, grid: Grid) -> dict[str, pa.Table]:
+    return {
         "wheels": wheels(waits, grid.ticks_ms, grid.wheel_sizes).toArrow(),
         "purges": purges(uses, sorted(set(grid.purge_intervals))).toArrow(),
         "shards": shards(uses, grid).toArrow(),
     }
-    found = {name: written(folder / "tables" / name, table) for name, table in results.items()}
-    waits.unpersist()
-    chosen = choose(found, grid)
-    told_as = [attrs.asdict(each) for each in chosen]
-    (folder / "choice.json").write_text(json.dumps(told_as, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    path = folder / "index.html"
-    path.write_text(plan(found, chosen, exact=exact, missing=missing), encoding="utf-8")
-    return path
-
-
-def _us(name: str) -> Column:
-    return F.unix_micros(name).alias("to_us")

@@ -9,9 +9,9 @@ from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid
+from purgatory.pipeline.summaries.recorded import timeouts as timeouts_of_journal
 from purgatory.pipeline.tables import queries
 from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.whatif import timeouts_of_journal
 
 COUNT = 20_000
 BASE = 1_767_261_600_000_000

@@ -203,7 +203,6 @@ def test_stream_settings_that_cant_be_are_refused(change):
 def test_a_folder_that_cant_be_written_is_refused_before_the_work(tmp_path, capsys, command, monkeypatch):
     """A page's folder that can't be made is one line, and nothing was gone over."""
     monkeypatch.setattr(Local, "open", None)
-    monkeypatch.setattr("purgatory.pipeline.whatif.load_whole", None)
     gen.write(tmp_path / "journal", gen.journal(50, seconds=60), JOURNAL, files=1)
     (tmp_path / "file").touch()
     assert 2 == main([command, "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "file" / "out")])

@@ -11,7 +11,7 @@ import pytest
 
 from purgatory.pipeline.summaries import advice, output
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.whatif import timeouts_of_journal
+from purgatory.pipeline.summaries.recorded import timeouts as timeouts_of_journal
 
 
 @pytest.fixture

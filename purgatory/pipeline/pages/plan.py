@@ -21,15 +21,25 @@ _TILES: Final = 6
 
 
 def plan(
-    found: Mapping[str, Sequence[Row]], chosen: Sequence[Choice], *, exact: bool, missing: Sequence[str] = ()
+    found: Mapping[str, Sequence[Row]],
+    chosen: Sequence[Choice],
+    *,
+    exact: bool,
+    missing: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> str:
-    """The whole page."""
+    """The whole page. No timeout is advised for the types `without` one."""
     shared = [each for each in chosen if each.of == "the timer"]
     tiles = "".join(tile(f"{each.value:,}", each.setting, each.of) for each in (shared or chosen)[:_TILES])
     reasons = "".join(
         f'<li class="good"><h3>{escape(each.of)}</h3><p><b>{escape(each.setting)} = {each.value:,}</b> '
         f"{escape(each.why)}.</p></li>"
         for each in chosen
+    )
+    reasons += "".join(
+        f"<li><h3>{escape(name)}</h3><p>No timeout is advised: its operations end by their deadline or a cancel as a "
+        "rule.</p></li>"
+        for name in without
     )
     gaps = "".join(f"<li>{escape(text)}</li>" for text in missing)
     lost = f"<section><h2>Rows are missing</h2><ul class=missing>{gaps}</ul></section>" if missing else ""

@@ -17,13 +17,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pandas as pd
-from pyspark.sql import Window
-from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
+    import pandas as pd
     from pyspark.sql import DataFrame
 
     from purgatory.pipeline.summaries.groups import Numbers
@@ -35,25 +33,19 @@ _SUMS: Final = (
 )
 
 
-def spells(uses: DataFrame) -> DataFrame:
-    """Each time that nobody waits under a key: since when, and until when (null: to the end).
+_ORDER: Final = "over (partition by purgatory, key order by from_us, to_us desc"
+_SO_FAR: Final = f"{_ORDER} rows between unbounded preceding and current row)"
+SPELLS: Final = f"""select * from (
+    select purgatory, max(to_us) {_SO_FAR} as idle_us, lead(from_us) {_ORDER}) as again_us,
+        min(from_us) {_SO_FAR} as first_us, row_number() {_ORDER}) as uses
+    from uses) as ends
+where again_us is null or again_us >= idle_us"""
+"""Each time that no operation waits under a key: since when, and until when (null: to the end).
 
-    With it come the key's first use, and how many uses there were until then.
-
-    Args:
-        uses: an operation's wait under a key: `purgatory`, `key`, `from_us`, `to_us`.
-    """
-    # Of several that come at once, the longest first: the others are over within it.
-    order = Window.partitionBy("purgatory", "key").orderBy("from_us", F.desc("to_us"))
-    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    ends = uses.select(
-        "purgatory",
-        F.max("to_us").over(so_far).alias("idle_us"),
-        F.lead("from_us").over(order).alias("again_us"),
-        F.min("from_us").over(so_far).alias("first_us"),
-        F.row_number().over(order).alias("uses"),
-    )
-    return ends.where("again_us is null or again_us >= idle_us")
+With it come the key's first use, and how many uses there were until then. It reads the relation ``uses``: the wait of
+an operation under a key (`purgatory`, `key`, `from_us`, `to_us`). Of several that begin at once the longest comes
+first: the others are over within it. DuckDB and Spark run the same text.
+"""
 
 
 def forgetting(idle: Numbers, again: Numbers, limits: Sequence[int]) -> list[tuple[int, int]]:
@@ -75,26 +67,31 @@ def forgetting(idle: Numbers, again: Numbers, limits: Sequence[int]) -> list[tup
 
 
 def purges(uses: DataFrame, intervals: Sequence[int]) -> DataFrame:
-    """For each purgatory and purge interval: how many keys are made, and made anew after they had been forgotten."""
-    tried = spells(uses).groupBy("purgatory").applyInPandas(_trying(tuple(intervals)), _SUMS)
-    # To put them in order by `orderBy`, Spark would take a sample first, and so do all of it twice.
-    return tried.repartition(1).sortWithinPartitions("purgatory", "purge_interval")
+    """For each purgatory and purge interval: how many keys are made, and made again after they had been forgotten."""
+    import pandas as pd
 
-
-def _trying(intervals: tuple[int, ...]) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def try_them(found: pd.DataFrame) -> pd.DataFrame:
-        idle = found["idle_us"].to_numpy(np.int64)
-        again = found["again_us"].fillna(NEVER).to_numpy(np.int64)
-        first, last = found["first_us"].to_numpy(np.int64), again == NEVER
-        busy = int((idle - first)[last].sum()) - int((again - idle)[~last].sum())
-        in_use = busy / max(1, int(idle.max() - first.min()))
-        keys, parked = int(np.count_nonzero(last)), int(found["uses"].to_numpy(np.int64)[last].sum())
-        rows: list[dict[str, Any]] = []
-        limits = [max(interval, round(in_use)) if interval else 0 for interval in intervals]
-        for interval, (anew, most) in zip(intervals, forgetting(idle, again, limits), strict=True):
-            row = {"purgatory": found["purgatory"].iloc[0], "purge_interval": interval, "keys": keys, "in_use": in_use}
-            row |= {"parked": parked, "made": keys + anew, "anew": anew, "anew_share": anew / parked}
-            rows.append({**row, "idle_at_most": most})
-        return pd.DataFrame(rows)
+        columns = ("idle_us", "again_us", "first_us", "uses")
+        spells = {name: found[name].fillna(NEVER).to_numpy(np.int64) for name in columns}
+        return pd.DataFrame(tried(found["purgatory"].iloc[0], spells, intervals))
 
-    return try_them
+    uses.createOrReplaceTempView("uses")
+    found = uses.sparkSession.sql(SPELLS).groupBy("purgatory").applyInPandas(try_them, _SUMS)
+    # To put them in order by `orderBy`, Spark would take a sample first, and so do all of it twice.
+    return found.repartition(1).sortWithinPartitions("purgatory", "purge_interval")
+
+
+def tried(purgatory: str, spells: Mapping[str, Numbers], intervals: Sequence[int]) -> list[dict[str, Any]]:
+    """The same of one purgatory's spells (the columns of `SPELLS`, with `NEVER` in place of null)."""
+    idle, again, first, uses = (spells[name] for name in ("idle_us", "again_us", "first_us", "uses"))
+    last = again == NEVER
+    busy = int((idle - first)[last].sum()) - int((again - idle)[~last].sum())
+    in_use = busy / max(1, int(idle.max() - first.min()))
+    keys, parked = int(np.count_nonzero(last)), int(uses[last].sum())
+    rows: list[dict[str, Any]] = []
+    limits = [max(interval, round(in_use)) if interval else 0 for interval in intervals]
+    for interval, (anew, most) in zip(intervals, forgetting(idle, again, limits), strict=True):
+        row = {"purgatory": purgatory, "purge_interval": interval, "keys": keys, "in_use": in_use}
+        row |= {"parked": parked, "made": keys + anew, "anew": anew, "anew_share": anew / parked}
+        rows.append({**row, "idle_at_most": most})
+    return rows

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -63,9 +62,11 @@ def wheels(waits: DataFrame, ticks_ms: Sequence[int], sizes: Sequence[int]) -> D
         ticks_ms: the ticks to try.
         sizes: the wheel sizes to try.
     """
+    from pyspark.sql import functions as F
+
     columns = waits.select("arrival", "delay_ms", "wait_us")
     return (
-        columns.mapInArrow(_counting(tuple(ticks_ms), tuple(sizes)), _SUMS)
+        columns.mapInArrow(counting(tuple(ticks_ms), tuple(sizes)), _SUMS)
         .groupBy("tick_ms", "wheel_size")
         .agg(
             F.sum("operations").alias("operations"),
@@ -78,9 +79,11 @@ def wheels(waits: DataFrame, ticks_ms: Sequence[int], sizes: Sequence[int]) -> D
     )
 
 
-def _counting(
+def counting(
     ticks_ms: tuple[int, ...], sizes: tuple[int, ...]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What counts each setting's entries in the batches of a task."""
+
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}
         for batch in batches:

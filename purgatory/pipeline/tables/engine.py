@@ -62,8 +62,8 @@ class Engine(Protocol):
         """Remove what is kept between the tables."""
 
 
-def engine_for(journals: Sequence[str], choice: str = "auto", between: Between = ALL) -> Engine:
-    """The engine: `local`, `spark`, or what suits the journals (`auto`).
+def chosen_for(journals: Sequence[str], choice: str = "auto") -> str:
+    """`local` or `spark`: as chosen, or what suits the journals.
 
     Raises:
         ValueError: the local engine was chosen, and cannot reach a journal.
@@ -72,11 +72,20 @@ def engine_for(journals: Sequence[str], choice: str = "auto", between: Between =
     if choice == "local" and remote:
         message = f"journals must be folders for --engine local, got {remote[0]}: use --engine spark"
         raise ValueError(message)
+    if choice != "auto":
+        return choice
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit: a person who starts a cluster wants it used
-    if choice == "auto":
-        small = not remote and not submitted and sum(map(len, there(folders(journals)))) <= MOST_LOCAL
-        choice = "local" if small else "spark"
-    if choice == "local":
+    small = not remote and not submitted and sum(map(len, there(folders(journals)))) <= MOST_LOCAL
+    return "local" if small else "spark"
+
+
+def engine_for(journals: Sequence[str], choice: str = "auto", between: Between = ALL) -> Engine:
+    """The engine: `local`, `spark`, or what suits the journals (`auto`).
+
+    Raises:
+        ValueError: the local engine was chosen, and cannot reach a journal.
+    """
+    if chosen_for(journals, choice) == "local":
         from purgatory.pipeline.tables.local import Local
 
         return Local(journals, between)

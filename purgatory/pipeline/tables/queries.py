@@ -53,7 +53,7 @@ RECORDS: Final = f"""
         {_WASTED} as wasted_checks
     from facts"""
 WATCHES: Final = f"""
-    select purgatory, type, {_OUTCOME}, finished_us, {_WASTED} as wasted_checks, {{each_key}} as key
+    select purgatory, type, {_OUTCOME}, created_us, finished_us, {_WASTED} as wasted_checks, {{each_key}} as key
     from judged where reason is null"""
 """One row per record and key. The engine says how a list becomes rows."""
 
