@@ -245,13 +245,7 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("--window", type=whole_seconds, help="length of a window, as 60s (by default, as fits the span)")
     sub.add_argument("--title", default="", help="the page's heading")
-    sub.add_argument(
-        "--expiry-normal",
-        action="append",
-        default=[],
-        metavar="TYPE",
-        help="a type whose operations end by their deadline as a rule: no failure (may be repeated)",
-    )
+    _normal(sub)
     sub.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -270,6 +264,7 @@ def _report(options: argparse.Namespace) -> int:
             window_s=options.window,
             title=options.title,
             expiry_normal=options.expiry_normal,
+            cancel_normal=options.cancel_normal,
             against=against,
             allow_gaps=options.allow_gaps,
             quiet=options.quiet,

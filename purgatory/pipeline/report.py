@@ -100,6 +100,7 @@ class Wishes:
         window_s: the length of a window; by default what fits the journal's span.
         title: the page's heading.
         expiry_normal: types whose operations end by their deadline as a rule, which is then no failure.
+        cancel_normal: types whose operations end by a cancel as a rule, which is then a success.
         against: the folder of an earlier report, to compare with.
         allow_gaps: report on what is there where rows are missing, and say so on the page.
         quiet: no progress.
@@ -109,6 +110,7 @@ class Wishes:
     window_s: int | None = None
     title: str = ""
     expiry_normal: Collection[str] = ()
+    cancel_normal: Collection[str] = ()
     against: str | Path | None = None
     allow_gaps: bool = False
     quiet: bool = False
@@ -191,6 +193,7 @@ def _found(rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: _
         quarantined=span.malformed,
         shut_down=span.shut_down,
         expiry_normal=frozenset(output.short(name) or "" for name in wishes.expiry_normal),
+        cancel_normal=frozenset(output.short(name) or "" for name in wishes.cancel_normal),
         rows=span.operations + span.malformed,
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),

@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.journal.records import JOURNAL
+from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries.choices import Grid
@@ -108,3 +109,36 @@ def test_the_command_line_names_types_whose_advice_does_not_apply(tmp_path, caps
     said = capsys.readouterr().out
     assert "timeout_ms      produce" in said
     assert "timeout_ms      fetch" not in said
+
+
+def test_a_cancel_that_is_normal_is_a_success_of_the_report(tmp_path):
+    """A lease that ends by a cancel counts as answered in time, and its cancels are no failures."""
+    table = gen.journal(100, seconds=60)
+    every = {"outcome": ["cancelled"] * 100, "type": ["Lease"] * 100}
+    for name, words in every.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(words))
+    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    told = {}
+    for name, words in (("as", []), ("normal", ["--cancel-normal", "Lease"])):
+        out = str(tmp_path / name)
+        assert 0 == main(["report", "--journal", str(tmp_path / "journal"), "--out", out, "--quiet", *words])
+        told[name] = (tmp_path / name / "index.html").read_text(encoding="utf-8")
+    assert "<b>0%</b><span>answered in time</span><small>0 expired, 100 cancelled or forced" in told["as"]
+    assert "<b>100%</b><span>answered in time</span><small>0 expired</small>" in told["normal"]
+    assert "cancelled (normal)" in told["normal"]
+
+
+def test_what_a_shutdown_ended_is_in_no_outcome(tmp_path):
+    """Such operations are counted apart, and a journal of nothing else still has a page."""
+    table = gen.journal(100, seconds=60)
+    for count in (40, 100):
+        ended = pa.array([SHUTDOWN] * count + [None] * (100 - count))
+        outcome = pa.array(["expired"] * count + ["satisfied"] * (100 - count))
+        changed = table.set_column(table.schema.get_field_index("ended_by"), "ended_by", ended)
+        changed = changed.set_column(table.schema.get_field_index("outcome"), "outcome", outcome)
+        gen.write(tmp_path / f"journal-{count}", changed, JOURNAL, files=1)
+        out = tmp_path / f"out-{count}"
+        assert 0 == main(["report", "--journal", str(tmp_path / f"journal-{count}"), "--out", str(out), "--quiet"])
+        assert f"A shutdown ended {count} operations before their deadline" in (out / "index.html").read_text()
+        found = pq.read_table(out / "tables" / "outcomes")
+        assert (100 - count, 0) == (sum(found["operations"].to_pylist()), sum(found["expired"].to_pylist()))

@@ -82,7 +82,7 @@ def find(tables: Tables) -> list[Finding]:
             found += stopped
             if not stopped or total(rows, "expired"):
                 found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
-            if not stopped:  # else hardly any is known to have needed so long
+            if not stopped and kind[1] not in tables.cancel_normal:  # else hardly any is known to have needed so long
                 found += _timeout(name, rows, advice.get(kind, []), curves.get(kind, []))
         found += _too_late(name, rows)
         found += _waste(name, rows)

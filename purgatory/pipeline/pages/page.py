@@ -53,9 +53,11 @@ def _tiles(tables: Tables) -> str:
     operations = total(tables.outcomes, "operations")
     normal = [row for row in tables.outcomes if row["type"] in tables.expiry_normal]
     answered = sum(total(tables.outcomes, name) for name in ("immediate", "satisfied")) + total(normal, "expired")
+    cancelled = total([row for row in tables.outcomes if row["type"] in tables.cancel_normal], "cancelled")
+    answered += cancelled
     late = total(tables.outcomes, "late")
     expired = total(tables.failing(tables.outcomes), "expired")
-    others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced")
+    others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced") - cancelled
     wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
     peak = sum(row["peak"] for row in tables.peaks)
     rate = tables.a_second(operations)
@@ -63,7 +65,7 @@ def _tiles(tables: Tables) -> str:
     how += "".join(f", {n:,} {what}" for n, what in ((late, "late"), (others, "cancelled or forced")) if n)
     tiles = [
         (count_text(operations), "operations", "within a second" if rate is None else f"{count_text(rate)} a second"),
-        (share_text((answered - late) / operations), "answered in time", how),
+        (share_text((answered - late) / max(1, operations)), "answered in time", how),
         _typical(tables),
         (count_text(peak), "parked at most", "sum of the purgatories' peaks" if len(tables.peaks) > 1 else ""),
         (share_text(wasted / checks) if checks else "0%", "checks in vain", f"of {count_text(checks)}"),

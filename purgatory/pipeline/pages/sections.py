@@ -44,6 +44,8 @@ def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, st
     """What an outcome is called, and its colour: to expire is no alarm where it is the normal end."""
     if outcome == "expired" and kind[1] in tables.expiry_normal:
         return "deadline (normal)", "var(--bar)"
+    if outcome == "cancelled" and kind[1] in tables.cancel_normal:
+        return "cancelled (normal)", "var(--bar)"
     return outcome, f"var(--{outcome})"
 
 
@@ -105,10 +107,11 @@ def latency(tables: Tables) -> str:
 
 def survival(tables: Tables) -> str:
     """The share that needs longer than a timeout, and the timeouts that would do."""
-    groups = [(k, rows) for k, rows in _biggest(by_type(tables.failing(tables.survival)), "left") if len(rows) > 1]
+    outcomes = by_type(tables.outcomes)  # a type of which a shutdown ended every operation has none
+    curves_of = by_type([row for row in tables.failing(tables.survival) if (row["purgatory"], row["type"]) in outcomes])
+    groups = [(k, rows) for k, rows in _biggest(curves_of, "left") if len(rows) > 1]
     if not groups:
         return ""
-    outcomes = by_type(tables.outcomes)
     curves, waits, marks = [], [], []
     for (kind, rows), colour in zip(groups, _PALETTE, strict=False):
         thin = _thin(sorted(rows, key=lambda row: row["wait_ms"]), 240)

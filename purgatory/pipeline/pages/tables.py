@@ -60,6 +60,8 @@ class Tables:
     earlier: Tables | None = None
     """An earlier report's, to compare with."""
     expiry_normal: frozenset[str] = frozenset()
+    cancel_normal: frozenset[str] = frozenset()
+    """Types whose operations end by a cancel as a rule, as a lease does."""
     """The types whose operations end by their deadline as a rule (a pause, a collection period): no failure."""
 
     def failing(self, rows: Iterable[Row]) -> list[Row]:
