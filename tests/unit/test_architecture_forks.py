@@ -35,7 +35,6 @@ LEFT = {
     "purgatory.journal._writer.FolderWriter._sealer": "the copy of a journal is closed, and submits nothing",
     "purgatory.journal._writer.FolderWriter._thread": "likewise: nobody joins it",
     "purgatory.journal._writer.FolderWriter.flush.done": "of one call, which the child isn't in",
-    "purgatory.pipeline.walks.local._side_by_side": "of one call, which the child isn't in",
 }
 
 
