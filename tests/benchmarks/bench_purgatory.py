@@ -322,7 +322,7 @@ def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach: a DelayedFuture 0.5x the floor",
+        note="ratio: to the floor",
         slug="cycle-ready-made",
     )
 
