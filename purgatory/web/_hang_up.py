@@ -86,8 +86,11 @@ class Listener:
         self._task.cancel()
 
     async def _listen(self, request: Request) -> bool:
+        # As in _gone(), without its coroutine: the garbage collector visits each one of each poll that waits.
         try:
-            await _gone(request)
+            there = await _body_read(request)
+            while there:
+                there = (await request.receive())["type"] != "http.disconnect"
         except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
             return False
         self._operation.cancel()
@@ -118,11 +121,17 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
 
 async def _gone(request: Request) -> None:
     """Return when the client has gone."""
+    there = await _body_read(request)
+    while there:
+        there = (await request.receive())["type"] != "http.disconnect"
+
+
+async def _body_read(request: Request) -> bool:
+    """Read the body, which the request keeps; whether the client is still there."""
     try:
         await request.body()
     except ClientDisconnect:
-        return
+        return False
     except RuntimeError:
         pass  # the endpoint has read the body as a stream
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return True

@@ -176,44 +176,44 @@ class LongPolls(Generic[OperationT]):
     ) -> Outcome:
         """Park an operation, and return how it left.
 
+        One coroutine does all of it, because the garbage collector visits each coroutine of each poll that waits.
+
         Args:
             request: whose client to listen for.
             operation: what to park.
             keys: where.
             look: let the loop read its sockets before an outcome is returned, also one that was there at once.
         """
-        if self._undo is None:
-            self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
-        try:
-            future = self._waiters.begin(operation, keys)
-        except PurgatoryFull:
-            raise Unavailable("too many requests are waiting", self._retry_after_s) from None
-        except PurgatoryClosed:
-            raise self._stopping() from None
+        future = self._begin(operation, keys)
         if future is not None or look:
-            await self._listen(request, operation, future, look=look)
+            listener = Listener(request, operation)
+            try:
+                if future is not None:
+                    try:
+                        await future
+                    finally:
+                        self._waiters.end(operation)
+                gone = await listener.look() if look else listener.heard and operation.outcome is Outcome.CANCELLED
+            finally:
+                listener.stop()
+            if gone:
+                raise HungUp
         outcome = operation.outcome
         assert outcome is not None
         if outcome is Outcome.EXPIRED and self.purgatory.is_closed:
             raise self._stopping()
         return outcome
 
-    async def _listen(
-        self, request: Request, operation: DelayedOperation, future: asyncio.Future[Any] | None, *, look: bool
-    ) -> None:
-        """Await an operation that was parked, unless it left at once, and listen for the client meanwhile."""
-        listener = Listener(request, operation)
+    def _begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
+        """Park an operation; the future to await, or None if it left at once."""
+        if self._undo is None:
+            self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
         try:
-            if future is not None:
-                try:
-                    await future
-                finally:
-                    self._waiters.end(operation)
-            gone = await listener.look() if look else listener.heard and operation.outcome is Outcome.CANCELLED
-        finally:
-            listener.stop()
-        if gone:
-            raise HungUp
+            return self._waiters.begin(operation, keys)
+        except PurgatoryFull:
+            raise Unavailable("too many requests are waiting", self._retry_after_s) from None
+        except PurgatoryClosed:
+            raise self._stopping() from None
 
     def _stopping(self) -> Unavailable:
         return Unavailable("the server is stopping", self._retry_after_s)
