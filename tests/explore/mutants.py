@@ -52,82 +52,72 @@ class Mutant:
 
 
 OPERATION, PARKING = "purgatory._operations.operation", "purgatory._purgatory.parking"
-SHARDS = "purgatory._purgatory.shards"
+SHARD = "purgatory._keys.shard"
 TIMER, TASK, DISPATCH = "timer._timer", "timer._task", "timer._dispatch"
 
 KAFKAS = (
     Mutant(
         "no-pending-flag",
-        "a check that misses the lock goes without leaving word",
+        "a check that finds the turn taken returns without setting the flag",
         OPERATION,
         """
-        except IndexError:
-            self._pending = True
-            try:
+            self._op_recheck = True
+            return False
         """,
-        """
-        except IndexError:
-            try:
-        """,
+        "    return False",
         "check_vs_check",
         1,
     ),
     Mutant(
         "flag-before-unlock",
-        "the holder looks at the flag and then lets go of the lock",
+        "the thread that has the turn reads the flag before it takes the lock",
         OPERATION,
         """
-            self._busy = False
-            hold.append(None)
-        if expired:
+        if self._op_turn is turn and not self._op_recheck:
+            self._op_turn = None
+            return False
         """,
         """
-            self._busy = False
-            if not self._pending:
-                hold.append(None)
-                break
-            hold.append(None)
-        if expired:
+        if self._op_turn is turn:
+            self._op_turn = None
+            return False
         """,
         "check_vs_check",
+        1,
     ),
     Mutant(
         "no-look-after-timer",
-        "an operation completed between its last check and the timer stays in the timer",
+        "an operation that completes while it is being parked stays in the timer",
         PARKING,
         """
-        try:
-            operation._leave()
-        except BaseException:  # struck by an interrupt just then
-            operation._leave()
-            raise
+            if operation._op_state != PARKED:
+                operation._op_leave()
         """,
-        "operation._watches and [watchers.pop(operation, None) for watchers in operation._watches]",
+        """
+            for watchers in operation._op_watches:
+                watchers.pop(operation, None)
+        """,
         "park_unready_vs_force",
         1,
     ),
     Mutant(
         "add-to-removed-key",
-        "whoever adds to a key doesn't look whether it was removed meanwhile",
-        SHARDS,
-        "if watchers.closed:",
-        "if False:",
+        "a thread that watches under a key does not look whether it was removed meanwhile",
+        SHARD,
+        "if not watchers.closed:",
+        "if True:",
         "purge_vs_watch",
         1,
     ),
     Mutant(
         "expiry-overlaps",
-        "an expiry completes the operation without its lock",
+        "an expiry completes the operation without the turn",
         OPERATION,
         """
-        self._overdue = self._overdue or TIME_IS_UP
+        self._op_overdue = self._op_overdue or TIME_IS_UP
         self.maybe_try_complete()
         """,
-        """
-        if self._finish(EXPIRED):
-            self._answer(None, _HOOKS[EXPIRED])
-            self._home.under_way.pop()
-        """,
+        "self._op_finish(EXPIRED)",
         "check_vs_expire",
         1,
     ),
@@ -144,31 +134,12 @@ KAFKAS = (
 
 OURS = (
     Mutant(
-        "no-second-try",
-        "a check that has set the flag doesn't try the lock again",
-        OPERATION,
-        """
-        try:
-            del hold[0]
-        except IndexError:
-            if type(hold) is not list:
-                self._retry()
-            return False
-        """,
-        """
-        if type(hold) is not list:
-            self._retry()
-        return False
-        """,
-        "check_vs_check",
-    ),
-    Mutant(
         "no-retrier",
-        "a check that misses a lock held by the user relies on the flag",
+        "a check that finds a user's lock taken relies on the flag",
         OPERATION,
         """
-        if type(hold) is not list:
-            self._retry()
+        if completed is None:
+            self._op_retry()
         """,
         "pass",
         "check_vs_user_lock",
@@ -179,60 +150,39 @@ OURS = (
         "the operation is not checked again once it is watched",
         PARKING,
         """
-        if may_stay:
-            break
-        may_stay = True
+        self._shards.watch(operation, home, keys)
+        completed = operation._op_check_now(keys)
         """,
-        """
-        if may_stay:
-            break
-        may_stay = True
-        if operation._checks:
-            self._shards.watch(operation, home, keys)
-            break
-        """,
+        "self._shards.watch(operation, home, keys)",
         "park_vs_check",
         1,
     ),
     Mutant(
         "parker-ignores-flag",
-        "the parker lets go of the lock and doesn't look who missed it",
+        "the parking thread does not repeat a check that came while it had the turn",
         PARKING,
         """
-        if operation._pending:
-            operation.maybe_try_complete()
+        if operation._op_recheck and operation._op_state == PARKED:
+            operation.maybe_try_complete()  # a check came while this thread had the turn
         """,
         "pass",
         "park_vs_check",
-        2,
-    ),
-    Mutant(
-        "refused-parker-ignores-flag",
-        "who parks second, and is refused, doesn't look who missed the hold meanwhile",
-        PARKING,
-        """
-        elif operation._pending and operation._state == PARKED:
-        """,
-        "elif False:",
-        "park_twice_vs_check",
-        2,
     ),
     Mutant(
         "two-outcomes",
-        "the step from open to an outcome is looked at and taken outside the gate",
+        "the step to an outcome is decided outside the lock",
         OPERATION,
         """
-        state = self._state
-        if state > PARKED:
-            return False
+        state = self._op_state
+        if state > PARKED or (outcome == CANCELLED and state == NEW):
+            return None
         """,
         """
-        state = self._state
-        gate += A_CELL
-        if self._state > PARKED:
-            wait_for(gate, 0)
-            return False
-        wait_for(gate, 0)
+        state = self._op_state
+        if state > PARKED or (outcome == CANCELLED and state == NEW):
+            return None
+        home.lock.release()
+        home.lock.acquire()
         """,
         "complete_vs_cancel",
         1,
@@ -296,7 +246,7 @@ OURS = (
     ),
     Mutant(
         "closed-unseen",
-        "whoever parks doesn't look whether a shutdown has come between",
+        "the parking thread does not look whether a shutdown has come between",
         PARKING,
         """
         if self._closed and operation.cancel():
@@ -317,89 +267,60 @@ OURS = (
     ),
     Mutant(
         "unlocked-arrival",
-        "the parker takes the step to parked outside the gate, after a look at the state",
+        "the step to parked is decided outside the lock",
         OPERATION,
         """
-        if self._state != ARRIVING:
-            return False
-        home.parked += 1
-        self._state = PARKED
-        return True
+        if self._op_state != ARRIVING:
+            return
+        delay_ms = self._op_new_delay_ms
         """,
         """
-        gate += A_CELL
-        if self._state != ARRIVING:
-            wait_for(gate, 0)
-            return False
-        self._state = PARKED
-        wait_for(gate, 0)
-        home.parked += 1
-        return True
+        if self._op_state != ARRIVING:
+            return
+        home.lock.release()
+        home.lock.acquire()
+        delay_ms = self._op_new_delay_ms
         """,
         "park_unready_vs_force",
-        2,
-    ),
-    Mutant(
-        "timer-after-parked",
-        "the operation comes into the timer after the step to parked",
-        PARKING,
-        """
-            self._timer.add(operation)
-        else:
-            operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
-        is_parked = operation._settle_down(home)
-        """,
-        """
-            pass
-        is_parked = operation._settle_down(home)
-        self._timer.add(operation)
-        """,
-        "park_unready_vs_force",
-        2,
     ),
     Mutant(
         "finisher-keeps-keys",
-        "who ends an operation leaves it under its keys",
+        "the thread that completes an operation leaves it under its keys",
         OPERATION,
-        """
-            try:  # noqa: SIM105  # suppress() is Python, too
-                del watchers[self]
-            except KeyError:
-                pass
-            if not watchers and not watchers.idle:
-        """,
-        """
-            if not watchers and not watchers.idle:
-        """,
+        "watchers.pop(self, None)",
+        "pass",
         "check_vs_force",
         0,
     ),
     Mutant(
         "extend-while-arriving",
-        "who puts a deadline off takes an operation that is arriving out of the timer",
+        "the parking thread ignores a deadline that was moved meanwhile",
         OPERATION,
-        "if timer is None or self._state != PARKED:",
-        "if timer is None:",
+        "if delay_ms is None:",
+        "if True:",
         "extend_vs_park",
-        2,
     ),
     Mutant(
         "refused-through-one-gate",
-        "an operation that is refused is taken back through its shard's gate alone",
+        "a rejected operation goes back without the lock",
         OPERATION,
-        "outer, inner = LOBBY.gate, self._home.gate",
-        "outer, inner = [None], self._home.gate",
+        """
+        with self._op_home.lock:
+            if self._op_state != ARRIVING:
+        """,
+        """
+        if True:
+            if self._op_state != ARRIVING:
+        """,
         "refused_vs_force",
-        2,
     ),
     Mutant(
         "cancelled-and-refused",
-        "an operation that was just refused can be cancelled, and is two people's to answer",
+        "a rejected operation can be cancelled, so two threads answer it",
         OPERATION,
-        "elif outcome == CANCELLED and state == NEW:",
-        "elif False:",
+        "if state > PARKED or (outcome == CANCELLED and state == NEW):",
+        "if state > PARKED:",
         "refused_vs_cancel",
-        2,
     ),
 )
 
