@@ -109,6 +109,11 @@ def test_bucket_that_was_taken_out_takes_in_no_more():
     assert not task._bucket.closed
     assert [task] == timer.pending()
 
+    clock.advance(10)
+    later = Ping(30)
+    timer.add(later)  # a turn of the ring later, in the same slot
+    assert (45, 46) == (later._bucket.first, later._bucket.end)
+
 
 def test_walk_tolerates_cancelling():
     """A task that runs may cancel others of its own bucket, which then don't run."""

@@ -73,6 +73,53 @@ def test_task_is_in_one_bucket():
     assert (1, 0) == (len(bucket), len(other))
 
 
+def test_spread_starts_at_the_first_task_at_least(timer):
+    """A start before the first task is rejected, and nothing is read there."""
+    bucket = TimerTaskList(0, 1, 1, timer._lock)
+    with pytest.raises(ValueError, match="start must be 0 or more, got -1"):
+        CORE.spread([Short(1)], -1, bucket, bucket, [None], 1, 0, 1, 0)
+
+
+def test_bucket_says_its_state_and_no_more(timer):
+    """The attributes of a bucket can be neither deleted nor set."""
+    bucket = TimerTaskList(0, 1, 0, timer._lock)
+    for name in ("closed", "first", "end", "level", "lock", "after_ns"):
+        with pytest.raises((AttributeError, TypeError)):
+            delattr(bucket, name)
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(bucket, name, None)
+
+
+def test_list_of_buckets_may_change_under_a_batch(timer):
+    """A batch runs the buckets that it was made with, whatever becomes of the list."""
+    bucket, task = TimerTaskList(0, 1, 0, timer._lock, closed=True), Ping(1)
+    bucket.put(task)
+    buckets = [bucket]
+    batch = CORE.Batch(timer._dispatcher, buckets)
+    buckets[:] = [None] * 1000
+
+    assert not batch.run()
+    assert [task] == task.log
+
+
+@pytest.mark.parametrize("now_ns", [-(2**63), -(2**63) + 1, 2**63 - 1, 2**70, -(2**70)])
+def test_clock_at_the_end_of_64_bits(now_ns):
+    """A clock may answer with any int; tasks that were dated by it run, and count as late by nothing that overflows."""
+    times = [0]
+    timer = SystemTimer(clock=lambda: times[0], executor=InlineExecutor())
+    task, early = Ping(5), Ping(-5)
+    timer.add(task)
+    times[0] = now_ns
+    timer.add(early)  # runs at once, by the clock of now
+    task._deadline_ns = -3 * 10**18
+    timer._dispatcher.hand_over([task._bucket])
+
+    assert [early] == early.log
+    assert [task] == task.log
+    assert 0 <= timer.statistics().late_max_ns
+    timer.shutdown()
+
+
 def test_times_of_any_size(timer):
     """Times may be written and read at any size, from small to huge and back."""
     task = Ping(5)
