@@ -25,8 +25,9 @@ from pyspark.sql import functions as F
 
 from purgatory.journal.records import OPERATION
 from purgatory.pipeline.rows.forgotten_keys import first_since, forgotten_keys
-from purgatory.pipeline.rows.load import LONGEST_MS, with_purgatory
+from purgatory.pipeline.rows.load import with_purgatory
 from purgatory.pipeline.rows.reused_names import Judged, judge_names
+from purgatory.pipeline.rows.validity import LONGEST_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -59,7 +59,7 @@ def uses_of_trace(waits: DataFrame) -> DataFrame:
     """Each operation's wait under each of its keys, under the timeouts in use."""
     from pyspark.sql import functions as F
 
-    from purgatory.pipeline.rows.load import LONGEST_MS
+    from purgatory.pipeline.rows.validity import LONGEST_MS
 
     limit = F.least(F.greatest("delay_ms", F.lit(0)), F.lit(LONGEST_MS)) * 1000
     left = F.col("arrival") + F.least(F.coalesce("wait_us", limit), limit)

@@ -39,8 +39,6 @@ _TYPES: Final = {
 }
 _EARLIEST: Final = "2000-01-01"
 _LATEST: Final = "2200-01-01"
-LONGEST_MS: Final = 10**14
-"""Three thousand years: a longer timeout is no different, and would overflow."""
 
 
 def spark_schema(schema: Schema) -> T.StructType:

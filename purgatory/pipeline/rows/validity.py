@@ -11,6 +11,8 @@ from purgatory.journal.records import OUTCOMES
 
 EARLIEST_US: Final = 946_684_800_000_000  # 2000-01-01
 LATEST_US: Final = 7_258_118_400_000_000  # 2200-01-01
+LONGEST_MS: Final = 10**14
+"""About three thousand years. A longer timeout makes no difference, and would overflow."""
 _OUTCOMES: Final = ", ".join(f"'{outcome}'" for outcome in OUTCOMES)
 
 JOURNAL_PROBLEM: Final = f"""case

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory.journal.records import EVENT, FLUSH
-from purgatory.pipeline.rows.load import LONGEST_MS
+from purgatory.pipeline.rows.validity import LONGEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

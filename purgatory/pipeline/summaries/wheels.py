@@ -22,12 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from purgatory.pipeline.rows.validity import LONGEST_MS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
-LONGEST_MS: Final = 10**12
 _UNANSWERED: Final = 2**60
 _SUMS: Final = "tick_ms long, wheel_size long, operations long, levels int, reinsertions long"
 

@@ -21,7 +21,7 @@ import attrs
 import pyarrow as pa
 
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
-from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
+from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM, LONGEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,6 @@ SLOWEST: Final = 5
 _FINEST_US: Final = 1_000
 _MOST_PARTS: Final = 400_000
 MOST_MALFORMED: Final = 10_000
-LONGEST_MS: Final = 10**12
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
 """Checks beyond the two of parking and the one that finds the operation satisfied."""
 _OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
