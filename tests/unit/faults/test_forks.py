@@ -102,7 +102,7 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
         def locks():
             "All locks of all that starts over."
             things = [*_fork._things, *timers._objects.values()]
-            things += [threshold._number, *numbers._numbers.values()]
+            things += [*threshold._numbers.all(), *numbers._numbers.all()]
             found = []
             for thing in things:
                 names = {name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())}
@@ -230,7 +230,7 @@ def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
     """A thread that is gone had a threshold out of the heap, and not out of what is known to be in it."""
     with ThresholdPurgatory("one", reaper_enabled=False) as one:
         one.wait(3, 60_000)
-        one._number._heap.clear()  # as between two lines of maybe_complete(3)
+        next(iter(one._numbers.all()))._heap.clear()  # as between two lines of maybe_complete(3)
         one.start_over()
         late = one.wait(3, 60_000)
         assert 2 == one.maybe_complete(3)
