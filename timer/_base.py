@@ -1,8 +1,8 @@
-"""What every timer is, what it asks of an executor, and how it says how it stands.
+"""The interface of every timer and of executors, and the statistics of a timer.
 
-:class:`Timer` is all that the rest of the house knows of a timer: whoever has one in hand never asks which kind it is.
-A timer of somebody else's need only define ``add``, ``advance_clock``, ``size`` and ``shutdown``; what it says nothing
-about has an answer here that is true of every timer, if less than some could say.
+The rest of the project uses a timer through :class:`Timer` only and does not depend on its class. A timer of your own
+must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. Every other method has a default here that is correct
+for any timer, although a timer may know a better answer.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FOREIGN_WAIT_MS", "InlineExecutor", "Submits", "Timer", "TimerStatistics", "report_task_error"]
 
-#: How long a driver waits at a time in a timer that doesn't say how it can be called back, in milliseconds.
+#: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
 FOREIGN_WAIT_MS = 200
 
 
 class Submits(Protocol):
-    """What a timer asks of an executor: ``concurrent.futures.Executor.submit``.
+    """The method that an executor must have: ``submit``, as in ``concurrent.futures.Executor``.
 
-    What it submits is a batch's :meth:`~timer.Batch.run`, to be called once, without arguments; an executor that wants
-    to go easy may call it for a few tasks at a time, again and again.
+    The timer submits ``run``, a method of a batch of due tasks. The executor calls it once, without arguments. An
+    executor that must not be kept for long calls ``run(500)``, and calls it again as long as it returns True.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
@@ -43,7 +43,7 @@ class Submits(Protocol):
 
 
 class InlineExecutor:
-    """Runs what it is given at once, on the thread that submits: expiry without a hand-over, for quick tasks."""
+    """Runs each call at once, on the thread that submits it. For quick tasks: it saves the hand-over to a thread."""
 
     __slots__ = ()
 
@@ -54,27 +54,27 @@ class InlineExecutor:
 
 @attrs.frozen
 class TimerStatistics:
-    """A timer at one moment.
+    """A timer at one moment. All numbers of events are counted from the timer's start.
 
     Attributes:
         name: the timer's name.
-        pending: tasks waiting.
-        occupancy: tasks waiting on each level of the wheel, the finest first.
+        pending: the number of pending tasks.
+        occupancy: the number of pending tasks on each level of the wheel, the finest level first.
         next_deadline_ms: milliseconds until the next bucket comes due, or None.
-        put_off: how often a pending task's deadline was moved since the start.
-        fired: tasks run since the start.
-        failed: of these, how many raised.
-        late_ns: lateness of the tasks run, as counts by power of two: entry *i* counts those less than ``2**i`` ns
-            late and not counted in an entry before.
-        late_sum_ns: the sum of all lateness.
-        late_max_ns: the greatest lateness.
-        handed_over: tasks whose time came, given to the executor in batches that are not finished.
-        running_since_ns: when the batch that runs now was begun, on the timer's clock; None if none runs.
-        tick_ms: how finely the timer tells time apart.
-        wheel_size: how many buckets of one level a bucket of the next spans.
-        hand: the tick up to which the wheel is empty; it moves from one occupied bucket to the next.
+        put_off: how often ``put_off`` moved the deadline of a pending task.
+        fired: the number of tasks that were run.
+        failed: the number of these that raised an exception.
+        late_ns: the lateness of the tasks that were run, as a histogram. Entry *i* is the number of tasks that were
+            less than ``2**i`` ns late and are in no earlier entry.
+        late_sum_ns: the sum of all lateness, in nanoseconds.
+        late_max_ns: the greatest lateness, in nanoseconds.
+        handed_over: the number of due tasks in batches that the executor has not finished.
+        running_since_ns: when the batch that has run longest began, on the timer's clock. None if none runs.
+        tick_ms: the timer's resolution in milliseconds.
+        wheel_size: how many buckets of one level a bucket of the next level spans.
+        hand: the tick up to which the wheel is empty. It moves from one occupied bucket to the next.
         now_tick: the tick that the clock has reached.
-        buckets: of each level, the tasks in each of its buckets, in order of place.
+        buckets: for each level, the number of tasks in each slot of its ring.
     """
 
     name: str
@@ -97,14 +97,14 @@ class TimerStatistics:
 
 
 def report_task_error(task: TimerTask, error: BaseException) -> None:
-    """The default for a timer's ``on_error``: hand the error to ``threading.excepthook``, as a thread's own."""
+    """The default for a timer's ``on_error``: pass the error to ``threading.excepthook``."""
     del task
     args = (type(error), error, error.__traceback__, threading.current_thread())
     threading.excepthook(threading.ExceptHookArgs(args))
 
 
 class Timer(abc.ABC):
-    """Runs tasks after their delays. A context manager that shuts down on leaving."""
+    """Runs tasks after their delays. As a context manager it shuts down at the end of the block."""
 
     __slots__ = ()
 
@@ -116,28 +116,32 @@ class Timer(abc.ABC):
 
         Raises:
             TimerClosed: the timer is shut down.
-            TaskHeld: the task is pending, and of a class whose tasks are not anybody's to move.
-            InvalidTask: it is no task.
+            TaskHeld: the task is pending, and its class does not allow moving it.
+            InvalidTask: ``task`` is not a task.
         """
 
     @abc.abstractmethod
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait up to ``timeout_ms`` for something to come due, and expire it.
+        """Wait up to ``timeout_ms`` for a bucket to come due, and expire it.
 
         Returns:
-            True if a bucket expired, False if the time passed without.
+            True if a bucket expired, False if none did in that time.
         """
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
-        """How many tasks are pending: added, not yet handed over to be run, not cancelled."""
+        """How many tasks are pending: added, not handed over to the executor, not cancelled."""
 
     @abc.abstractmethod
     def shutdown(self) -> list[TimerTask]:
-        """Stop for good. What was due already is run; what was pending is returned, earliest first. Harmless twice."""
+        """Stop permanently. Due tasks are run. A second call has no effect.
 
-    # -- what a timer may do better
+        Returns:
+            The tasks that were pending, earliest first.
+        """
+
+    # -- what a timer may define to do better than the default
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have.
@@ -146,11 +150,10 @@ class Timer(abc.ABC):
 
         Returns:
             True if the task was pending here, and the new deadline counts. False if it is running, has run, was
-            cancelled or never added: then nothing has changed. There is nothing between: it runs once, by the one
-            deadline or by the other.
+            cancelled or never added: then nothing has changed. The task runs once, by one deadline or the other.
 
         Raises:
-            DelayTypeError: the delay is no number, or a bool.
+            DelayTypeError: the delay is not a number, or is a bool.
             DelayValueError: the delay is NaN or infinite.
         """
         whole_ms = checked_delay_ms(delay_ms)
@@ -166,55 +169,55 @@ class Timer(abc.ABC):
         return True
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
-        """Wait for something to come due, and expire it, or for ``stopped()`` to be true.
+        """Wait until a bucket comes due, and expire it, or until ``stopped()`` returns True.
 
-        What a driver's thread calls, round after round. A timer that waits longer than a moment asks ``stopped`` before
-        it waits and whenever it is woken by :meth:`wake`.
+        A driver's thread calls this in a loop. A timer that may wait for long must call ``stopped`` before it waits and
+        after each :meth:`wake`.
 
         Returns:
             True if a bucket expired.
         """
         return not stopped() and self.advance_clock(FOREIGN_WAIT_MS)
 
-    def wake(self) -> None:  # noqa: B027  # a timer that nobody can wait in has nothing to do here
-        """Make whoever waits in :meth:`advance_clock` or :meth:`advance_until` look again."""
+    def wake(self) -> None:  # noqa: B027  # nothing to do for a timer whose waits are short
+        """Make all threads that wait in :meth:`advance_clock` or :meth:`advance_until` look again."""
 
-    def driven_by(self, driver: Driver) -> None:  # noqa: B027  # a timer that takes no note of it may be driven by two
-        """Take note that ``driver`` drives this timer, so that nobody else begins to."""
+    def driven_by(self, driver: Driver) -> None:  # noqa: B027  # a timer may ignore it, and can then get a second driver
+        """Note that ``driver`` drives this timer, so that no other driver begins to."""
 
-    # -- what a timer may say of itself
+    # -- what a timer may report about itself
 
     @property
     def name(self) -> str:
-        """What the timer is called, in errors and figures."""
+        """The timer's name in errors and statistics."""
         return type(self).__name__
 
     @property
     def inner(self) -> Timer:
-        """The timer that holds the tasks: this one, unless it was only put around another."""
+        """The timer that holds the tasks: this one, unless it wraps another."""
         return self
 
     @property
     def driver(self) -> Driver | None:
-        """The thread that drives the timer, and its heartbeat; None if it is driven another way, or not known to be."""
+        """The thread that drives the timer, with its heartbeat. None if there is none or the timer does not know it."""
         return None
 
     @property
     def is_driven(self) -> bool:
-        """Whether somebody calls :meth:`advance_clock` already, so that a second driver would be one too many."""
+        """Whether the timer is driven already, so that it needs no driver."""
         return self.driver is not None
 
     @property
     def is_closed(self) -> bool:
-        """Whether the timer was shut down, as far as it says."""
+        """Whether the timer was shut down. Always False for a timer that does not define it."""
         return False
 
     def now_ns(self) -> int:
-        """The timer's clock, to which its tasks' ``deadline_ns`` and ``added_ns`` belong."""
+        """The time on the timer's clock, which ``deadline_ns`` and ``added_ns`` of its tasks refer to."""
         return time.monotonic_ns()
 
     def statistics(self) -> TimerStatistics | None:
-        """The timer as it is now, as a frozen value; None if it keeps no account."""
+        """The timer as it is now, as a frozen value. None if it keeps no statistics."""
         return None
 
     def __enter__(self) -> Self:

@@ -1,13 +1,12 @@
-"""Clocks: anything that answers with monotonic nanoseconds when it is called.
+"""Clocks: callables that return monotonic nanoseconds.
 
-A timer asks its clock on every ``add`` and every look at the wheel, so a clock is a plain callable and the default is
-the C function itself, with nothing around it.
+A timer reads its clock in every ``add`` and before every look at the wheel. So a clock is a plain callable, and the
+default is the C function itself.
 
-What ``time.monotonic_ns`` promises: it never goes back, and no adjustment of the wall clock moves it. What it doesn't:
-on Linux it stands still while the machine is suspended, so a delay that spans a suspend runs late by as long as the
-machine slept. It never runs early, which is the promise that counts here. Someone who wants time in suspend to count
-gives ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``; the waits in between are then still of the monotonic
-kind, so such a task runs with the first bucket that comes due, or the first task added, after the machine woke.
+``time.monotonic_ns`` never goes back, and an adjustment of the wall clock does not move it. On Linux it stands still
+while the machine is suspended. So a delay that spans a suspend is late by the length of the suspend, but never early.
+If suspended time must count, pass ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``. The driver's sleep
+still does not count it. Such a task runs when the first bucket comes due, or the first task is added, after the resume.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ system_clock: Clock = time.monotonic_ns
 
 
 class ManualClock:
-    """A clock that stands still until it is moved by hand.
+    """A clock that stands still until :meth:`advance` moves it.
 
     >>> clock = ManualClock()
     >>> clock.advance(5)
@@ -44,7 +43,7 @@ class ManualClock:
         self._lock = new_lock()
 
     def __call__(self) -> int:
-        """The time as it was last set, in nanoseconds."""
+        """The time in nanoseconds."""
         return self._now_ns
 
     def advance(self, ms: float) -> None:

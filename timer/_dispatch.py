@@ -38,7 +38,7 @@ __all__ = ["POWERS", "Batch", "Dispatcher", "Tally", "by_deadline"]
 
 by_deadline = attrgetter("_deadline_ns")
 
-#: How many powers of two of nanoseconds are told apart in lateness.
+#: The number of entries in the histogram of lateness.
 POWERS: Final = 64
 
 
@@ -46,10 +46,10 @@ class Tally:
     """What one turn of a batch did. Only its thread uses it; the dispatcher adds it up afterwards.
 
     Attributes:
-        looked_at: tasks that were there when the turn began, run or gone since.
-        fired: of these, how many were run.
-        failed: of these, how many raised.
-        late_ns: counts of lateness by power of two of nanoseconds.
+        looked_at: the number of tasks that the turn came to, whether it ran them or they were cancelled before.
+        fired: the number of these that were run.
+        failed: the number of these that raised an exception.
+        late_ns: the lateness as a histogram by powers of two of nanoseconds.
         late_sum_ns: the sum of all lateness.
         late_max_ns: the greatest lateness.
     """
@@ -62,7 +62,7 @@ class Tally:
         self.late_sum_ns = self.late_max_ns = 0
 
     def add(self, other: Tally) -> None:
-        """Count what another turn did as well."""
+        """Add the counts of another turn."""
         self.looked_at += other.looked_at
         self.fired += other.fired
         self.failed += other.failed
@@ -71,7 +71,7 @@ class Tally:
         self.late_ns = [a + b for a, b in zip(self.late_ns, other.late_ns, strict=True)]
 
     def note(self, late_ns: int) -> None:
-        """Count a task that is run so late."""
+        """Count a task that was run ``late_ns`` late."""
         self.fired += 1
         self.late_ns[min(late_ns.bit_length(), POWERS - 1)] += 1
         self.late_sum_ns += late_ns
@@ -95,7 +95,7 @@ class Batch:
         self._tasks: Iterator[tuple[TimerTaskList, TimerTask]] | None = None
 
     def __len__(self) -> int:
-        """How many tasks the batch was made with, less those it has looked at."""
+        """How many of the batch's first tasks it has not come to yet."""
         return self._left
 
     def run(self, most: int | None = None) -> bool:
@@ -130,13 +130,13 @@ class Batch:
             tally.looked_at += 1
             late_ns = dispatcher.clock() - task._deadline_ns
             if task._delay_ms < 0:
-                late_ns += task._delay_ms * NS_PER_MS  # was due when it was added, not before
+                late_ns += task._delay_ms * NS_PER_MS  # a negative delay: it was due when it was added, not before
             with bucket.lock:
-                is_ours = bucket.remove(task)  # or it was cancelled, or put off
+                is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
             if is_ours:
                 try:
                     task.run()
-                except BaseException as error:  # noqa: BLE001  # the dispatcher knows which ones are the caller's
+                except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
                     tally.failed += 1
                     dispatcher.contain(task, error)
                 finally:
@@ -190,7 +190,7 @@ class Dispatcher:
         self._own_executor = executor is None
         self._on_error = on_error
         self._lock = new_lock()
-        self._inside: dict[int, int] = {}  # the threads that run a batch, and since when
+        self._inside: dict[int, int] = {}  # by id of a thread that runs a batch: when the batch began
         self.clock = clock
         self.put_back = put_back
         self.total = Tally()
@@ -225,7 +225,7 @@ class Dispatcher:
             self.total.add(tally)
 
     def contain(self, task: TimerTask, error: BaseException) -> None:
-        """Report what a task raised, unless it is the caller's own interrupt, which is raised again."""
+        """Report what a task raised. An interrupt of the main thread is raised again instead."""
         if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
             raise error
         try:

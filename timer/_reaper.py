@@ -1,12 +1,11 @@
-"""The thread that drives a timer, and comes back if it dies.
+"""The thread that drives a timer and survives exceptions.
 
-A :class:`Driver` is the thread alone: a purgatory that was given somebody else's timer drives it with one and leaves
-the timer be at the end. A :class:`SystemTimerReaper` is a timer that drives itself: add to it, and tasks run.
+A :class:`Driver` is the thread alone. A purgatory that was given a timer drives it with one, and does not shut the
+timer down at the end. A :class:`SystemTimerReaper` is a timer with a thread of its own.
 
-The thread sleeps in the timer until the next occupied bucket, for however long that is; there is no polling. It leaves
-a heartbeat each time round, and if something throws it out of its loop (nothing should, but a reaper that is gone means
-a service that never answers again) it starts over, and counts that. It does so in the same thread: a successor could
-fail to start just when threads are short.
+The thread sleeps in the timer until the time of the next bucket with tasks. It does not poll. In each round of its loop
+it writes a heartbeat. If an exception ends the loop, the thread starts the loop again and counts a restart, because
+without it no operation would expire any more. It uses the same thread, because a new one might fail to start.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ __all__ = ["Driver", "SystemTimerReaper"]
 
 
 class Driver:
-    """A daemon thread that expires what comes due in a timer, until it is stopped or the timer is shut down.
+    """A daemon thread that expires due tasks of a timer, until it is stopped or the timer is shut down.
 
-    Any timer will do, by :meth:`Timer.advance_until`. How promptly it stops is up to the timer: at once where waking
-    makes it look again, as ``SystemTimer`` does, and within a fifth of a second where it says nothing about it.
+    It works with any timer, because it calls only :meth:`Timer.advance_until`. It stops at once if the timer defines
+    ``wake``, as ``SystemTimer`` does, and within 200 ms otherwise.
 
     Args:
-        name: names the thread.
-        timer: what to drive.
-        on_restart: told of what threw the thread out of its loop, and how often that has happened; if not given,
-            ``threading.excepthook`` is.
+        name: the thread's name.
+        timer: the timer to drive.
+        on_restart: called with the exception that ended the loop and the number of restarts. If not given, the
+            exception goes to ``threading.excepthook``.
     """
 
     __slots__ = ("__weakref__", "_heartbeat_ns", "_name", "_on_restart", "_restarts", "_stopped", "_thread", "_timer")
@@ -62,16 +61,16 @@ class Driver:
 
     @property
     def heartbeat_ns(self) -> int:
-        """When the thread last went round, on ``time.monotonic_ns``. It rests while it sleeps for a known bucket."""
+        """When the thread last began a round, on ``time.monotonic_ns``. It does not change while the thread sleeps."""
         return self._heartbeat_ns
 
     @property
     def restarts(self) -> int:
-        """How often the thread was thrown out of its loop, and started over."""
+        """How often an exception ended the thread's loop, which then started again."""
         return self._restarts
 
     def stop(self) -> None:
-        """End the thread, promptly; waits for it unless called from it. Harmless twice."""
+        """End the thread, and wait for it unless called from it. A second call has no effect."""
         self._stopped = True
         self._timer.wake()
         if threading.current_thread() is not self._thread:
@@ -83,11 +82,11 @@ class Driver:
                 while not self._is_over():
                     self._heartbeat_ns = time.monotonic_ns()
                     self._timer.advance_until(self._is_stopped)
-            except BaseException as error:  # noqa: BLE001  # whatever it is, expiry must go on
+            except BaseException as error:  # noqa: BLE001  # expiry must continue
                 self._restarts += 1
                 with contextlib.suppress(BaseException):  # a broken hook must not end the thread either
                     self._on_restart(error, self._restarts)
-                time.sleep(0.01)  # a cause that stays must not become a busy loop
+                time.sleep(0.01)  # a permanent failure must not become a busy loop
 
     def _is_stopped(self) -> bool:
         return self._stopped
@@ -103,14 +102,14 @@ def _report(error: BaseException, restarts: int) -> None:
 
 
 class SystemTimerReaper(Timer):
-    """A timer that is driven by its own thread.
+    """A timer that is driven by a thread of its own.
 
     Args:
-        name: names the thread.
-        timer: the timer to drive; shut down along with the reaper.
+        name: the thread's name.
+        timer: the timer to drive. It is shut down with the reaper.
 
     Raises:
-        TimerConfigError: ``timer`` is no timer, or somebody drives it already.
+        TimerConfigError: ``timer`` is not a timer, or is driven already.
     """
 
     __slots__ = ("__weakref__", "_closing", "_driver", "_timer")
@@ -130,7 +129,7 @@ class SystemTimerReaper(Timer):
 
     @property
     def inner(self) -> Timer:
-        """The timer that holds the tasks: the one that is driven, or what that was put around."""
+        """The timer that holds the tasks: the driven timer, or the one that it wraps."""
         return self._timer.inner
 
     @property
@@ -140,12 +139,12 @@ class SystemTimerReaper(Timer):
 
     @property
     def driver(self) -> Driver | None:
-        """The thread and its heartbeat; None after shutdown."""
+        """The thread and its heartbeat. None after shutdown."""
         return self._driver
 
     @property
     def is_driven(self) -> bool:
-        """Always True: by its own thread."""
+        """Always True: its own thread drives it."""
         return True
 
     @property
@@ -173,11 +172,11 @@ class SystemTimerReaper(Timer):
         return self._timer.put_off(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait and expire as the thread does, beside it. There is hardly a reason to."""
+        """Wait and expire as the thread does, in addition to it. This is rarely useful."""
         return self._timer.advance_clock(timeout_ms)
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
-        """Wait and expire as the thread does, beside it."""
+        """Wait and expire as the thread does, in addition to it."""
         return self._timer.advance_until(stopped)
 
     def wake(self) -> None:
@@ -189,11 +188,15 @@ class SystemTimerReaper(Timer):
         return self._timer.now_ns()
 
     def statistics(self) -> TimerStatistics | None:
-        """The driven timer as it is now; None if it keeps no account."""
+        """The driven timer as it is now. None if it keeps no statistics."""
         return self._timer.statistics()
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop the thread and shut down the timer, once; returns what was pending, earliest first."""
+        """Stop the thread and shut down the timer.
+
+        Returns:
+            The tasks that were pending, earliest first. An empty list the second time.
+        """
         with self._closing:
             driver, self._driver = self._driver, None
         if driver is None:

@@ -17,7 +17,7 @@ timer, so it reads ``_bucket`` first, takes the lock of that bucket and looks ag
 Without the second look, cancel() would answer that there was nothing to cancel, and the task would run.
 """
 
-# An entry is a task, but only TimerTask says so.
+# Every TimerTaskEntry is a TimerTask in fact, but its type does not say so.
 # mypy: disable-error-code="call-overload,arg-type"
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def checked_delay_ms(delay_ms: object) -> int:
 class TimerTaskList(dict["TimerTask", None]):
     """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``.
 
-    A bucket lives through one span only. When its time comes it is closed and leaves the wheel. Methods that change
-    a bucket are called with its lock held.
+    A bucket is used for one span only. When its time comes, it is closed and taken out of the wheel. Methods that
+    change a bucket are called with its lock held.
 
     Attributes:
         first: the first tick of the span.
@@ -118,7 +118,7 @@ class TimerTaskList(dict["TimerTask", None]):
             yield some
 
     def close(self) -> None:
-        """Let no more tasks in."""
+        """Accept no more tasks."""
         self.closed = True
 
     def close_if_empty(self) -> bool:
@@ -197,7 +197,7 @@ if not TYPE_CHECKING:
 
 
 class TimerTask(TimerTaskEntry):
-    """Something to run when a delay is over: subclass it and define :meth:`run`.
+    """A task that runs after a delay. Subclass it and define :meth:`run`.
 
     A delay of zero or less means "already due". A task may be added again, to the same timer or to another, and
     adding one that is pending moves it. Two threads must not add *the same task* at the same time. Cancelling and
@@ -223,7 +223,7 @@ class TimerTask(TimerTaskEntry):
                 raise InvalidTask(
                     cls,
                     f"{cls.__qualname__} defines {name}, but tasks are told apart by identity; "
-                    "with attrs or dataclasses say eq=False",
+                    "with attrs or dataclasses pass eq=False",
                 )
 
     #: The public name of ``_withdraw``.
@@ -235,7 +235,7 @@ class TimerTask(TimerTaskEntry):
         Raises:
             TypeError: always. A subclass may define its own method.
         """
-        raise TypeError(f"cannot copy or pickle a {type(self).__qualname__}: there is but one of each; make another")
+        raise TypeError(f"cannot copy or pickle a {type(self).__qualname__}: create a new one")
 
     def run(self) -> None:
         """Do the work. Called once per ``add``, on the timer's executor, unless the task is cancelled before."""

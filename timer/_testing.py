@@ -1,4 +1,4 @@
-"""For tests: a timer whose time is moved by hand, and a checker that walks a whole timer."""
+"""For tests: a timer with a manual clock, and a function that verifies the structure of a timer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class MockTimer(SystemTimer):
 
     @property
     def is_driven(self) -> bool:
-        """Always True: by hand."""
+        """Always True: the test drives it."""
         return True
 
     def advance_clock(self, timeout_ms: float) -> bool:
@@ -70,7 +70,7 @@ class MockTimer(SystemTimer):
         Returns:
             Whether anything ran.
         """
-        checked_delay_ms(timeout_ms)  # must be a time, but is not rounded up
+        checked_delay_ms(timeout_ms)  # only verified: a fraction is not rounded up
         self.clock.advance(timeout_ms)
         total = self._dispatcher.total
         fired = total.fired

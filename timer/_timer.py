@@ -30,7 +30,7 @@ from timer._base import Submits, Timer, TimerStatistics, report_task_error
 from timer._clock import NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._edition import CORE, native_class
-from timer._errors import DelayTypeError, InvalidTask, TaskHeld, TimerClosed, TimerConfigError, TimerFull
+from timer._errors import InvalidTask, TaskHeld, TimerClosed, TimerConfigError, TimerFull
 from timer._fork import call_after_fork, new_condition, new_lock
 from timer._task import TimerTask, TimerTaskEntry, TimerTaskList, checked_delay_ms
 from timer._wheel import TimingWheel
@@ -61,12 +61,12 @@ class SystemTimer(Timer):
     """A timer on a hierarchical wheel, driven by the threads that call :meth:`advance_clock`.
 
     Args:
-        name: names its threads and its errors.
-        tick_ms: how finely time is told apart. A task runs up to this much late, never early.
-        wheel_size: how many buckets of one level a bucket of the next spans.
+        name: the timer's name, in errors and the names of threads.
+        tick_ms: the resolution in milliseconds. A task runs up to this much late, never early.
+        wheel_size: how many buckets of one level a bucket of the next level spans.
         clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
-        executor: where due tasks run, as one call per batch. If not given, the timer makes a thread. One that is
-            given is not shut down with the timer.
+        executor: runs due tasks, one call per batch. If not given, the timer makes a thread. A given executor is not
+            shut down with the timer.
         max_pending: reject more pending tasks than this.
         on_error: called with a task and the exception that it raised.
 
@@ -124,7 +124,7 @@ class SystemTimer(Timer):
         Raises:
             TimerClosed: the timer is shut down.
             TimerFull: ``max_pending`` tasks are pending.
-            TaskHeld: the task is pending, and its class does not allow to move it.
+            TaskHeld: the task is pending, and its class does not allow moving it.
             InvalidTask: ``task`` is not a task.
         """
         if not isinstance(task, TimerTaskEntry):
@@ -168,7 +168,7 @@ class SystemTimer(Timer):
         now_ns = self._clock()
         with self._lock:
             source = task._bucket
-            # After shutdown, a task on its way to the executor is not held up: nothing would run it later.
+            # After shutdown, a task of a batch must keep its deadline: nothing would run it later.
             if source is None or source.lock is not self._lock or self._closed:
                 return False
             target, is_due = self._bucket_for(now_ns, whole_ms)
@@ -191,7 +191,7 @@ class SystemTimer(Timer):
             return wheel.make_due(tick), True
         bucket, new = wheel.place(tick)
         if new and wheel.is_next(bucket):
-            self._changed.notify_all()  # the drivers sleep for too long
+            self._changed.notify_all()  # the drivers sleep until a later bucket
         return bucket, False
 
     # -- expiring
@@ -202,10 +202,8 @@ class SystemTimer(Timer):
         Sleeps until the next bucket with tasks, and looks again when an earlier one appears.
 
         Returns:
-            True if a bucket expired; False if the time passed, or the timer was shut down, without.
+            True if a bucket expired. False if none did in that time, or before the timer was shut down.
         """
-        if isinstance(timeout_ms, bool) or not isinstance(timeout_ms, (int, float)):
-            raise DelayTypeError(timeout_ms)
         return self._advance(self._clock() + checked_delay_ms(timeout_ms) * NS_PER_MS, None)
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
@@ -220,7 +218,7 @@ class SystemTimer(Timer):
         return expired
 
     def _wait_for_due(self, until_ns: int | None, stopped: Callable[[], bool] | None, *, may_sleep: bool) -> bool:
-        """Move the wheel on until something is due. Returns False if the caller need not wait any longer."""
+        """Advance the wheel until a bucket is due. Returns False if the caller must not wait any longer."""
         wheel = self._wheel
         with self._lock:
             while not self._closed and (stopped is None or not stopped()):
@@ -267,7 +265,7 @@ class SystemTimer(Timer):
             self._wheel.give_back(buckets)
             self._changed.notify_all()
 
-    # -- looking in
+    # -- properties and statistics
 
     @property
     def name(self) -> str:
@@ -276,7 +274,7 @@ class SystemTimer(Timer):
 
     @property
     def tick_ms(self) -> int:
-        """How finely time is told apart."""
+        """The resolution in milliseconds."""
         return self._tick_ns // NS_PER_MS
 
     @property
@@ -286,7 +284,7 @@ class SystemTimer(Timer):
 
     @property
     def size(self) -> int:
-        """How many tasks are pending: added, not yet handed over to be run, not cancelled."""
+        """How many tasks are pending: added, not handed over to the executor, not cancelled."""
         with self._lock:
             return self._pending()
 
@@ -357,7 +355,7 @@ class SystemTimer(Timer):
     def _pending(self) -> int:
         return sum(map(len, self._wheel.buckets()))
 
-    # -- the end
+    # -- shutdown
 
     def wake(self) -> None:
         """Make all threads that wait in :meth:`advance_clock` look again."""
@@ -391,7 +389,7 @@ if not TYPE_CHECKING and CORE is not None:
     class SystemTimer(native_class(SystemTimer, "QuickTimer"), SystemTimer):
         __doc__ = SystemTimer.__doc__
 
-        # In C are ``add`` and ``put_off`` for tasks whose bucket is there already. All others come here.
+        # C implements ``add`` and ``put_off`` for tasks whose bucket exists. It calls these for all others.
         _add_slowly = SystemTimer.add
         _put_off_slowly = SystemTimer.put_off
 

@@ -68,7 +68,7 @@ class WheelLevel:
 
     Attributes:
         span: ticks per bucket.
-        limit: the first tick that the ring does not reach as the hand stands.
+        limit: the first tick that the ring does not reach from the current position of the hand.
         slots: the buckets, by ``tick // span % (2 * wheel_size)``; None where there is none.
     """
 
@@ -149,7 +149,7 @@ class TimingWheel:
     def __init__(self, wheel_size: int, lock: threading.Lock, tick_ns: int = NS_PER_MS, start_ns: int = 0) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
             raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
-        # A ring of one bucket could never be finer than the next one.
+        # With 1, all levels would have the same span.
         self._wheel_size = max(wheel_size, 2)
         self._slots = 2 * self._wheel_size
         self._lock = lock
@@ -161,7 +161,7 @@ class TimingWheel:
         self._moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []  # the most urgent bucket first
         self.due: list[TimerTaskList] = []
 
-    # -- putting in
+    # -- adding
 
     def due_tick(self, deadline_ns: int) -> int:
         """The tick at which a deadline is due. It is rounded up, because nothing may run early."""
@@ -212,12 +212,12 @@ class TimingWheel:
     # -- taking out
 
     def next_tick(self) -> int | None:
-        """When the next bucket with tasks is to be taken out: its first tick, a span earlier if it is coarse."""
+        """The tick at which the next bucket with tasks is taken out: its first tick, one span earlier if coarse."""
         occupied = self._occupied
         while occupied:
-            first, _, _, bucket = occupied[0]
+            out_tick, _, _, bucket = occupied[0]
             if not bucket.close_if_empty():
-                return first
+                return out_tick
             self._detach(bucket)
             heappop(occupied)
         return None
@@ -228,7 +228,7 @@ class TimingWheel:
 
     def collect(self, tick: int) -> None:
         """Take out all buckets whose time has come by ``tick``. Fine ones are due, and coarse ones begin to move."""
-        while (first := self.next_tick()) is not None and first <= tick:
+        while (out_tick := self.next_tick()) is not None and out_tick <= tick:
             bucket = self._occupied[0][-1]
             self._detach(bucket)
             if bucket.level == 0:
@@ -237,9 +237,9 @@ class TimingWheel:
                 self._moving.append((bucket, bucket.slices(SLICE)))
                 self._moving.sort(key=_by_first)
             heappop(self._occupied)
-            self._move_hand(first)
+            self._move_hand(out_tick)
         self.catch_up(tick)
-        # If the driver was away, coarse tasks are due by now, too. A slice of them goes with the others.
+        # If the driver was late, tasks of a coarse bucket may be due, too. Move one slice of them now.
         left = SLICE
         while left > 0 and self.is_urgent():
             left -= self.move_slice()
@@ -252,12 +252,12 @@ class TimingWheel:
         self._move_hand(tick)
 
     def take_due(self) -> list[TimerTaskList]:
-        """The buckets that are due. They are the caller's from now on."""
+        """Remove and return the buckets that are due."""
         due, self.due = self.due, []
         return due
 
     def give_back(self, buckets: list[TimerTaskList]) -> None:
-        """Buckets from :meth:`take_due` whose tasks did not all run are due again."""
+        """Make buckets from :meth:`take_due` due again, because not all of their tasks were run."""
         there = set(map(id, self.due))
         self.due += [bucket for bucket in buckets if id(bucket) not in there]
 
@@ -279,7 +279,7 @@ class TimingWheel:
         return bool(self._moving)
 
     def is_urgent(self) -> bool:
-        """Whether the first bucket's own time has come, so that its tasks are not moved ahead of time any more."""
+        """Whether the hand has reached the first moving bucket, so that its tasks may be due already."""
         return bool(self._moving) and self._moving[0][0].first <= self.hand
 
     def move_slice(self) -> int:
@@ -290,11 +290,11 @@ class TimingWheel:
         if not bucket:
             self._moving.pop(0)
         elif len(tasks) < SLICE:
-            self._moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some of them behind
+            self._moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some tasks: begin again
         return len(tasks)
 
     def _move(self, bucket: TimerTaskList, tasks: list[TimerTask]) -> None:
-        """Put tasks of a coarse bucket into finer ones, or into one that is due."""
+        """Move tasks from a coarse bucket to finer ones, or to a new bucket that is due."""
         below = self._levels[bucket.level - 1]
         due = self.make_due(bucket.first)
         at = 0
@@ -309,7 +309,7 @@ class TimingWheel:
         if not due:
             self.due.pop()
 
-    # -- looking in
+    # -- counts
 
     def buckets(self) -> Iterator[TimerTaskList]:
         """Every bucket in the wheel, moving or due."""

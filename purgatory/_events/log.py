@@ -87,11 +87,11 @@ log: Final = Log("purgatory")
 
 
 class Throttle:
-    """Lets one event a cause through in each period, and says how many it kept back."""
+    """Admits one event per cause and period, and counts the events that it suppresses."""
 
     __slots__ = ("_causes", "_lock", "_period_s")
 
-    #: Causes remembered; beyond, the oldest is forgotten (and let through when it comes again).
+    #: The greatest number of causes that are remembered. Beyond it the oldest is forgotten, and admitted again.
     MOST = 1024
 
     def __init__(self, period_s: float = 1.0) -> None:
@@ -100,7 +100,7 @@ class Throttle:
         self._causes: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, *cause: Hashable) -> int | None:
-        """None: keep quiet. Otherwise how many of this cause were kept back since the last that was let through."""
+        """None to suppress an event. Otherwise the number suppressed since the last admitted event of this cause."""
         now = time.monotonic()
         with self._lock:
             last, kept = self._causes.get(cause, (float("-inf"), 0))
@@ -114,7 +114,7 @@ class Throttle:
             return kept
 
     def start_over(self) -> None:
-        """In a forked child: another lock."""
+        """In a forked child: make a new lock."""
         self._lock = threading.Lock()
 
 
@@ -126,7 +126,7 @@ in_child(throttle.start_over)
 def log_callback_error(
     purgatory: str | None, operation: Any, hook: str, error: BaseException, keys: Sequence[Hashable] = ()
 ) -> None:
-    """Log what a hook raised, with the operation's type and keys: those that it is about to be parked under, if any."""
+    """Log what a hook raised. ``keys`` are the keys that the operation is being parked under, if any."""
     kind = type(operation).__qualname__
     suppressed = throttle.admit("callback_failed", purgatory, kind, hook, type(error).__qualname__)
     if suppressed is not None:

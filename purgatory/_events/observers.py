@@ -1,7 +1,7 @@
-"""Who is told of operations that come and go, and the counters and the log of what callbacks raise.
+"""Observers, which are notified of operations, and the handling of exceptions from callbacks.
 
-Nothing that a hook or an observer raises gets past here: it is counted, always, and logged, at most once a second for
-each cause. None attached costs the hot path one truth test.
+An exception that a hook or an observer raises ends here. It is always counted, and it is logged at most once per second
+and cause. Without observers the hot path makes one truth test per event.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ __all__ = ["Observer", "Observers", "Told"]
 
 
 class Observer:
-    """Someone who is told of each operation that comes and goes. Subclass it and define what you want to be told.
+    """Is notified of each operation that is parked and that leaves. Subclass it and define the methods you need.
 
-    Called on whatever thread parks or finishes the operation, perhaps with the operation's lock held: be quick, and
-    call nothing that waits. What an observer raises is contained, logged and counted. A method that is left as it is
-    here is not called, and costs nothing.
+    They are called on the thread that parks or completes the operation, perhaps with the operation's lock held. So they
+    must be quick and must not wait. An exception that one raises is counted and logged, and goes no further. A method
+    that the subclass does not define is not called and costs nothing.
     """
 
     __slots__ = ()
 
     def parked(self, operation: Any, /) -> None:
-        """``operation`` was parked. It may have finished already, or finish meanwhile."""
+        """``operation`` was parked. It may have left already, or leave during this call."""
 
     def leaving(self, operation: Any, /) -> None:
-        """``operation`` has got its outcome; its hooks come next."""
+        """``operation`` has its outcome. Its hooks are called next."""
 
     def finished(self, operation: Any, outcome: Outcome, error: BaseException | None, /) -> None:
-        """``operation`` left, its hooks have run; ``error`` is what one of them raised."""
+        """``operation`` left and its hooks have ended. ``error`` is what one of them raised, or None."""
 
 
 class Told:
-    """Who is told of what: looked at once an operation; a type of its own, as it may be native.
+    """The methods to call for each event. A separate class so that C can replace it.
+
+    The tuples hold bound methods, so that no operation looks them up. A tuple is replaced as a whole, so it can be read
+    without a lock.
 
     Attributes:
-        parked: the ``parked`` methods of those attached. Each tuple is replaced as a whole, so that it may be read
-            without a lock, and holds bound methods, which spares a look-up an operation.
+        parked: the ``parked`` methods of the observers.
         leaving: the ``leaving`` methods.
         finished: the ``finished`` methods.
     """
@@ -64,11 +66,11 @@ if CORE is not None:
 
 
 class Observers(Told):
-    """The observers of one purgatory, and what its callbacks raised.
+    """The observers of one purgatory, and the number of exceptions that its callbacks raised.
 
     Args:
         name: the purgatory's name.
-        observers: those attached from the start.
+        observers: the first observers.
     """
 
     __slots__ = ("_errors", "_lock", "_observers", "name")
@@ -76,7 +78,7 @@ class Observers(Told):
     def __init__(self, name: str, observers: Iterable[Observer] = ()) -> None:
         super().__init__()
         self.name = name
-        self._lock = threading.RLock()  # re-entrant: a signal's handler may come here, too
+        self._lock = threading.RLock()  # re-entrant, because a signal handler may come here
         self._errors: Counter[str] = Counter()
         self._observers: tuple[Observer, ...] = ()
         if not isinstance(observers, Iterable):
@@ -85,10 +87,10 @@ class Observers(Told):
             self.attach(observer)
 
     def attach(self, observer: Observer) -> None:
-        """Tell ``observer`` from now on. Twice is as once.
+        """Notify ``observer`` from now on. A second call has no effect.
 
         Raises:
-            InvalidSetting: it has no method of an observer.
+            InvalidSetting: ``observer`` has no method of an observer.
         """
         if not any(callable(getattr(observer, name, None)) for name in ("parked", "leaving", "finished")):
             raise InvalidSetting("observer", observer, "an Observer with at least one method")
@@ -97,23 +99,23 @@ class Observers(Told):
                 self._replace((*self._observers, observer))
 
     def detach(self, observer: Observer) -> None:
-        """Tell ``observer`` no more."""
+        """Notify ``observer`` no longer."""
         with self._lock:
             self._replace(tuple(other for other in self._observers if other is not observer))
 
     def errors(self) -> dict[str, int]:
-        """What callbacks raised, counted by hook."""
+        """The number of exceptions that callbacks raised, by the name of the hook."""
         with self._lock:
             return dict(self._errors)
 
     def contain(self, operation: Any, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
-        """Count and log what a hook raised; ``keys`` are those that the operation is about to be parked under."""
+        """Count and log what a hook raised. ``keys`` are the keys that the operation is being parked under, if any."""
         with self._lock:
             self._errors[hook] += 1
         log_callback_error(self.name or None, operation, hook, error, keys)
 
     def tell_parked(self, operation: Any) -> None:
-        """An operation was parked."""
+        """Notify the observers that an operation was parked."""
         for parked in self.parked:
             try:
                 parked(operation)
@@ -121,7 +123,7 @@ class Observers(Told):
                 self._contain_observer(operation, parked, error)
 
     def tell_leaving(self, operation: Any) -> None:
-        """An operation has got its outcome; its hooks come next."""
+        """Notify the observers that an operation has its outcome. Its hooks are called next."""
         for leaving in self.leaving:
             try:
                 leaving(operation)
@@ -129,7 +131,7 @@ class Observers(Told):
                 self._contain_observer(operation, leaving, error)
 
     def tell_finished(self, operation: Any, outcome: Outcome, error: BaseException | None) -> None:
-        """An operation has left, and its hooks have run."""
+        """Notify the observers that an operation has left and its hooks have ended."""
         for finished in self.finished:
             try:
                 finished(operation, outcome, error)
@@ -137,7 +139,7 @@ class Observers(Told):
                 self._contain_observer(operation, finished, raised)
 
     def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
+        """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
         self._lock = threading.RLock()
 
     def _replace(self, observers: tuple[Observer, ...]) -> None:
@@ -164,7 +166,7 @@ class Observers(Told):
 
 
 def _methods(observers: tuple[Observer, ...], name: str) -> tuple[Callable[..., object], ...]:
-    """The methods of that name, but those that are the base class's own, which are empty."""
+    """The observers' methods of that name, without those of :class:`Observer` itself, which do nothing."""
     found = (getattr(observer, name, None) for observer in observers)
     empty = getattr(Observer, name)
     return tuple(method for method in found if method is not None and getattr(method, "__func__", None) is not empty)

@@ -20,22 +20,22 @@ FORCED: Final = 7
 
 
 class Outcome(enum.Enum):
-    """How an operation left. Every operation has exactly one, once it has left."""
+    """How an operation left. Every operation gets exactly one outcome."""
 
-    #: Completed by the call that would have parked it.
+    #: Completed while it was being parked.
     IMMEDIATE = "immediate"
     #: Completed by a check.
     SATISFIED = "satisfied"
-    #: Completed because its time was up.
+    #: Completed because its deadline passed, or because the purgatory was shut down.
     EXPIRED = "expired"
-    #: Taken out uncompleted: the caller answers.
+    #: Removed uncompleted. The caller must answer.
     CANCELLED = "cancelled"
     #: Completed by a call of ``force_complete`` from outside a check. (If another thread is inside ``try_complete`` of
-    #: the operation at that moment, the outcome is that of its check, and the caller gets True all the same.)
+    #: the operation at that moment, the outcome is ``SATISFIED``, and the caller gets True all the same.)
     FORCED = "forced"
 
 
-#: The outcome that a state stands for; None while there is none.
+#: The outcome of each state. None for a state without one.
 OUTCOMES: Final = (
     None,
     None,

@@ -83,7 +83,7 @@ class IdleKeys:
         return forgotten
 
     def start_over(self) -> None:
-        """In a forked child: make the lock anew."""
+        """In a forked child: make a new lock."""
         self._lock = threading.Lock()
 
     def _forget_oldest(self) -> bool:

@@ -64,7 +64,7 @@ class Shard:
         checks: the number of checks of the operations that left.
         left: the number of operations that left, by their last state.
         owed: for each operation between its outcome and the end of its hooks, what remains to be done.
-        observers: are told of the operations.
+        observers: are notified of the operations.
         idle_keys: the queue of idle keys.
         retrier: repeats checks; None for operations that are in no purgatory.
         capacity: limits the operations; None for no limit.

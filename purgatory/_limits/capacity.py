@@ -13,14 +13,14 @@ __all__ = ["Capacity"]
 
 
 class Capacity:
-    """The places of a purgatory with ``max_parked``: an operation that has to wait takes one, and gives it back.
+    """The places of a purgatory with ``max_parked``. An operation that has to wait takes one and gives it back.
 
     Attributes:
-        limit: how many there are.
-        taken: who has one. A place is given back by ``taken.pop(operation, None)``: one step in both builds that calls
-            no Python, as it must work on a stack that is used up, too; and twice is as once, so that a thread that is
-            stopped in the middle may begin again.
-        rejected: operations that found none.
+        limit: the number of places.
+        taken: the operations that have a place. ``taken.pop(operation, None)`` gives it back. That is one atomic step
+            without Python code, so it also works when the stack is used up. A second call has no effect, so an
+            interrupted thread can repeat it.
+        rejected: the number of operations that got no place.
     """
 
     __slots__ = ("_lock", "_name", "limit", "rejected", "taken")
@@ -33,14 +33,14 @@ class Capacity:
         self.rejected = 0
 
     def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
+        """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
         self._lock = threading.RLock()
 
     def take(self, operation: Any) -> None:
         """Take a place for an operation.
 
         Raises:
-            PurgatoryFull: there is none.
+            PurgatoryFull: all places are taken.
         """
         with self._lock:
             if len(self.taken) < self.limit:
@@ -52,6 +52,6 @@ class Capacity:
             log.warning("purgatory_full", purgatory=self._name, limit=self.limit, suppressed=suppressed)
         raise PurgatoryFull(self._name, self.limit)
 
-    def tenants(self) -> list[tuple[Hashable, int, int]]:  # others have some
-        """Each tenant, how many of its operations are parked, and how many were refused: there are none here."""
+    def tenants(self) -> list[tuple[Hashable, int, int]]:  # for TenantCapacity
+        """Each tenant, its number of parked operations, and its number of rejected ones. Without tenants: empty."""
         return []

@@ -1,32 +1,32 @@
-"""Places by tenant: no tenant takes them all, and when they run short those who have little come first.
+"""Places by tenant: limits that keep one tenant from taking all places of a purgatory.
 
-A purgatory with ``max_parked`` and ``tenant=`` asks that function whose an operation is that has to wait. Three
-rules, in this order; with 20 places, ``tenant_share=0.6`` and the tenants a, b and c:
+A purgatory with ``max_parked`` and ``tenant=`` calls that function for each operation that has to wait. Three rules
+apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the tenants a, b and c:
 
-1. **The whole**: all places together are ``max_parked``. 20 are parked: everyone is refused.
-2. **The share**: a tenant holds at most ``max(1, int(tenant_share * max_parked))`` places. a holds 12: it is refused,
-   though 8 are free.
-3. **Fair when full**: the last tenth of the places, one at least, is kept for tenants who hold less than their fair
-   part, ``max_parked`` divided by the tenants that are there (the one who asks included). a holds 8, b 10, c none; 2
-   of 20 are free, and the fair part is 6.67: a and b are refused, c is let in, and so is all who have less than 7. A
-   tenant alone has all places for its fair part.
+1. **The total**: at most ``max_parked`` places are taken. If 20 operations are parked, every further one is rejected.
+2. **The share**: a tenant holds at most ``max(1, int(tenant_share * max_parked))`` places. If a holds 12, it is
+   rejected, although 8 places are free.
+3. **The fair part**: the last tenth of the places, at least one, is kept for tenants that hold less than their fair
+   part. This is ``max_parked`` divided by the number of tenants that hold a place, the tenant that asks included. If a
+   holds 8, b 10 and c none, 2 places are free and the fair part is 6.67. So a and b are rejected and c gets a place, as
+   any tenant with less than 7 places does. A single tenant's fair part is all places.
 
-Who fills the purgatory alone, as a share of 1 allows, is not thrown out for one who comes later, and who must find a
-place that has just fallen free. Once it has one it is there, and each place that falls free from then on is its own,
-until the parts are even. A share below 1 leaves room for the first, too.
+With a share of 1, one tenant can take all places, and it keeps them. The next tenant must wait for a place that becomes
+free. From its first place on it gets each place that becomes free, until the parts are even. With a share below 1 there
+is always a place for a second tenant.
 
-**Counting.** A place is given back by ``taken.pop(operation, None)``, by whoever ended the operation's stay. Here
-that is Python, and so may fail: on a stack that is used up, or because an exception from a signal strikes between the
-step out of the dict and the step in the counts. Then the core takes the operation out of the dict alone. Both leave
-the sum of the counts above the length of the dict, which ``take`` looks at each time, and counts anew. A place given
-back twice is one place: what is not in the dict is not counted.
+**Counting.** ``taken.pop(operation, None)`` gives a place back. Here this method is Python code, which can fail: when
+the stack is used up, or when a signal raises an exception between the removal from the dict and the change of the
+counts. In the first case the native implementation removes the operation from the dict without the counts. In both
+cases the sum of the counts is above the length of the dict. ``take`` compares the two and repairs the counts. A second
+``pop`` of an operation changes nothing.
 
-Rejected: a queue for each tenant, for who waits for a place is a second purgatory, whose limit is missing; a count
-that the operation carries, for its tenant may be asked for by an operation that was never let in; weights of tenants,
-which are a service's own affair and can be had by naming one tenant several (``("gold", hash(id) % 4)``).
+Rejected: a queue per tenant, because operations that wait for a place would be a second purgatory without a limit. A
+tenant stored in the operation, because it may be read from an operation that never got a place. Weights of tenants,
+because a service can give one tenant several names (``("gold", hash(id) % 4)``).
 
-Threads: any. The lock is a leaf; the tenants' own ``__eq__`` and ``__hash__`` run under it, the function itself
-doesn't.
+Any thread may call these methods. No other lock is taken while the lock is held. ``__eq__`` and ``__hash__`` of the
+tenants run with the lock held, the ``tenant`` function does not.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from purgatory._support.label import label
 
 __all__ = ["TenantCapacity", "capacity_of"]
 
-#: Tenants who hold nothing and whose refusals are remembered all the same, beside one for each that is there.
+#: How many tenants without a place are remembered in any case, with their numbers of rejections.
 REMEMBERED: Final = 1000
 
-#: Of so many places one is kept for those who hold less than their fair part.
+#: One of this number of places is kept for tenants that hold less than their fair part.
 KEEPS_ONE_OF: Final = 10
 
 
 class _Tenant:
-    """What one tenant holds, and how often it was refused. Under the lock."""
+    """The number of places of one tenant, and of its rejected operations. Guarded by the lock."""
 
     __slots__ = ("name", "parked", "rejected")
 
@@ -61,11 +61,11 @@ class _Tenant:
 
 
 class _Taken(dict[Any, _Tenant]):
-    """Who has a place, and whose it is.
+    """The operations that have a place, with their tenants.
 
     Attributes:
-        counted: the sum of what the tenants hold; more than there are if a place was given back without being counted.
-        present: how many tenants hold any.
+        counted: the sum of the tenants' counts. Above the length of the dict if a place was given back uncounted.
+        present: the number of tenants that hold a place.
     """
 
     __slots__ = ("_lock", "counted", "present")
@@ -77,7 +77,7 @@ class _Taken(dict[Any, _Tenant]):
         self.present = 0
 
     def pop(self, operation: Any, default: Any = None) -> Any:
-        """Give a place back. Twice is as once."""
+        """Give a place back. A second call has no effect."""
         with self._lock:
             tenant = dict.pop(self, operation, None)
             if tenant is None:
@@ -90,18 +90,18 @@ class _Taken(dict[Any, _Tenant]):
 
 
 class TenantCapacity(Capacity):
-    """The places of a purgatory, by tenant; see the module's header.
+    """The places of a purgatory, by tenant. See the module's header.
 
     Args:
-        name: the purgatory's.
-        limit: how many places there are.
-        tenant: whose an operation is.
-        share: how much of the places one tenant may hold, of 1.
+        name: the purgatory's name.
+        limit: the number of places.
+        tenant: returns the tenant of an operation.
+        share: the part of the places that one tenant may hold, above 0 and up to 1.
     """
 
     __slots__ = ("_kept", "_most", "_tenant_of", "_tenants")
 
-    taken: _Taken  # type: ignore[assignment]  # with a tenant where there is none else
+    taken: _Taken  # type: ignore[assignment]  # its values are tenants, those of the base class are None
 
     def __init__(self, name: str, limit: int, tenant: Callable[[Any], Hashable], share: float) -> None:
         super().__init__(name, limit)
@@ -112,7 +112,7 @@ class TenantCapacity(Capacity):
         self._tenants: dict[Hashable, _Tenant] = {}
 
     def start_over(self) -> None:
-        """In a forked child, where another thread may have had the lock."""
+        """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
         super().start_over()
         self.taken._lock = self._lock
 
@@ -120,8 +120,8 @@ class TenantCapacity(Capacity):
         """Take a place for an operation.
 
         Raises:
-            PurgatoryFull: there is none for its tenant.
-            InvalidTenant: whose it is can't be found out.
+            PurgatoryFull: there is no place for its tenant.
+            InvalidTenant: the ``tenant`` function raised, or returned a value that is not hashable.
         """
         name = self._ask(operation)
         with self._lock:
@@ -153,7 +153,7 @@ class TenantCapacity(Capacity):
         raise PurgatoryFull(self._name, self.limit, name, refusal)
 
     def tenants(self) -> list[tuple[Hashable, int, int]]:
-        """Each tenant, how many of its operations are parked, and how many were refused; the largest first."""
+        """Each tenant, its number of parked operations, and its number of rejected ones, the largest first."""
         with self._lock:
             self._count_anew()
             found = [(tenant.name, tenant.parked, tenant.rejected) for tenant in self._tenants.values()]
@@ -174,7 +174,7 @@ class TenantCapacity(Capacity):
         return name
 
     def _refusal(self, tenant: _Tenant) -> str | None:
-        """Why there is no place for the tenant; None if there is one."""
+        """Why there is no place for the tenant. None if there is one."""
         free = self.limit - len(self.taken)
         if free <= 0:
             return f"all {self.limit} places are taken; answer 'busy', or raise max_parked"
@@ -197,7 +197,7 @@ class TenantCapacity(Capacity):
         return tenant
 
     def _count_anew(self) -> None:
-        """If somebody gave a place back and was stopped before it was counted."""
+        """Repair the counts if a place was given back without being counted."""
         taken = self.taken
         if taken.counted == len(taken):
             return
@@ -213,10 +213,10 @@ class TenantCapacity(Capacity):
 def capacity_of(
     name: str, limit: int | None, tenant: Callable[[Any], Hashable] | None, share: float
 ) -> Capacity | None:
-    """The places of a purgatory by its settings, of which ``limit`` was looked at; None if there is no limit.
+    """The places of a purgatory, from its settings. None if there is no limit. ``limit`` was checked before.
 
     Raises:
-        InvalidSetting: a setting that cannot work.
+        InvalidSetting: a setting cannot work.
     """
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InvalidSetting("tenant_share", share, "a number above 0 and up to 1")

@@ -1,8 +1,8 @@
-"""Checks that wait until the handler has let go of its locks and sent its answer.
+"""A queue of checks that a handler makes after it has released its locks and sent its answer.
 
-A handler that appends to a log makes other requests completable: it must check their keys. Doing so on the spot runs
-strangers' ``on_complete`` under the handler's locks, and puts their work before the handler's own answer. So it queues
-the checks, and runs the queue last:
+A handler that appends to a log must check the keys of requests that can now complete. If it checks at once, their
+``on_complete`` hooks run with the handler's locks held and before its own answer. So it queues the checks and runs the
+queue last:
 
 >>> actions = ActionQueue()
 >>> def append(record: str) -> None:
@@ -30,7 +30,7 @@ __all__ = ["ActionQueue"]
 
 
 class ActionQueue:
-    """A queue of calls to be made later, by whichever thread comes to it. Any thread may add, any may run it.
+    """A queue of calls to make later. Any thread may add calls, and any thread may run the queue.
 
     Calls that a running action adds wait for the next run, so one run ends even if every action adds another.
     """
@@ -45,14 +45,14 @@ class ActionQueue:
         """Make the call ``action(*args, **named)`` in the next run.
 
         Raises:
-            InvalidAction: ``action`` can't be called.
+            InvalidAction: ``action`` cannot be called.
         """
         if not callable(action):
             raise InvalidAction(action)
         self._actions.append((action, args, named))
 
     def try_complete_actions(self) -> int:
-        """Make the calls queued so far. What one raises is logged, and the others are made all the same.
+        """Make the calls that are queued now. An exception of one is logged, and the others are still made.
 
         Returns:
             How many calls were made.
@@ -61,12 +61,12 @@ class ActionQueue:
         for _ in range(len(self._actions)):
             try:
                 action, args, named = self._actions.popleft()
-            except IndexError:  # another thread runs the queue too
+            except IndexError:  # another thread runs the queue, too
                 break
             made += 1
             try:
                 action(*args, **named)
-            except Exception as error:  # noqa: BLE001  # contained: the next check is somebody else's answer
+            except Exception as error:  # noqa: BLE001  # contained: the other calls must be made
                 log.error("action_failed", action=repr(action), error=repr(error), exc_info=error)
         return made
 

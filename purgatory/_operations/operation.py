@@ -85,7 +85,7 @@ __all__ = ["LOBBY", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
 LOBBY: Final = Shard(Observers(""), IdleKeys(0, int))
 in_child(lambda: LOBBY.start_over(set()))
 
-#: Why an operation is overdue.
+#: The values of ``_op_overdue``: why an operation must expire.
 TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
@@ -109,7 +109,7 @@ class Owed:
     Attributes:
         hooks: the hooks that were not called yet, with their names.
         error: what a hook raised.
-        is_reported: whether the observers were told of the end.
+        is_reported: whether the observers were notified of the end.
     """
 
     __slots__ = ("error", "hooks", "is_reported")

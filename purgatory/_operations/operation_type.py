@@ -1,8 +1,8 @@
-"""The type variable of all that is generic over operations.
+"""The type variable of everything that is generic over operations.
 
-It has a default, so that ``DelayedOperationPurgatory("requests")`` needs no annotation: it holds any operation. Python
-has defaults of type variables from 3.13 on; type checkers know them of ``typing_extensions`` without its being
-installed, so they are told that, and a running program has a plain variable.
+It has a default, so that ``DelayedOperationPurgatory("requests")`` needs no annotation and holds any operation. Type
+variables have defaults in Python 3.13 and later, and in ``typing_extensions``. Type checkers know the latter without
+its being installed. At run time there is a plain type variable.
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ def reserve(cls: type) -> None:
 
 
 def _setter(name: str) -> Callable[[object, object], None]:
-    def refuse(operation: object, value: object) -> None:  # noqa: ARG001
+    def reject(operation: object, value: object) -> None:  # noqa: ARG001
         raise ReservedName(type(operation), name, RESERVED)
 
-    return refuse
+    return reject
 
 
 def described(operation: DelayedOperation) -> str:
@@ -66,7 +66,7 @@ def described(operation: DelayedOperation) -> str:
         outcome = operation.outcome
         state = _STATES[operation._op_state] if outcome is None else outcome.value
         return f"<{kind} {state}{_keys_of(operation)}{_time_left(operation)}>"
-    except Exception:  # noqa: BLE001  # not initialized, or a timer of the user's that fails
+    except Exception:  # noqa: BLE001  # not initialized, or a user's timer raises
         return f"<{kind}>"
 
 
@@ -92,7 +92,7 @@ def not_initialized(operation: object) -> AttributeError:
 
 
 def warn_still_open(operation: DelayedOperation, keys: Sequence[Hashable] = ()) -> None:
-    """Warn, once per type, of a ``try_complete`` that returned True and left the operation open.
+    """Warn, once per type, that ``try_complete`` returned True and left the operation open.
 
     The operation waits for its deadline then. ``keys`` are the keys that it is being parked under.
     """

@@ -1,4 +1,4 @@
-"""The live purgatories of this process, for whoever looks in, and a way to be told of newcomers. Weakly held."""
+"""The live purgatories of this process, held weakly, and callbacks for each new one."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ report_failures_to(_not_renewed)
 
 
 def live() -> list[DelayedOperationPurgatory[Any]]:
-    """Every purgatory that is neither shut down nor garbage, by name."""
+    """Every purgatory that was neither shut down nor collected, sorted by name."""
     with _lock:
         return sorted((p for p in _purgatories if not p.is_closed), key=lambda p: p.name)
 
 
 def on_start(greet: Greet, /) -> Callable[[], None]:
-    """Call ``greet(purgatory)`` for each live purgatory, now, and for each made later. Returns a call that ends it."""
+    """Call ``greet(purgatory)`` for each live purgatory and each later one. Returns a function that ends this."""
     with _lock:
         _greeters.append(greet)
         present = [p for p in _purgatories if not p.is_closed]
@@ -62,12 +62,12 @@ def on_start(greet: Greet, /) -> Callable[[], None]:
 
 
 def enroll(purgatory: DelayedOperationPurgatory[Any]) -> None:
-    """Count a purgatory among the living. The last step of making one."""
+    """Add a purgatory to the live ones, and call the greeters. The last step of its constructor."""
     with _lock:
         _purgatories.add(purgatory)
         greeters = list(_greeters)
     for greet in greeters:
         try:
             greet(purgatory)
-        except Exception as error:  # noqa: BLE001  # contained: who looks on must not stop who works
+        except Exception as error:  # noqa: BLE001  # contained: a monitor must not break the constructor
             log.error("greeter_failed", purgatory=purgatory.name, error=repr(error), exc_info=error)

@@ -1,4 +1,4 @@
-"""How a snapshot is taken: one walk over the keys, a shard at a time, with a look at the first operation of each."""
+"""Taking a snapshot: visit every key, one shard after the other, and look at its first operation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def take_snapshot(
     closed: bool,
     largest: int,
 ) -> PurgatorySnapshot:
-    """A purgatory as it is now, from its parts, naming the ``largest`` keys."""
+    """The purgatory as it is now, with the ``largest`` keys and tenants."""
     watched = keys = known = 0
     sizes: list[tuple[int, Hashable]] = []
     oldest_ns: int | None = None
@@ -79,9 +79,9 @@ def take_snapshot(
 def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
     """Milliseconds that the most overdue parked operation is past its deadline; 0 if none is overdue.
 
-    Costs the same whatever is parked, because it looks only where an overdue operation can be: in a due bucket that was
-    not taken, in the batch that runs, or with the retrier while other code holds its lock. An operation whose own
-    ``try_complete`` hangs is reported as ``callback_slow`` instead.
+    The cost does not depend on what is parked, because this looks only where an overdue operation can be: in a due
+    bucket that was not taken, in the batch that runs, or with the retrier while other code holds its lock. An operation
+    whose own ``try_complete`` hangs is reported as ``callback_slow`` instead.
     """
     if timer is None:
         return 0.0
@@ -93,7 +93,7 @@ def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
             late_ns.append(round(-statistics.next_deadline_ms * NS_PER_MS))
         if statistics.running_since_ns is not None:
             late_ns.append(now_ns - statistics.running_since_ns)
-    return float(max(0, *late_ns, 0)) / NS_PER_MS
+    return float(max([0, *late_ns])) / NS_PER_MS
 
 
 def _size(entry: tuple[int, Hashable]) -> int:
@@ -103,7 +103,7 @@ def _size(entry: tuple[int, Hashable]) -> int:
 def _since(watchers: Watchers) -> int | None:
     """When the operation that has waited longest under a key was parked; None if all of them are leaving.
 
-    They stand in order of arrival, so as a rule the first answers, and the others are not copied.
+    The operations are in order of arrival. Usually the first one is parked, so only that one is copied.
     """
     most = 1
     while True:

@@ -7,7 +7,7 @@ operations makes 20 checks in place of 2,000.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from purgatory._support.errors import WatchKeysType, unhashable, whole
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_keys", "checked_keys"]
 
-#: How many operations a check with a limit takes at first.
-STRETCH = 16
+#: How many operations a check with a limit copies from a key at first.
+STRETCH: Final = 16
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
@@ -49,7 +49,7 @@ def check_keys(shards: Shards, keys: Iterable[Hashable], limit: int | None) -> i
             completed += bool(operation.maybe_try_complete())
             if completed == limit:
                 break
-    except BaseException:  # this thread is being stopped: other threads check what is left
+    except BaseException:  # this thread is interrupted, so the retrier makes the checks that are still owed
         for watchers in rows:
             for operation in watchers.operations():
                 operation._op_retry()
@@ -58,7 +58,7 @@ def check_keys(shards: Shards, keys: Iterable[Hashable], limit: int | None) -> i
 
 
 def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]:
-    """The operations under the keys, each once: those of a key when their turn comes, all or some at a time."""
+    """The operations under the keys, each once. A key's are read when it is reached, all at once or in stretches."""
     seen: set[Operation] = set()
     for watchers in rows:
         fresh = watchers.operations() if all_at_once else watchers.head(2 * len(seen) + STRETCH)
@@ -68,4 +68,4 @@ def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]
                 yield operation
             if all_at_once:
                 break
-            fresh = watchers.head(2 * len(seen) + STRETCH)  # those that were checked and stay are at the head
+            fresh = watchers.head(2 * len(seen) + STRETCH)  # checked operations that still wait stand at the head

@@ -35,7 +35,7 @@ from purgatory._events.log import log
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import LOBBY, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
-from purgatory._purgatory.many_keys import check_keys
+from purgatory._purgatory.many_keys import STRETCH, check_keys
 from purgatory._support.edition import CORE
 from purgatory._support.errors import (
     AlreadyParked,
@@ -61,15 +61,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Parking"]
 
-#: Kinds of tuples that a warning was logged for, and how many that may be.
+#: The combinations of types that _warn_one_key() logged a warning for, and their greatest number.
 _said: set[tuple[str, ...]] = set()
 MOST_SAID: Final = 64
 
-#: Types that are sequences of keys for certain.
+#: Types that need no further check whether they are a sequence of keys.
 PLAIN: Final = frozenset({list, tuple})
-
-#: How many operations a check with a limit copies from a key at first.
-STRETCH: Final = 16
 
 #: How long a parking thread sleeps while another thread checks the operation.
 REST_S: Final = 0.0001
@@ -84,7 +81,7 @@ class Parking:
         timer: expires operations; None if they do not expire.
         observers: are told of operations.
         capacity: limits the operations; None for no limit.
-        keep_context: whether hooks run in a copy of the context of the parking thread.
+        keep_context: whether hooks run in a copy of the parking thread's context.
     """
 
     __slots__ = ("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_observers", "_shards", "_timer")
@@ -150,7 +147,7 @@ class Parking:
             if operation._op_recheck and operation._op_state == PARKED:
                 operation.maybe_try_complete()  # a check came while this thread had the turn
         except BaseException:
-            if turn.is_parked or operation._op_turn is turn:  # the caller must know that it is not parked
+            if turn.is_parked or operation._op_turn is turn:  # after an exception it must not stay parked
                 operation.cancel()
                 operation._op_leave()
             raise
@@ -290,7 +287,7 @@ def stretches(watchers: Watchers) -> Iterator[list[DelayedOperation]]:
 
 
 def _behind(watchers: Watchers, seen: set[DelayedOperation], stretch: list[DelayedOperation]) -> list[DelayedOperation]:
-    """The operations behind a stretch that was looked at, which is added to ``seen``."""
+    """The next operations after a stretch that was checked. Adds the stretch to ``seen``."""
     # The operations that were looked at and still wait stand at the head, so look twice as far each time.
     seen.update(stretch)
     return [operation for operation in watchers.head(2 * len(seen) + STRETCH) if operation not in seen]
@@ -309,7 +306,7 @@ def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
         if operation._op_state > PARKED:
             return False
         refuse_own_hook(operation)
-        time.sleep(REST_S)  # another thread checks the operation, which is rare and takes no time
+        time.sleep(REST_S)  # another thread checks the operation: rare, and usually short
     return True
 
 
@@ -387,7 +384,7 @@ def _is_sequence_of_keys(watch_keys: object) -> bool:
 
 
 def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
-    """Warn of ``("orders", 0)``, which is two keys where ``[("orders", 0)]`` was probably meant.
+    """Warn about ``("orders", 0)``: these are two keys, but one key, ``[("orders", 0)]``, was probably meant.
 
     The keys of one purgatory rarely have several types. The warning is logged once per combination of types.
     """
@@ -402,7 +399,7 @@ def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
 
 
 def refuse_own_hook(operation: DelayedOperation) -> None:
-    """Check that the thread that parks an operation is not the one that is checking it: it would wait for itself.
+    """Reject parking an operation from one of its own hooks: the thread would wait for itself.
 
     Raises:
         InvalidOperation: a hook of the operation parks it.

@@ -1,15 +1,15 @@
-"""The purgatory: parks operations under watch keys, checks them on events, expires them when their time is up.
+"""The purgatory: it parks operations under watch keys, checks them on events, and expires them at their deadline.
 
-Three flows run through it:
+There are three flows:
 
-- **park**, ``try_complete_else_watch`` in ``purgatory._purgatory.parking``: the operation's hold -> ``try_complete`` ->
-  watch under every key -> ``try_complete`` again -> timer;
+- **park**, ``try_complete_else_watch`` in ``purgatory._purgatory.parking``: the operation's turn and its user's lock ->
+  ``try_complete`` -> watch under every key -> ``try_complete`` again -> timer
 - **satisfy**, ``check_and_complete`` in ``purgatory._purgatory.parking``: key -> shard -> watchers of the key ->
-  ``maybe_try_complete`` of each -> ``force_complete`` -> out of its keys and the timer -> ``on_complete``;
-- **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operations.operation`` -> out of its
-  keys -> ``on_complete`` -> ``on_expiration``.
+  ``maybe_try_complete`` of each -> ``force_complete`` -> removal from its keys and the timer -> ``on_complete``
+- **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operations.operation`` -> removal
+  from its keys -> ``on_complete`` -> ``on_expiration``
 
-Here is what a purgatory is made of, how it is looked into, and how it ends.
+This module contains the rest: the parts of a purgatory, its properties, and its shutdown.
 """
 
 from __future__ import annotations
@@ -47,31 +47,32 @@ __all__ = ["DelayedOperationPurgatory", "OperationT"]
 
 
 class DelayedOperationPurgatory(Parking, Generic[OperationT]):
-    """Where operations wait. All methods may be called from any thread, hooks included.
+    """Holds the operations that wait. All methods may be called from any thread, also from hooks.
 
-    A context manager that shuts down, by ``drain="expire"``, on leaving.
+    As a context manager it shuts down with ``drain="expire"`` at the end of the block.
 
     Args:
-        name: names it in logs, metrics and threads.
-        timer: expires the operations; may be shared between purgatories, and is not shut down with them. One of the
-            purgatory's own if not given.
-        broker_id: carried along for whoever runs several.
-        purge_interval: how many keys that nobody waits under are remembered in any case, for the next who comes.
+        name: the name in logs, metrics and the names of threads.
+        timer: expires the operations. Several purgatories may share it, and none of them shuts it down. If not given,
+            the purgatory makes a timer of its own.
+        broker_id: a number that metrics carry, for a process with several brokers.
+        purge_interval: how many idle keys, under which no operation waits, are kept in any case. A kept key is cheaper
+            to park under again.
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`.
-        timer_enabled: if False, operations don't expire.
+        timer_enabled: if False, operations do not expire.
         shards: how many parts the watch lists are split in.
-        max_parked: refuse to park more operations than this.
-        tenant: says whose an operation is, for limits by tenant within ``max_parked``. Called, with the operation, for
-            each that has to wait.
-        tenant_share: how much of ``max_parked`` one tenant may hold, of 1. The last tenth is kept for tenants that hold
-            less than their fair part.
-        keep_context: run the hooks of an operation that had to wait in a copy of the context (``contextvars``) of
-            whoever parked it, wherever the event comes from. Otherwise they run in the event's.
-        observers: are told of each operation that comes and goes.
+        max_parked: reject more parked operations than this.
+        tenant: returns the tenant of an operation, for limits by tenant within ``max_parked``. Called once for each
+            operation that has to wait.
+        tenant_share: the part of ``max_parked`` that one tenant may hold, above 0 and up to 1. The last tenth of the
+            places is kept for tenants that hold less than their fair part.
+        keep_context: run the hooks of an operation that had to wait in a copy of the context (``contextvars``) of the
+            thread that parked it. If False, they run in the context of the thread that completes it.
+        observers: are notified of each operation that is parked and that leaves.
 
     Raises:
-        InvalidSetting: a setting that cannot work.
+        InvalidSetting: a setting cannot work.
 
     >>> from purgatory import DelayedOperation, DelayedOperationPurgatory
     >>> class Arrival(DelayedOperation):
@@ -140,14 +141,14 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     if TYPE_CHECKING:
 
         def try_complete_else_watch(self, operation: OperationT, watch_keys: Sequence[Hashable]) -> bool:  # type: ignore[override]
-            ...  # of the purgatory's type, which the flows don't know
+            ...  # the same method, but only for operations of the purgatory's type
 
-    # -- clear away
+    # -- removing
 
     def purge(self) -> int:
-        """Forget the keys that nobody waits under.
+        """Forget the idle keys, under which no operation waits.
 
-        It happens by itself, too: see ``purge_interval``.
+        The purgatory also forgets them by itself: see ``purge_interval``.
 
         Returns:
             How many keys were forgotten.
@@ -155,14 +156,14 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return self._idle_keys.purge()
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
-        """Take every operation under a key out of the purgatory: from all its keys, and from the timer.
+        """Cancel every operation under a key: remove it from all its keys and from the timer.
 
-        An exception that strikes this thread meanwhile (Ctrl-C) costs the list: whoever was taken out by then is the
-        caller's to answer all the same, and has the outcome ``CANCELLED``; the others wait on. Where that matters, take
-        ``operations_for_key(key)`` first and ``cancel()`` each: the outcomes tell.
+        If an interrupt (Ctrl-C) ends the call early, the list is lost. The operations that were cancelled by then have
+        the outcome ``CANCELLED``, and the others still wait. If that matters, call ``operations_for_key(key)`` first
+        and ``cancel()`` each operation.
 
         Returns:
-            The operations, uncompleted and the caller's to answer; no hook of theirs runs any more.
+            The operations. They are not completed, no hook of theirs is called, and the caller must answer them.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -172,7 +173,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             return []
         return [operation for operation in watchers.operations() if operation.cancel()]
 
-    # -- looking in
+    # -- properties and snapshots
 
     @property
     def name(self) -> str:
@@ -181,22 +182,22 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     @property
     def broker_id(self) -> int:
-        """As it was given."""
+        """The ``broker_id`` that was given."""
         return self._broker_id
 
     @property
     def timer(self) -> Timer | None:
-        """The timer; None if operations don't expire."""
+        """The timer. None if operations do not expire."""
         return self._timer
 
     @property
     def driver(self) -> Driver | None:
-        """The thread that drives the timer, if it is this purgatory's."""
+        """This purgatory's thread that drives the timer. None if it has none."""
         return self._driver
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was shut down."""
+        """Whether the purgatory was shut down."""
         return self._closed
 
     @property
@@ -206,17 +207,17 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     @property
     def rejected(self) -> int:
-        """How many operations were refused because ``max_parked`` waited."""
+        """How many operations were rejected because of ``max_parked`` or a tenant's share of it."""
         return 0 if self._capacity is None else self._capacity.rejected
 
     @property
     def parked(self) -> int:
-        """How many operations wait."""
+        """How many operations wait now."""
         return self.totals().waiting
 
     @property
     def watched(self) -> int:
-        """How many entries the watch lists have: one an operation and key."""
+        """The number of entries in the watch lists: one per operation and key."""
         return self._shards.watched()
 
     @property
@@ -228,34 +229,34 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     def overdue_ms(self) -> float:
         """Milliseconds that the most overdue parked operation is past its deadline; 0 if none is overdue.
 
-        Costs the same whatever is parked. While a timer that several purgatories share is late, each of them that has
-        parked operations says by how much.
+        The cost does not depend on what is parked. While a timer that several purgatories share is late, each of them
+        that has parked operations reports by how much.
         """
         return overdue_ms(self._timer, self._retrier) if self.parked else 0.0
 
     def totals(self) -> Totals:
-        """Operations since the start, by outcome. Costs the same whatever is parked."""
+        """Operations since the start, by outcome. The cost does not depend on what is parked."""
         return self._shards.totals()
 
     def operations(self) -> list[OperationT]:
-        """The operations that wait: a copy, in no particular order."""
+        """A list of the operations that wait, in no particular order."""
         return list(self.iter_operations())
 
     def iter_operations(self) -> Iterator[OperationT]:
         """The parked operations, one shard after the other, without a copy of all.
 
-        Operations that come or go meanwhile may be missing or may have completed. Each is given once.
+        Operations that come or go meanwhile may be missing or may have completed. Each is yielded once.
         """
-        return self._shards.iter_operations()  # type: ignore[return-value]  # what was parked here is of our type
+        return self._shards.iter_operations()  # type: ignore[return-value]  # all operations are of this purgatory's type
 
     @property
     def known_keys(self) -> int:
-        """How many keys are remembered, with and without watch entries. Costs the same whatever is parked."""
+        """How many keys are known, idle keys included. The cost does not depend on what is parked."""
         return self._shards.keys()
 
     @property
     def idle_keys(self) -> int:
-        """How many keys were noted as idle. Some may be in use again. Costs the same whatever is parked."""
+        """How many keys were noted as idle. Some may be in use again. The cost does not depend on what is parked."""
         return self._idle_keys.count
 
     @property
@@ -265,11 +266,11 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     @property
     def callback_errors(self) -> dict[str, int]:
-        """How many exceptions callbacks raised, by hook."""
+        """How many exceptions callbacks raised, by the name of the hook."""
         return self._observers.errors()
 
     def operations_for_key(self, key: Hashable) -> list[OperationT]:
-        """The operations that wait under a key, in order of arrival: a copy.
+        """A list of the operations that wait under a key, in order of arrival.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -280,7 +281,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return [operation for operation in watchers.operations() if operation._op_state <= PARKED]
 
     def watching(self, key: Hashable) -> int:
-        """How many operations there are under a key: what a check of it has to look at.
+        """The number of operations under a key, which is what a check of the key costs.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -289,10 +290,10 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return 0 if watchers is None else len(watchers)
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
-        """The purgatory as it is now, as a frozen value. Walks every key, a shard at a time.
+        """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.
 
         Args:
-            largest: how many of the largest keys, and of the largest tenants, to name.
+            largest: how many of the largest keys, and of the largest tenants, to include.
         """
         timer = self._timer
         return take_snapshot(
@@ -307,44 +308,44 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             largest=whole("largest", largest, 0),
         )
 
-    # -- observers, and a clock moved by hand
+    # -- observers, and driving without a reaper
 
     def attach(self, observer: Observer) -> None:
-        """Tell ``observer`` of each operation that comes and goes from now on. Twice is as once.
+        """Notify ``observer`` of each operation that is parked and that leaves. A second call has no effect.
 
         Raises:
-            InvalidSetting: it has no method of an observer.
+            InvalidSetting: ``observer`` has no method of an observer.
         """
         self._observers.attach(observer)
 
     def detach(self, observer: Observer) -> None:
-        """Tell ``observer`` no more."""
+        """Notify ``observer`` no longer."""
         self._observers.detach(observer)
 
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait up to ``timeout_ms`` for something to expire. For purgatories without a reaper.
+        """Wait up to ``timeout_ms`` for operations to expire. For purgatories without a reaper.
 
         Returns:
             Whether anything expired.
         """
         return self._timer is not None and self._timer.advance_clock(timeout_ms)
 
-    # -- the end
+    # -- shutdown
 
     def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
-        """Stop for good: refuse new operations, stop the reaper, settle what is parked.
+        """Stop permanently: reject new operations, settle the parked ones, and end the threads.
 
         Args:
-            drain: ``"expire"`` completes and expires every operation now, so that every client gets its answer;
-                ``"cancel"`` takes them out, uncompleted, into the report; ``"wait"`` lets them complete or expire by
-                themselves up to ``timeout_ms``, then expires the rest.
-            timeout_ms: how long ``"wait"`` waits, and how long answers that are under way are waited for.
+            drain: ``"expire"`` completes and expires every operation now, so that every client gets its answer.
+                ``"cancel"`` removes them uncompleted and puts them into the report. ``"wait"`` lets them complete or
+                expire by themselves for up to ``timeout_ms``, and then expires the rest.
+            timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again.
 
         Returns:
-            What became of the operations. The same report when called again.
+            What happened to the operations. A second call returns the same report.
 
         Raises:
-            InvalidSetting: no such policy.
+            InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
         """
         settling = Settling(self._name, self._shards, drain, timeout_ms)
         self._closed = True
@@ -355,17 +356,17 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return self._report
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
-        """Stop for good: somebody has settled in his own way what was parked."""
+        """Stop permanently, after the caller has settled the parked operations itself. For ``AsyncPurgatory``."""
         self._closed = True
         with self._closing:
             self._report = self._report or report
         self._let_go()
 
     def _let_go(self) -> None:
-        """End the threads and the timer, if they are the purgatory's own. Harmless twice.
+        """End the threads and the timer, if they are the purgatory's own. A second call has no effect.
 
-        Not under the lock that makes the shutdown one: a hook that runs on one of these threads may be waiting for it
-        in a ``shutdown()`` of its own.
+        Called without ``_closing``: a hook on one of these threads may wait for that lock, in a ``shutdown()`` of its
+        own.
         """
         unwatch(self)
         if self._driver is not None:
@@ -387,11 +388,11 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return f"<{type(self).__name__} {self._name!r}: {self.parked} parked{', shut down' if self._closed else ''}>"
 
     def __reduce__(self) -> NoReturn:
-        """A copy would share what waits here, and none of the counts."""
+        """Reject copying: a copy would share the operations, but not the counts."""
         raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
     def _start_over(self) -> None:
-        """In a forked child: no other thread is at anything, so nothing is held but by the hooks that forked."""
+        """In a forked child, which has only the thread that forked: renew locks, and undo what other threads began."""
         mine = {id(task) for task in hooks_on_this_stack()}
         self._closing = threading.RLock()
         self._retrier.start_over()

@@ -1,4 +1,4 @@
-"""The settings that other classes pass on to a ``DelayedOperationPurgatory``, each described there."""
+"""The settings that other classes pass to ``DelayedOperationPurgatory``, which describes them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """All shards of a purgatory: which of them a key belongs to, which operations wait, and the totals.
 
 Reading changes nothing and blocks no other thread for long. A shard's lock is taken to read its counters, one shard
-after the other. The operations under a key are copied in one step. So each figure is exact for its own moment, but two
-figures can be of different moments.
+after the other. The operations under a key are copied in one step. So each number is exact for its own moment, but two
+numbers can be of different moments.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, PARKED, SATISFIED
+from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, PARKED, SATISFIED
 from purgatory._purgatory.snapshot import Totals
 from purgatory._support.errors import unhashable
 
@@ -56,7 +56,7 @@ class Shards:
         return self.of(key).find(key)
 
     def watch(self, operation: DelayedOperation, home: Shard, keys: Sequence[Hashable]) -> None:
-        """Insert an operation under its keys, the first of which belongs to ``home``, until it is complete.
+        """Insert an operation under its keys, the first of which belongs to ``home``, until it has an outcome.
 
         Raises:
             UnhashableKey: a key has no hash any more.
@@ -106,13 +106,13 @@ class Shards:
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome. The cost does not depend on what is parked."""
-        parked, extended, checks, left = 0, 0, 0, [0] * 8
+        parked, extended, checks, left = 0, 0, 0, [0] * len(OUTCOMES)
         for shard in self._row:
-            came, moved, looked, went = shard.counts()
-            parked += came
-            extended += moved
-            checks += looked
-            left = [before + number for before, number in zip(left, went, strict=True)]
+            shard_parked, shard_extended, shard_checks, shard_left = shard.counts()
+            parked += shard_parked
+            extended += shard_extended
+            checks += shard_checks
+            left = [total + number for total, number in zip(left, shard_left, strict=True)]
         return Totals(
             parked=parked,
             immediate=left[IMMEDIATE],

@@ -1,15 +1,16 @@
-"""The end of a purgatory: settle what is parked, and wait until every answer is out.
+"""Shutdown: settle the parked operations, and wait until all hooks have ended.
 
-The purgatory refuses operations already when this begins. **Nothing slips through**: see
-``purgatory._purgatory.parking``, "Shut down meanwhile". **Every client gets its answer**: an operation whose hold is
-taken is left to the holder, or to the retrier, and waited for. Only one whose lock somebody holds until the patience
-runs out stays open; the report names it.
+**No operation is missed.** The purgatory rejects new operations before this begins. For one that is arriving, see
+``purgatory._purgatory.parking``, "Shut down while arriving".
 
-**When it is over**: no operation is under any key, so that none is arriving or just leaving, and no thread is between
-an outcome and the end of its hooks. A shutdown that is called by a hook can't wait for that hook: as many answers as
-are further up on its own thread's stack are not waited for.
+**Every client gets its answer.** If another thread has an operation's turn or its user's lock, that thread or the
+retrier expires the operation, and the shutdown waits for it. An operation whose lock stays taken until ``timeout_ms``
+have passed remains open. The report lists it as stuck.
 
-One algorithm for threads and for asyncio: a generator that yields how long to rest, and who runs it rests in his way.
+**The shutdown is over** when no operation is under any key, and no thread is between an outcome and the end of its
+hooks. A shutdown that a hook calls cannot wait for that hook. So it does not count the hooks on its own thread's stack.
+
+Threads and asyncio share the algorithm: a generator that yields the number of seconds to sleep. Its caller sleeps.
 """
 
 from __future__ import annotations
@@ -34,26 +35,27 @@ Drain = Literal["expire", "cancel", "wait"]
 
 ResultT = TypeVar("ResultT")
 
-#: How long to rest between looks at whether everyone is done, at most.
+#: The longest sleep between two looks at whether the shutdown is over.
 LONGEST_REST_S: Final = 0.02
-#: How many operations are settled before somebody else may have a turn.
+#: How many operations are settled before the generator yields.
 SLICE: Final = 512
 
 
 class Settling:
-    """What is to be settled, and how.
+    """Which operations a shutdown settles, and how.
 
     Args:
         name: the purgatory's name.
-        shards: where it is parked.
+        shards: where the operations are parked.
         drain: see :meth:`DelayedOperationPurgatory.shutdown`.
         timeout_ms: as there.
-        mine: what of it is to be settled; all, if not given.
-        answered: whether those that were settled have had their answer, for those who wait in ways of their own.
-        slice_size: how many operations to settle in one go.
+        mine: returns the open operations to settle. If not given, all are settled.
+        answered: returns whether the settled operations have got their answers. For ``AsyncPurgatory``, whose answers
+            are given by its event loop.
+        slice_size: how many operations to settle before yielding.
 
     Raises:
-        InvalidSetting: no such policy, or no such time.
+        InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Settling:
         self._slice_size = slice_size
 
     def settle(self) -> Generator[float, None, ShutdownReport[Any]]:
-        """Settle, yielding now and then for how many seconds to rest; return what became of the operations."""
+        """Settle. Yields how many seconds the caller should sleep, and returns what happened to the operations."""
         started = time.monotonic()
         mine_to_wait_for = _answers_on_this_stack()
         before = self._shards.totals()
@@ -121,11 +123,11 @@ class Settling:
         )
 
     def _open(self) -> Sequence[DelayedOperation]:
-        """What is to be settled and has no outcome yet."""
+        """The operations to settle that have no outcome yet."""
         return self._shards.operations() if self._mine is None else self._mine()
 
     def _is_over(self, further_up: int) -> bool:
-        """Whether nobody waits, arrives or leaves any more, and every answer is out but those ``further_up``."""
+        """Whether no operation is left, and at most ``further_up`` operations have hooks that have not ended."""
         if self._answered is not None and not self._answered():
             return False
         if self._mine is not None:
@@ -134,7 +136,7 @@ class Settling:
 
 
 def rest_and_go_on(settling: Generator[float, None, ResultT]) -> ResultT:
-    """Run a generator that yields how long to rest, on this thread; what it returns."""
+    """Run a generator that yields how long to sleep. Returns what it returns."""
     while True:
         try:
             rest_s = next(settling)
@@ -144,7 +146,7 @@ def rest_and_go_on(settling: Generator[float, None, ResultT]) -> ResultT:
 
 
 def _until(condition: Callable[[], bool], give_up: float) -> Generator[float, None, None]:
-    """Rest until the condition holds, or it is ``give_up`` o'clock (``time.monotonic``)."""
+    """Yield until the condition is true, or ``time.monotonic()`` has reached ``give_up``."""
     rest_s = 0.0
     while not condition() and time.monotonic() < give_up:
         yield rest_s
@@ -152,5 +154,5 @@ def _until(condition: Callable[[], bool], give_up: float) -> Generator[float, No
 
 
 def _answers_on_this_stack() -> int:
-    """How many operations this very thread is answering, in hooks that wait for the shutdown they have called."""
+    """The number of operations with an outcome whose hooks are on this thread's stack, and called the shutdown."""
     return len({id(task) for task in hooks_on_this_stack() if getattr(task, "_op_state", PARKED) > PARKED})

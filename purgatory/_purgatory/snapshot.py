@@ -1,4 +1,4 @@
-"""Frozen values that say how a purgatory stands, and how it ended."""
+"""Frozen values: the totals and a snapshot of a purgatory, and the report of its shutdown."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["PurgatorySnapshot", "ShutdownReport", "Totals"]
 
 @attrs.frozen
 class Totals:
-    """Operations since the purgatory was made, by outcome.
+    """The number of operations since the purgatory was created, by outcome.
 
     Attributes:
         parked: those that were not completed at once.
         checks: calls of ``try_complete``, counted when the operation leaves.
-        extended: how often a deadline was put off.
+        extended: how often ``extend`` moved a deadline.
     """
 
     parked: int
@@ -33,17 +33,17 @@ class Totals:
 
     @property
     def started(self) -> int:
-        """Operations given to the purgatory and accepted."""
+        """Operations that the purgatory accepted, parked or completed at once."""
         return self.parked + self.immediate
 
     @property
     def completed(self) -> int:
-        """Operations that completed, however they did."""
+        """Operations that completed, for any reason. Cancelled ones did not."""
         return self.immediate + self.satisfied + self.expired + self.forced
 
     @property
     def waiting(self) -> int:
-        """Operations parked and not gone. One that leaves while the shards are counted may be missing from both."""
+        """Operations that are parked now. Not exact for those that leave while the shards are counted."""
         return max(0, self.parked - self.satisfied - self.expired - self.cancelled - self.forced)
 
 
@@ -51,26 +51,26 @@ class Totals:
 class PurgatorySnapshot:
     """A purgatory as it was at one moment.
 
-    Each figure is exact; taken one after the other while the purgatory works, they need not add up.
+    Each number is exact for its own moment. They are read one after the other, so they need not add up.
 
     Attributes:
         name: the purgatory's name.
-        broker_id: as it was given.
+        broker_id: the ``broker_id`` that was given.
         parked: operations that wait.
-        watched: entries in watch lists: one an operation and key.
-        keys: keys that somebody waits under.
+        watched: entries in the watch lists: one per operation and key.
+        keys: keys under which operations wait.
         delayed: parked operations that will expire.
         capacity: ``max_parked``.
-        idle_keys: keys that nobody waits under and that are remembered all the same, for the next who comes.
-        forgotten_keys: idle keys that were forgotten, by a purge or because more were idle than may be.
-        oldest_age_ms: how long the operation that has waited longest has; None if none waits.
-        largest_keys: the keys with the most entries, and how many.
-        wheel_occupancy: the timer's pending tasks by level of its wheel; empty if the timer doesn't tell.
+        idle_keys: known keys under which no operation waits.
+        forgotten_keys: idle keys that were forgotten, by a purge or because there were too many.
+        oldest_age_ms: how long the oldest parked operation has waited. None if none waits.
+        largest_keys: the keys with the most entries, and the number of these.
+        wheel_occupancy: the timer's pending tasks by level of its wheel. Empty if the timer has no statistics.
         totals: operations by outcome.
-        callback_errors: what hooks raised, counted by hook.
-        rejected: operations refused because the purgatory was full.
-        closed: whether it was shut down.
-        tenants: those with the most operations parked: whose, how many, and how many were refused.
+        callback_errors: the number of exceptions that callbacks raised, by the name of the hook.
+        rejected: operations rejected because the purgatory was full.
+        closed: whether the purgatory was shut down.
+        tenants: the tenants with the most parked operations: tenant, number parked, number rejected.
     """
 
     name: str
@@ -94,15 +94,15 @@ class PurgatorySnapshot:
 
 @attrs.frozen
 class ShutdownReport(Generic[OperationT]):
-    """How a purgatory ended.
+    """What happened to the operations in a shutdown.
 
     Attributes:
         name: the purgatory's name.
-        drain: the policy.
+        drain: the ``drain`` of the shutdown.
         satisfied: operations that completed by themselves while the shutdown waited.
         expired: operations that expired during the shutdown, by it or by themselves.
-        cancelled: operations taken out uncompleted: the caller's to answer.
-        stuck: operations whose lock somebody held until the patience ran out; they are still open.
+        cancelled: operations that were removed uncompleted. The caller must answer them.
+        stuck: operations whose ``lock=`` was taken until the timeout. They are still open.
         elapsed_ms: how long the shutdown took.
     """
 

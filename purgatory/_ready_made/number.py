@@ -1,14 +1,15 @@
 """A number that only rises, and the thresholds that operations wait for.
 
 Each threshold that is waited for is a watch key. A heap of the distinct thresholds says which of them a new value
-reaches, so an event costs what it completes, not what waits. Deadlines, exactly-once completion and shutdown are the
-purgatory's.
+reaches, so the cost of an event depends on what it completes, not on what waits. The purgatory provides deadlines,
+exactly-once completion and shutdown.
 
 Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
 *before* the heap is read. If the value rises in between, either the event finds the key, or the second check of the
 waiter finds the value.
 
-A threshold whose waiters have all gone otherwise stays in the heap until the heap has doubled since it was last tidied.
+A threshold whose waiters expired or were cancelled stays in the heap until the next tidying. The heap is tidied when it
+has doubled since the last time.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SPARE = 64
 
 
 class Checked(Protocol):
-    """Where the waiters of a number are parked: a purgatory, thread-based or for asyncio."""
+    """A purgatory, for threads or for asyncio, that the waiters of a number are parked in."""
 
     def check_and_complete(self, key: Hashable, /) -> int: ...
 
@@ -64,7 +65,7 @@ class ThresholdWait(Operation):
         self.error: BaseException | None = None
 
     def try_complete(self) -> bool:
-        """Complete if the number is high enough, or gone."""
+        """Complete if the number has reached the threshold, or was forgotten."""
         error = self.number.error
         if error is not None:
             self.error = error
@@ -99,8 +100,8 @@ class Number:
         self._watch_key = watch_key
         self._lock = threading.Lock()
         self._heap: list[int] = []
-        self._known: set[int] = set()  # what the heap holds
-        self._most = _SPARE  # how many it may hold before it is tidied
+        self._known: set[int] = set()  # the thresholds in the heap
+        self._most = _SPARE  # the heap is tidied when it is longer than this
         self._arriving: Counter[int] = Counter()  # thresholds of waiters on their way into the purgatory
         self.value = value
         self.error: BaseException | None = None
@@ -108,10 +109,10 @@ class Number:
     def start_over(self) -> None:
         """Renew the lock in a forked child. Another thread may have been inside a block that it guards."""
         self._lock = threading.Lock()
-        self._heap = sorted(self._known)  # what goes into the heap is known before, and until it is out
+        self._heap = sorted(self._known)  # _known is written first, so it is complete
 
     def park(self, threshold: int, park: Callable[[Sequence[Hashable]], bool]) -> bool:
-        """Return ``park(keys)`` with the key of a threshold, which is in the heap by then."""
+        """Put a threshold in the heap, then return ``park([its key])``."""
         with self._lock:
             if len(self._heap) > self._most:
                 self._tidy()
@@ -128,7 +129,7 @@ class Number:
                     del self._arriving[threshold]
 
     def rise(self, value: int) -> int:
-        """Complete the waiters at or below a value; how many."""
+        """Complete the waiters at or below a value. Returns how many."""
         whole_number("value", value)
         with self._lock:
             if self.value is None or value > self.value:
@@ -151,7 +152,7 @@ class Number:
         ]
 
     def end(self, error: BaseException) -> int:
-        """Fail the waiters, and those that arrive later; how many wait now."""
+        """Fail the waiters, and those that arrive later. Returns how many of the present ones this call failed."""
         with self._lock:
             self.error = error
             thresholds = list(self._known)
@@ -175,7 +176,7 @@ class Number:
 def complete(
     waiters: Iterable[DelayedOperation], *, value: int | None = None, error: BaseException | None = None
 ) -> int:
-    """Complete waiters with a value or an error, whatever they wait for; how many."""
+    """Complete waiters with a value or an error, whatever their thresholds. Returns how many."""
     completed = 0
     for waiter in waiters:
         assert isinstance(waiter, ThresholdWait)
@@ -214,11 +215,11 @@ class Numbers:
         number = self.find(key)
         if number is None:
             fresh = Number(self._purgatory, int if key is NO_KEY else partial(_watch_key, key))
-            number = self._numbers.setdefault(key, fresh)  # one step: of two threads both get the first one's
+            number = self._numbers.setdefault(key, fresh)  # atomic: two threads get the same number
         return number
 
     def find(self, key: Hashable) -> Number | None:
-        """The number of a key; None if there is none.
+        """The number of a key, or None if there is none.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -229,24 +230,24 @@ class Numbers:
             raise unhashable([key]) from None
 
     def value(self, key: Hashable) -> int | None:
-        """The highest value of a number so far; None before the first."""
+        """The highest value of a number so far. None before the first."""
         number = self.find(key)
         return None if number is None else number.value
 
     def rise(self, key: Hashable, value: int) -> int:
-        """Raise a number, and complete its waiters at or below it; how many."""
+        """Raise a number, and complete its waiters at or below it. Returns how many."""
         whole_number("value", value)
         return self.get(key).rise(value)
 
     def complete(self, key: Hashable, *, value: int | None = None, error: BaseException | None = None) -> int:
-        """Complete every waiter of a number with a value or an error; how many."""
+        """Complete every waiter of a number with a value or an error. Returns how many."""
         if error is None:
             whole_number("value", value)
         number = self.find(key)
         return 0 if number is None else complete(number.waiters(), value=value, error=error)
 
     def forget(self, key: Hashable, error: BaseException) -> int:
-        """Forget a number and fail its waiters; how many."""
+        """Forget a number and fail its waiters. Returns how many."""
         number = None if self.find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)
 

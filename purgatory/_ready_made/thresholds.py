@@ -1,4 +1,4 @@
-"""Futures on numbers that rise: a high watermark, a committed offset, a version; one number, or one per key.
+"""Futures on numbers that rise, such as a high watermark, a committed offset or a version: one, or one per key.
 
 Many numbers share one purgatory, one timer and one set of shards. Each has a value, a lock and a heap of its own (see
 ``purgatory._ready_made.number``). Rejected: one purgatory per number, which takes several kilobytes and, unless the
@@ -31,7 +31,7 @@ __all__ = ["KeyedThresholdPurgatory", "ThresholdPurgatory", "error_of"]
 
 
 class ThresholdWaiter(ThresholdWait, DelayedOperation):
-    """Waits until a number has reached a threshold, and answers a future.
+    """Waits until a number has reached a threshold, and then completes a future.
 
     Attributes:
         future: gets the value, or the error.
@@ -42,7 +42,7 @@ class ThresholdWaiter(ThresholdWait, DelayedOperation):
     future: Future[int]
 
     def on_complete(self) -> None:
-        """Answer the future, unless the caller has completed it at this very moment."""
+        """Complete the future, unless the caller has completed it."""
         error = error_of(self)
         try:
             if error is not None:
@@ -55,7 +55,7 @@ class ThresholdWaiter(ThresholdWait, DelayedOperation):
 
 
 def error_of(waiter: ThresholdWait) -> BaseException | None:
-    """What a waiter that has completed fails with; None if the number reached its threshold."""
+    """The error of a waiter that has completed. None if the number reached its threshold."""
     error: BaseException | None = waiter.error
     if waiter.drained:
         error = WaitDrained(waiter._op_home.observers.name, f"the value reached {waiter.threshold}")
@@ -78,7 +78,7 @@ class _Thresholds:
 
     def _wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
         whole_number("threshold", threshold)
-        checked_delay_ms(timeout_ms)  # also before there is a number for the key
+        checked_delay_ms(timeout_ms)  # before a number is made for the key
         number = self._numbers.get(key)
         waiter = ThresholdWaiter(threshold, timeout_ms, number)
         future: Future[int] = Future()
@@ -88,7 +88,7 @@ class _Thresholds:
         return future
 
     def keys(self) -> list[Hashable]:
-        """The keys of the numbers that exist; None for the one without a key."""
+        """The keys of the numbers that exist. The number without a key has the key None."""
         return self._numbers.keys()
 
     def complete_all(self, value: int) -> int:
@@ -107,7 +107,7 @@ class _Thresholds:
 
     @property
     def num_waiting(self) -> int:
-        """How many wait."""
+        """How many waiters there are."""
         return self._purgatory.parked
 
     def snapshot(self) -> PurgatorySnapshot:
@@ -115,7 +115,7 @@ class _Thresholds:
         return self._purgatory.snapshot()
 
     def shutdown(self) -> ShutdownReport[Any]:
-        """Fail the waiters with ``WaitDrained``, a ``PurgatoryClosed`` and a ``TimeoutError``, and stop."""
+        """Stop, and fail the waiters with ``WaitDrained``, which is a ``PurgatoryClosed`` and a ``TimeoutError``."""
         return self._purgatory.shutdown()
 
     def start_over(self) -> None:
@@ -176,21 +176,21 @@ class ThresholdPurgatory(_Thresholds):
 
     @property
     def value(self) -> int | None:
-        """The highest value so far of the number without a key; None before the first."""
+        """The highest value so far of the number without a key. None before the first."""
         return self.value_of(NO_KEY)
 
     def value_of(self, key: Hashable) -> int | None:
-        """The highest value so far of a number; None before the first."""
+        """The highest value so far of a number. None before the first."""
         return self._numbers.value(key)
 
     def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> Future[int]:
-        """A future for the first value at or above ``threshold``; it fails with ``TimeoutError`` if the time is up.
+        """Return a future that gets the first value at or above ``threshold``.
 
-        If the purgatory is shut down first, it fails with ``WaitDrained``, a ``TimeoutError`` as well. Completing or
-        cancelling the future takes the waiter out.
+        It fails with ``TimeoutError`` after ``timeout_ms``. If the purgatory is shut down first, it fails with
+        ``WaitDrained``, which is a ``TimeoutError`` as well. Completing or cancelling the future removes the waiter.
 
         Raises:
-            InvalidSetting: the threshold is no whole number.
+            InvalidSetting: ``threshold`` is not an ``int``.
             PurgatoryClosed: the purgatory is shut down.
             UnhashableKey: the key has no hash.
         """
@@ -203,7 +203,7 @@ class ThresholdPurgatory(_Thresholds):
             How many waiters this call completed.
 
         Raises:
-            InvalidSetting: the value is no whole number.
+            InvalidSetting: ``value`` is not an ``int``.
             UnhashableKey: the key has no hash.
         """
         return self._numbers.rise(key, value)
@@ -226,7 +226,7 @@ class ThresholdPurgatory(_Thresholds):
 
 
 class KeyedThresholdPurgatory(_Thresholds):
-    """Futures on many numbers that only rise: a :class:`ThresholdPurgatory` whose calls all begin with the key.
+    """A :class:`ThresholdPurgatory` whose methods take the key as their first argument.
 
     Args:
         name: the name in logs and metrics.
@@ -250,11 +250,14 @@ class KeyedThresholdPurgatory(_Thresholds):
         super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
 
     def value(self, key: Hashable) -> int | None:
-        """The highest value of a number so far; None before the first."""
+        """The highest value of a number so far. None before the first."""
         return self._numbers.value(key)
 
     def wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
-        """A future for a number's first value at or above ``threshold``. See :meth:`ThresholdPurgatory.wait`."""
+        """Return a future that gets the number's first value at or above ``threshold``.
+
+        See :meth:`ThresholdPurgatory.wait`.
+        """
         return self._wait(key, threshold, timeout_ms)
 
     def maybe_complete(self, key: Hashable, value: int) -> int:

@@ -57,14 +57,14 @@ class Retrier:
         self._name = name
         self._changed = threading.Condition(threading.Lock())
         self._missed: dict[Any, None] = {}
-        self._trying: list[Any] = []  # those that were taken out of _missed for the round that runs now
+        self._trying: list[Any] = []  # the operations of the current round, removed from _missed
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
         self._round: _Round | None = None  # while the timer has it
 
     def retry(self, operation: Any) -> None:
-        """Check the operation, again and again until its lock could be taken."""
+        """Check the operation, and repeat that until its lock can be taken."""
         with self._changed:
             if self._stopped:
                 return
@@ -86,7 +86,7 @@ class Retrier:
             return [*self._missed, *self._trying]
 
     def start_over(self) -> None:
-        """In a forked child, which has no such thread: make the lock anew."""
+        """In a forked child, which has no such thread: make a new lock."""
         self._changed = threading.Condition(threading.Lock())
         self._thread = self._round = None
 
@@ -101,14 +101,16 @@ class Retrier:
             thread.join()
 
     def _take(self) -> list[Any]:
-        """Take out the operations of the next round. A check that misses the lock puts its operation in again."""
+        """Remove and return the operations of the next round. A check that misses the lock adds its operation again."""
         self._trying = missed = list(self._missed)
         self._missed.clear()
         return missed
 
     def _wake(self) -> _Round | None:
         """Wake or start the thread. Returns a round for the timer if no thread can be started. The lock is held."""
-        if self._thread is not None and self._thread.is_alive():  # a fork leaves the thread behind
+        if (
+            self._thread is not None and self._thread.is_alive()
+        ):  # False in a forked child, where the thread does not run
             self._changed.notify_all()
         elif not self._stopped:
             # Assigned before start(): if start() is interrupted, stop() still finds the thread.

@@ -1,28 +1,28 @@
-"""A watchdog that sees hooks and tasks run too long, and says where they hang.
+"""A watchdog that detects hooks and timer tasks that run too long, and logs where they hang.
 
-A hook that blocks delays other people's answers: on the timer's executor everybody's expiry, elsewhere whoever waits
-for the operation's lock. Timing every call would cost every operation two looks at a clock, and would tell of a hook
-that hangs only once it has ended, if ever. So nothing is timed. A thread looks a few times a second at the stacks of
-all threads (``sys._current_frames``) for frames of hooks; one that is there at one look after another has run as long
-as they lie apart. It is logged, once, while it runs: with the operation's type and keys, and the stack that shows what
-it waits for.
+A hook that blocks delays other operations. On the timer's executor it delays every expiry, and elsewhere every thread
+that waits for the operation's lock. Timing each call would cost two clock readings per operation, and would report a
+hook that hangs only after it has ended. So nothing is timed. Instead a thread samples the stacks of all threads
+(``sys._current_frames``) four times per threshold and looks for frames of hooks. A frame that is found in several
+samples has run at least as long as the samples are apart. It is logged once, while it runs, with the operation's type
+and keys and the stack.
 
-The frames looked for are those of the user's own methods, not the library's: so this works for a compiled library too.
-Of hooks inside hooks the innermost that is slow is to blame.
+The watchdog looks for frames of the user's own methods. So it also works with the native implementation. If a slow hook
+runs inside another, the innermost slow one is reported.
 
-Between two looks the frames of hooks that were running are held, so that "the same frame" can be told by identity. They
-keep what the call holds alive until the next look, a quarter of the threshold away. Rejected: comparing ``id(frame)``,
-which the next call of the same hook may have.
+Between two samples the watchdog keeps the frames of hooks that were running, to recognize them by identity. So the
+locals of such a call live until the next sample. Rejected: comparing ``id(frame)``, because the next call of the same
+hook may get the same id.
 
-An event loop is a thread like any other here: a hook that blocks one is seen, and so is a coroutine that keeps it
-without awaiting. One that awaits is on no thread's stack, and blocks nobody.
+An event loop runs on a thread like any other. A hook that blocks the loop is detected, and so is a coroutine that runs
+long without awaiting. A coroutine that awaits is on no thread's stack, and blocks nothing.
 
-**Without a global lock** (free-threaded CPython) the frames of a thread that runs must not be read: it may drop them at
-that very moment, which crashes the interpreter. There the watchdog doesn't work; it says so once, as
-``watchdog_unavailable``. Rejected: notes of what each thread runs, made by whoever calls a hook, which every operation
-would pay for on the build whose point is speed; and stopping all threads for a look, which Python code can't ask for.
+**Without a global lock** (free-threaded CPython) the frames of a running thread must not be read. The thread may free
+them at that moment, which crashes the interpreter. So the watchdog does not run there, and logs
+``watchdog_unavailable`` once. Rejected: recording each call of a hook, which costs time per operation, and stopping all
+threads for a sample, which Python code cannot do.
 
-The thread begins with the first purgatory and ends with the last, or when the threshold is None.
+The thread starts with the first purgatory. It ends with the last one, or when the threshold is None.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from timer import TimerTask
 __all__ = ["Watchdog", "hooks_on_this_stack", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
 
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
-#: What every thread has on its stack and is no hook.
+#: Each thread has a frame of this function on its stack. It is not a hook.
 _THREADS_OWN: Final[CodeType] = threading.Thread.run.__code__
-#: Frames of a stack that are logged, the innermost.
+#: How many of the innermost frames of a stack are logged.
 _DEPTH: Final = 25
 
 
@@ -54,7 +54,7 @@ class Watchdog:
     """See the module's header.
 
     Args:
-        threshold_ms: how long a hook may run; None: as long as it likes.
+        threshold_ms: how long a hook may run. None for no limit.
     """
 
     def __init__(self, threshold_ms: float | None = 1000) -> None:
@@ -63,19 +63,19 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._rest = threading.Event()
         self._counts: Counter[tuple[str | None, str]] = Counter()
-        # By thread, its frames of hooks, the innermost first: since when they are seen, and whether they were reported.
+        # By thread id: its frames of hooks, the innermost first, when each was first seen, and whether it was reported.
         self._seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
-        self._said = False  # that it doesn't work here
+        self._said = False  # whether watchdog_unavailable was logged
         self.threshold_ms = threshold_ms
 
     def watch(self, purgatory: object) -> None:
-        """Look after a purgatory's hooks."""
+        """Watch the hooks of a purgatory."""
         with self._lock:
             self._purgatories.add(purgatory)
             self._start()
 
     def set_threshold(self, threshold_ms: float | None) -> None:
-        """How long a hook may run; None ends the watch, for now."""
+        """Set how long a hook may run. None ends the thread."""
         with self._lock:
             self.threshold_ms = threshold_ms
             if threshold_ms is None:
@@ -88,14 +88,14 @@ class Watchdog:
             thread.join()
 
     def start_over(self) -> None:
-        """In a forked child: another lock, and no thread yet; that which is gone may have been about to rest."""
+        """In a forked child, which has no such thread: make a new lock and a new event."""
         self._lock = threading.Lock()
         self._rest = threading.Event()
         self._thread = None
         self._seen.clear()
 
     def unwatch(self, purgatory: object) -> None:
-        """Look after it no more; with the last, the thread ends. Harmless twice."""
+        """Watch a purgatory no longer. After the last one the thread ends. A second call has no effect."""
         with self._lock:
             self._purgatories.discard(purgatory)
             thread = None if self._purgatories else self._stop()
@@ -103,12 +103,12 @@ class Watchdog:
             thread.join()
 
     def counts(self) -> dict[tuple[str | None, str], int]:
-        """How many calls were slow, by purgatory and hook. None: a timer's task that is of no purgatory."""
+        """The number of slow calls, by purgatory and hook. The purgatory is None for a plain timer task."""
         with self._lock:
             return dict(self._counts)
 
     def look(self, now: float) -> None:
-        """Look once. Called by the thread; ``now`` on ``time.monotonic``."""
+        """Take one sample. Called by the thread. ``now`` is ``time.monotonic()``."""
         if self.threshold_ms is None:
             return
         threshold_s = self.threshold_ms / 1000
@@ -120,7 +120,7 @@ class Watchdog:
             before = self._seen.get(ident, ())
             running = [self._known(frame, before, now) for frame in _hooks(top)]
             slow = [place for place, (_, since, _) in enumerate(running) if now - since >= threshold_s]
-            # Reported are the innermost and, with it, those around it that wait for it.
+            # Report the innermost slow one. The slow ones around it wait for it, and are not reported later either.
             fresh = slow[:1] if slow and not running[slow[0]][2] else []
             for place in fresh:
                 self._report(running[place][0], now - running[place][1], ident)
@@ -132,9 +132,9 @@ class Watchdog:
         self._seen = seen
 
     def _start(self) -> None:
-        """See that there is a thread, if there is to be one. The lock is held."""
+        """Start the thread if it is needed and does not run. The lock is held."""
         if self.threshold_ms is None or (self._thread is not None and self._thread.is_alive()):
-            return  # a thread that isn't alive was left behind by a fork
+            return
         if not frames_may_be_read():
             if not self._said:
                 self._said = True
@@ -144,13 +144,13 @@ class Watchdog:
         thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads to be had: a purgatory works without being looked after
+        except RuntimeError as error:  # the process has no more threads: a purgatory works without the watchdog
             log.error("watchdog_not_started", error=repr(error))
             return
         self._thread = thread
 
     def _stop(self) -> threading.Thread | None:
-        """Ask the thread to end; who is to be waited for. The lock is held."""
+        """Ask the thread to end. Returns the thread to wait for, without the lock. The lock is held."""
         thread, self._thread = self._thread, None
         self._rest.set()
         return thread
@@ -183,10 +183,10 @@ class Watchdog:
         while (threshold_ms := self.threshold_ms) is not None and not rest.wait(threshold_ms / 4000):
             try:
                 self.look(time.monotonic())
-            except Exception as error:  # noqa: BLE001  # a stack that can't be read must not end the watch
+            except Exception as error:  # noqa: BLE001  # one failed sample must not end the thread
                 log.error("watchdog_failed", error=repr(error), exc_info=error)
             with self._lock:
-                if not self._purgatories:  # forgotten by their owners, and not shut down
+                if not self._purgatories:  # they were collected without a shutdown
                     if self._rest is rest:
                         self._thread = None
                     break
@@ -194,7 +194,7 @@ class Watchdog:
 
 
 def frames_may_be_read() -> bool:
-    """Whether a thread may walk the frames of others: only where a global lock keeps those from running meanwhile."""
+    """Whether a thread may read the frames of other threads: only if a global lock stops them meanwhile."""
     is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
     return is_gil_enabled is None or is_gil_enabled()
 
@@ -205,15 +205,15 @@ def _hooks(frame: FrameType | None) -> list[FrameType]:
     while frame is not None:
         code = frame.f_code
         if code.co_name in HOOKS and code.co_argcount and code is not _THREADS_OWN:
-            holder = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(holder, TimerTask):
+            first_argument = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(first_argument, TimerTask):
                 found.append(frame)
         frame = frame.f_back
     return found
 
 
 def hooks_on_this_stack() -> list[TimerTask]:
-    """The tasks whose hooks the thread that asks is inside of, the innermost first."""
+    """The tasks whose hooks are on the calling thread's stack, the innermost first."""
     frames = _hooks(sys._getframe())
     return [frame.f_locals[frame.f_code.co_varnames[0]] for frame in frames]
 
@@ -228,12 +228,12 @@ slow_callbacks = _watchdog.counts
 
 
 def slow_callback_ms(threshold_ms: float | None) -> None:
-    """How long a hook or a timer's task may run before it is logged as ``callback_slow`` and counted: 1000 at first.
+    """Set how long a hook or a timer task may run before it is logged as ``callback_slow`` and counted.
 
-    None: as long as it likes; then nobody looks, and there is no thread for it.
+    The default is 1000 ms. With None there is no limit, and no watchdog thread.
 
     Raises:
-        InvalidSetting: neither None nor a number of milliseconds from 10 upwards.
+        InvalidSetting: ``threshold_ms`` is neither None nor a number of milliseconds, 10 or more.
     """
     if threshold_ms is not None and (
         isinstance(threshold_ms, bool) or not isinstance(threshold_ms, (int, float)) or not 10 <= threshold_ms < 1e9  # noqa: PLR2004

@@ -208,7 +208,7 @@ OURS = (
         DISPATCH,
         """
         with bucket.lock:
-            is_ours = bucket.remove(task)  # or it was cancelled, or put off
+            is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
         """,
         "is_ours = bucket.remove(task)",
         "flush_vs_cancel",
@@ -238,7 +238,7 @@ OURS = (
         DISPATCH,
         """
         with bucket.lock:
-            is_ours = bucket.remove(task)  # or it was cancelled, or put off
+            is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
         """,
         "is_ours = task._withdraw()",
         "put_off_vs_batch",

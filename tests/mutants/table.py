@@ -283,7 +283,7 @@ MUTANTS = (
     Mutant(
         "the clock is read again after waking",
         WHEEL,
-        "is not None and first <= tick:",
+        "is not None and out_tick <= tick:",
         "is not None:",
         T_TIMER + "test_early_wakeup_runs_nothing",
     ),
