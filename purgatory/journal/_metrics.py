@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 _COUNTERS: Final = (
     ("rows_written", "written", "Rows written to the journal."),
-    ("rows_dropped", "dropped", "Rows refused because the buffer was full or the disk failed."),
-    ("write_errors", "write_errors", "Writes that the disk refused; the rows were kept and retried."),
-    ("seal_errors", "seal_errors", "Segments that could not be sealed or deleted; they stay readable."),
+    (
+        "rows_dropped",
+        "dropped",
+        "Rows dropped: the buffer was full, the disk failed, or the row could not be serialized.",
+    ),
+    ("write_errors", "write_errors", "Writes that failed. The rows were kept and retried."),
+    ("seal_errors", "seal_errors", "Segments that could not be sealed or deleted. They stay readable."),
     ("segments_sealed", "segments_sealed", "Segments sealed."),
-    ("segments_deleted", "segments_deleted", "Sealed segments deleted because they were too old or too much."),
-    ("deleted_bytes", "bytes_deleted", "Bytes of the segments deleted."),
+    ("segments_deleted", "segments_deleted", "Sealed segments deleted because of an age or size limit."),
+    ("deleted_bytes", "bytes_deleted", "Bytes of deleted segments."),
     ("written_bytes", "bytes_written", "Bytes written to open segments."),
 )
 

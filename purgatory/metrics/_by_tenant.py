@@ -106,13 +106,13 @@ class ByTenant:
 
 def _parked() -> GaugeMetricFamily:
     return GaugeMetricFamily(
-        "purgatory_parked_operations_by_tenant", "Operations that wait, by tenant.", labels=["purgatory", "tenant"]
+        "purgatory_parked_operations_by_tenant", "Parked operations, by tenant.", labels=["purgatory", "tenant"]
     )
 
 
 def _rejected() -> CounterMetricFamily:
     return CounterMetricFamily(
         "purgatory_operations_rejected_by_tenant",
-        "Operations refused for want of a place, by tenant.",
+        "Operations rejected because a limit was reached, by tenant.",
         labels=["purgatory", "tenant"],
     )

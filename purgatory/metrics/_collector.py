@@ -189,7 +189,9 @@ class PurgatoryCollector(Collector):
 
 def _slow_callbacks() -> CounterMetricFamily:
     return CounterMetricFamily(
-        f"{_PREFIX}slow_callbacks", "Hooks that ran too long; the log has each, as callback_slow.", labels=["purgatory"]
+        f"{_PREFIX}slow_callbacks",
+        "Hooks that ran longer than slow_callback_ms. The log has each one, as callback_slow.",
+        labels=["purgatory"],
     )
 
 
@@ -199,7 +201,7 @@ def _parked_time(member: DelayedOperationPurgatory[Any]) -> ParkedTime:
 
 def _timer_info() -> GaugeMetricFamily:
     return GaugeMetricFamily(
-        f"{_PREFIX}timer_info", "Which timer a purgatory uses: always 1.", labels=["purgatory", "timer"]
+        f"{_PREFIX}timer_info", "The timer that a purgatory uses. Always 1.", labels=["purgatory", "timer"]
     )
 
 

@@ -64,11 +64,11 @@ FAMILIES: Final = (
     _of_purgatory("delayed_operations", Kind.SUM, "Parked operations that have a deadline."),
     _of_purgatory("watch_keys", Kind.SUM, "Keys that the purgatory remembers, idle keys included."),
     _of_purgatory("idle_keys", Kind.SUM, "Keys noted as idle, which are kept for reuse. Some may be in use again."),
-    _of_purgatory("capacity_operations", Kind.SUM, "Operations that may be parked at most; absent without a limit."),
+    _of_purgatory("capacity_operations", Kind.SUM, "Most operations that may be parked. Absent without a limit."),
     _of_purgatory(
         "overdue_seconds",
         Kind.MAX,
-        "Seconds that the most overdue parked operation is past its deadline; 0 if none is overdue.",
+        "Seconds that the most overdue parked operation is past its deadline. 0 if none is overdue.",
     ),
     _of_purgatory("operations_started", Kind.COUNTER, "Operations accepted: parked, or completed at once."),
     _of_purgatory(
@@ -97,9 +97,9 @@ FAMILIES: Final = (
         "timer_overdue_seconds",
         Of.TIMER,
         Kind.MAX,
-        "Seconds that the earliest bucket is due and was not taken; 0 if none is due.",
+        "Seconds that the earliest bucket is due and not taken. 0 if none is due.",
     ),
-    Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "Seconds that the current batch has run; 0 if none runs."),
+    Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "Seconds that the current batch has run. 0 if none runs."),
     Family("expiry_lateness_seconds", Of.TIMER, Kind.HISTOGRAM, "Seconds from a task's deadline until it ran."),
     Family("reaper_threads", Of.TIMER, Kind.SUM, "Live threads that drive the timer."),
     Family(
