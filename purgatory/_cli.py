@@ -26,9 +26,9 @@ class _Part:
 
 
 _PARTS: Final = {
-    "journal": _Part("purgatory.journal.cli", "look at, check, seal and serve a journal", "parquet"),
-    "pipeline": _Part("purgatory.pipeline.cli", "reports, clusters and planning on Spark", "spark"),
-    "top": _Part("purgatory.console.cli", "watch a running service's purgatories", "console"),
+    "journal": _Part("purgatory.journal.cli", "summarize, verify, seal and serve a journal", "parquet"),
+    "pipeline": _Part("purgatory.pipeline.cli", "report on journals, replay and stream traces", "spark"),
+    "top": _Part("purgatory.console.cli", "watch the purgatories of a running service", "console"),
 }
 
 #: An import that fails in these is no matter of extras.

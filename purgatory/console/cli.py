@@ -112,14 +112,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="purgatory top", description="Watch the purgatories of a service that serves purgatory.console."
     )
-    parser.add_argument("url", metavar="URL", help="where the console is, such as http://127.0.0.1:9099/")
-    parser.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks (default 1)")
-    parser.add_argument("--once", action="store_true", help="look once, print, and end")
-    parser.add_argument("--json", action="store_true", help="look once, and print the state as JSON")
+    parser.add_argument("url", metavar="URL", help="address of the console, such as http://127.0.0.1:9099/")
+    parser.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between refreshes (default 1)"
+    )
+    parser.add_argument("--once", action="store_true", help="print one screen and exit")
+    parser.add_argument("--json", action="store_true", help="print the state as JSON and exit")
     parser.add_argument(
         "--token",
         default=os.environ.get("PURGATORY_TOKEN"),
-        help="if the console wants one; better in the environment, as PURGATORY_TOKEN",
+        help="token of the console, if it needs one (default PURGATORY_TOKEN of the environment)",
     )
     return parser
 

@@ -60,73 +60,73 @@ def _write_no_more() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="purgatory journal", description="Look at, check and seal a journal's folder."
+        prog="purgatory journal", description="Summarize, verify, seal and serve a journal."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
-        sub.add_argument("folder", type=Path, metavar="DIR")
+        sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        sub.add_argument("folder", type=Path, metavar="DIR", help="folder of a journal or trace")
         sub.set_defaults(run=globals()[f"_{name}"])
         return sub
 
     look = commands.add_parser(
         "summary",
-        help="How operations ended, how long they waited, the hottest keys.",
-        description="How operations ended, by type, how long they waited, and on which keys.",
+        help="summarize outcomes, waits and the hottest keys",
+        description="Summarize outcomes by type, waits, and the hottest keys.",
     )
     look.add_argument(
         "source",
         metavar="SOURCE",
-        help="a journal's folder, a folder of several journals, one file, or JSON lines (- for stdin)",
+        help="folder of one or several journals, one file, or JSON lines (- for stdin)",
     )
-    for how, what in (("expiry", "by their deadline"), ("cancel", "by a cancellation, as leases do")):
+    for how, what in (("expiry", "expiry"), ("cancel", "cancellation")):
         look.add_argument(
             f"--{how}-normal",
             action="append",
             default=[],
             metavar="TYPE",
-            help=f"operations of this type end {what} as a rule, and so end well (may be repeated)",
+            help=f"count each {what} of this type as a good end (may be repeated)",
         )
-    look.add_argument("--top", type=_count, default=10, metavar="N", help="how many keys (default 10)")
-    look.add_argument("--json", action="store_true", help="one line of JSON")
+    look.add_argument("--top", type=_count, default=10, metavar="N", help="number of keys to show (default 10)")
+    look.add_argument("--json", action="store_true", help="print one line of JSON")
     look.set_defaults(run=_summary)
     _allow_gaps(look)
-    command("verify", "Check every checksum and that no record is missing or doubled.")
-    tail = command("tail", "Print the last records as JSON lines.")
-    tail.add_argument("-n", type=int, default=10, metavar="N", help="how many (default 10; -1 for all)")
-    tail.add_argument("-f", "--follow", action="store_true", help="go on as records are written")
+    command("verify", "check every checksum, and that no record is missing or doubled")
+    tail = command("tail", "print the last records as JSON lines")
+    tail.add_argument("-n", type=int, default=10, metavar="N", help="number of records (default 10, -1 for all)")
+    tail.add_argument("-f", "--follow", action="store_true", help="print new records as they are written")
     _allow_gaps(tail)
     command(
         "seal",
-        "Seal what a killed writer left open, and turn frames into Parquet where pyarrow is installed.",
+        "seal the segments that a killed writer left open, as Parquet if pyarrow is installed",
     )
-    keep = command("retain", "Delete the oldest sealed segments; may be run beside a writer.")
-    keep.add_argument("--bytes", type=_size, metavar="SIZE", help="what may stay, as 500M or 20G")
-    keep.add_argument("--age", type=_age, metavar="TIME", help="how old a segment may be, as 12h or 7d")
-    keep.add_argument("--dry-run", action="store_true", help="only print which would go")
-    web = command("serve", "Serve the journal over HTTP until interrupted.")
-    web.add_argument("--port", type=int, default=9097)
-    web.add_argument("--addr", default="127.0.0.1", help="the address to listen on (default 127.0.0.1)")
+    keep = command("retain", "delete the oldest sealed segments, also while a writer runs")
+    keep.add_argument("--bytes", type=_size, metavar="SIZE", help="largest total size to keep, such as 500M or 20G")
+    keep.add_argument("--age", type=_age, metavar="TIME", help="greatest age to keep, such as 12h or 7d")
+    keep.add_argument("--dry-run", action="store_true", help="print the segments, delete nothing")
+    web = command("serve", "serve the journal over HTTP until interrupted")
+    web.add_argument("--port", type=int, default=9097, help="port to listen on, 0 for a free one (default 9097)")
+    web.add_argument("--addr", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     web.add_argument(
         "--token",
         default=os.environ.get("PURGATORY_TOKEN"),
-        help="what readers must send; needed beyond loopback; better in the environment, as PURGATORY_TOKEN",
+        help="token that readers must send, required unless on loopback (default PURGATORY_TOKEN of the environment)",
     )
-    rehearse = command("rehearse", "Run a trace through the library on a manual clock, and journal the outcome.")
-    rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="where to write the journal")
+    rehearse = command("rehearse", "run a trace through the library on a manual clock, and write a journal")
+    rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="folder of the journal to write")
     rehearse.add_argument(
         "--keep-keys",
         type=_keep,
         default=KEEP_KEYS_MS,
         metavar="TIME",
-        help="forget a key that no row has named for so long, or `forever` (default 7d)",
+        help="forget a key that no row has named for this time, or `forever` (default 7d)",
     )
     return parser
 
 
 def _allow_gaps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allow-gaps", action="store_true", help="go on with what is left where records are missing")
+    parser.add_argument("--allow-gaps", action="store_true", help="continue with the rest if records are missing")
 
 
 def _summary(options: argparse.Namespace) -> int:

@@ -46,8 +46,8 @@ def instant_us(text: str) -> int:
 
 
 def _range(sub: argparse.ArgumentParser, what: str) -> None:
-    for name, end in (("--since", "from this instant on"), ("--until", "before this instant")):
-        how = f"{what} {end}: 2026-11-23T10:00:00Z (UTC by default), or 1h for an hour ago"
+    for name, end in (("--since", "from this time on"), ("--until", "before this time")):
+        how = f"{what} {end}, such as 2026-11-23T10:00:00Z, or 1h for an hour ago (default: no limit)"
         sub.add_argument(name, type=instant_us, metavar="TIME", help=how)
 
 
@@ -112,79 +112,85 @@ _SEGMENT = re.compile(r"(?:journal|trace)-\d{20}-\d{20}\.parquet")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="purgatory pipeline", description="Spark over journals and traces.")
+    parser = argparse.ArgumentParser(
+        prog="purgatory pipeline", description="Reports, replays and streams over journals and traces."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         sub.set_defaults(run=globals()[f"_{name}"])
         if name not in ("gen", "compact"):
-            sub.add_argument("--master", metavar="URL", help="Spark's master (default: this machine's cores)")
-            sub.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting for Spark")
+            sub.add_argument("--master", metavar="URL", help="Spark master (default: local cores)")
+            sub.add_argument(
+                "--conf", action="append", default=[], metavar="NAME=VALUE", help="Spark setting (may be repeated)"
+            )
         return sub
 
-    _report_arguments(command("report", "Tables and a page from journals."))
+    _report_arguments(command("report", "report on journals: a page and tables"))
 
-    _stream_arguments(
-        command("stream", "The purgatory on the cluster: operations and events in, every operation's answer out.")
-    )
+    _stream_arguments(command("stream", "compute the outcome of each operation of a trace, continuously"))
 
-    sub = command("monitor", "Windowed outcomes over a journal, live.")
+    sub = command("monitor", "show outcomes by window while a journal is written")
     what = sub.add_mutually_exclusive_group(required=True)
-    what.add_argument("--journal", metavar="DIR|URL")
-    what.add_argument("--stream", metavar="DIR", help="a stream's checkpoint: say once what is parked in it")
-    sub.add_argument("--out", metavar="DIR", help="Parquet instead of the console")
-    sub.add_argument("--checkpoint", metavar="DIR")
-    sub.add_argument("--window", type=whole_seconds, default=10)
-    sub.add_argument("--delay", type=whole_seconds, default=5)
-    sub.add_argument("--allow-gaps", action="store_true", help="go on where records are missing")
-    sub.add_argument("--once", action="store_true")
+    what.add_argument("--journal", metavar="DIR|URL", help="folder of a journal, or the URL of a served one")
+    what.add_argument("--stream", metavar="DIR", help="checkpoint of a stream: print once what is parked in it")
+    sub.add_argument("--out", metavar="DIR", help="write Parquet to this folder, not to the console")
+    sub.add_argument("--checkpoint", metavar="DIR", help="folder of the checkpoint, required with --out")
+    sub.add_argument("--window", type=whole_seconds, default=10, help="length of a window (default 10s)")
+    sub.add_argument("--delay", type=whole_seconds, default=5, help="how late a record may come (default 5s)")
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if records are missing")
+    sub.add_argument("--once", action="store_true", help="stop at the end of the input")
 
-    sub = command("compact", "Merge the small files of a Delta table of answers, also while a stream writes to it.")
-    sub.add_argument("--answers", required=True, metavar="DIR", help="the --out of a stream with --format delta")
+    sub = command("compact", "merge the small files of a Delta table, also while a stream writes to it")
+    sub.add_argument("--answers", required=True, metavar="DIR", help="--out of a stream with --format delta")
     sub.add_argument(
         "--retention",
         type=seconds,
         default=7 * 86_400.0,
         metavar="TIME",
-        help="keep replaced files so long (default 7d)",
+        help="how long to keep replaced files (default 7d)",
     )
 
-    sub = command("replay", "Every operation's answer from a whole trace, in one batch.")
-    sub.add_argument("--trace", required=True, metavar="DIR")
-    sub.add_argument("--out", required=True, metavar="DIR")
+    sub = command("replay", "compute the outcome of each operation of a trace, in one batch")
+    sub.add_argument("--trace", required=True, metavar="DIR", help="folder of a trace")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
     _keep_keys(sub)
     _range(sub, "answer rows")
-    sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
 
-    sub = command("whatif", "Try timeouts, purge intervals, wheels and shards out on what has happened.")
+    sub = command("whatif", "try other timeouts, purge intervals, wheels and shards on recorded operations")
     which = sub.add_mutually_exclusive_group(required=True)
-    which.add_argument("--trace", metavar="DIR", help="exact")
-    which.add_argument("--journal", metavar="DIR", help="an estimate, up to the timeouts in use")
-    _range(sub, "try out what happened")
+    which.add_argument("--trace", metavar="DIR", help="folder of a trace: exact results")
+    which.add_argument("--journal", metavar="DIR", help="folder of a journal: estimates, up to the timeouts in use")
+    _range(sub, "use operations")
     _engine(sub)
     _normal(sub)
-    sub.add_argument("--grid", metavar="FILE", help="TOML or JSON; what it leaves out has a default")
-    sub.add_argument("--out", required=True, metavar="DIR")
-    sub.add_argument("--allow-gaps", action="store_true", help="go on where rows are missing, and say which")
+    sub.add_argument("--grid", metavar="FILE", help="TOML or JSON file with the settings to try (default: built in)")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
 
-    sub = command("verify", "Library = stream = batch twin, operation by operation, on seeded workloads.")
-    sub.add_argument("--workload", action="append", metavar="NAME", help="may be repeated (default: all)")
-    sub.add_argument("--operations", type=int, default=2_000)
-    sub.add_argument("--seed", type=int, default=1)
+    sub = command("verify", "compare library, stream and batch, operation by operation")
+    sub.add_argument(
+        "--workload", action="append", metavar="NAME", help="workload to compare (may be repeated, default: all)"
+    )
+    sub.add_argument("--operations", type=int, default=2_000, help="operations per workload (default 2000)")
+    sub.add_argument("--seed", type=int, default=1, help="seed of the workloads (default 1)")
 
-    sub = command("gen", "A workload: a trace, or a journal to report on.")
-    sub.add_argument("--out", required=True, metavar="DIR")
-    sub.add_argument("--workload", default="kafka", metavar="NAME", help="a trace's kind, or journal")
-    sub.add_argument("--operations", type=int, default=10_000)
-    sub.add_argument("--seed", type=int, default=1)
-    sub.add_argument("--files", type=int, default=8)
-    sub.add_argument("--flush", action="store_true", help="end with a row that lets a stream settle all that is open")
+    sub = command("gen", "generate a trace or a journal")
+    sub.add_argument("--out", required=True, metavar="DIR", help="local folder to write")
+    sub.add_argument(
+        "--workload", default="kafka", metavar="NAME", help="workload of a trace, or `journal` (default kafka)"
+    )
+    sub.add_argument("--operations", type=int, default=10_000, help="number of operations (default 10000)")
+    sub.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")
+    sub.add_argument("--files", type=int, default=8, help="number of files (default 8)")
+    sub.add_argument("--flush", action="store_true", help="end with a row that completes all open operations")
     return parser
 
 
 def _keep_keys(sub: argparse.ArgumentParser) -> None:
-    how = "forget a key that no row has named for so long, or `forever` (default 7d)"
+    how = "forget a key that no row has named for this time, or `forever` (default 7d)"
     sub.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
 
 
@@ -193,32 +199,38 @@ def _time_to_keep(text: str) -> int | None:
 
 
 def _stream_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="a folder of sealed trace files")
-    sub.add_argument("--out", required=True, metavar="DIR")
-    sub.add_argument("--checkpoint", required=True, metavar="DIR", help="it fixes --buckets, --partitions, --keep-keys")
-    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
-    sub.add_argument("--buckets", type=int, default=16, help="a power of two up to 65536 (default 16)")
-    sub.add_argument("--partitions", type=int, default=4, help="tasks of a stage (default 4)")
-    _keep_keys(sub)
-    sub.add_argument("--files-per-batch", type=int, default=1000)
-    sub.add_argument("--files-out", type=int, default=1, help="files that a batch writes at most, of each part")
+    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="folder of a trace")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the answers")
     sub.add_argument(
-        "--format", choices=("parquet", "delta"), default="parquet", help="of the answers (default parquet)"
+        "--checkpoint", required=True, metavar="DIR", help="folder that fixes --buckets, --partitions, --keep-keys"
     )
-    sub.add_argument("--trigger", type=seconds, default=0.0, metavar="TIME", help="no batch sooner than so long")
-    sub.add_argument("--allow-gaps", action="store_true", help="start also where a segment is missing in between")
-    sub.add_argument("--once", action="store_true", help="stop when the input is used up")
-    sub.add_argument("--quiet", action="store_true", help="no line for each batch")
+    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
+    sub.add_argument(
+        "--buckets", type=int, default=16, help="number of buckets, a power of two up to 65536 (default 16)"
+    )
+    sub.add_argument("--partitions", type=int, default=4, help="tasks per stage (default 4)")
+    _keep_keys(sub)
+    sub.add_argument("--files-per-batch", type=int, default=1000, help="most files to read per batch (default 1000)")
+    sub.add_argument("--files-out", type=int, default=1, help="most files to write per batch and part (default 1)")
+    sub.add_argument(
+        "--format", choices=("parquet", "delta"), default="parquet", help="format of the answers (default parquet)"
+    )
+    sub.add_argument(
+        "--trigger", type=seconds, default=0.0, metavar="TIME", help="shortest time between batches (default 0)"
+    )
+    sub.add_argument("--allow-gaps", action="store_true", help="start also if a segment is missing")
+    sub.add_argument("--once", action="store_true", help="stop at the end of the input")
+    sub.add_argument("--quiet", action="store_true", help="print no line per batch")
 
 
 def _engine(sub: argparse.ArgumentParser) -> None:
-    how = "read a journal in this process (local), or with Spark (default: auto, by size; a trace needs Spark)"
+    how = "read a journal in this process (local) or with Spark (default auto, by size)"
     sub.add_argument("--engine", choices=("auto", "local", "spark"), default="auto", help=how)
 
 
 def _normal(sub: argparse.ArgumentParser) -> None:
-    for name, way in (("--expiry-normal", "by their deadline"), ("--cancel-normal", "by a cancel")):
-        how = f"a type whose operations end {way} as a rule (may be repeated)"
+    for name, way in (("--expiry-normal", "expiry"), ("--cancel-normal", "cancellation")):
+        how = f"count each {way} of this type as a good end (may be repeated)"
         sub.add_argument(name, action="append", default=[], metavar="TYPE", help=how)
 
 
@@ -229,24 +241,24 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
         required=True,
         action="append",
         metavar="DIR",
-        help="a journal's folder, or one that holds journals' folders; may be repeated: they are reported on together",
+        help="folder of one or several journals (may be repeated)",
     )
-    sub.add_argument("--out", required=True, metavar="DIR")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the report")
     sub.add_argument(
         "--engine",
         choices=("auto", "local", "spark"),
         default="auto",
-        help="local goes over the journal in this process, without Spark (default: auto, by size)",
+        help="read the journal in this process (local) or with Spark (default auto, by size)",
     )
     _range(sub, "report on operations that left")
-    sub.add_argument("--against", metavar="DIR", help="an earlier report's folder, to compare with")
+    sub.add_argument("--against", metavar="DIR", help="folder of an earlier report to compare with")
+    sub.add_argument("--allow-gaps", action="store_true", help="report on the rest if records are missing")
     sub.add_argument(
-        "--allow-gaps", action="store_true", help="report on the rest where records are missing, and say so"
+        "--window", type=whole_seconds, help="length of a window, such as 60s (default: at most 90 windows)"
     )
-    sub.add_argument("--window", type=whole_seconds, help="length of a window, as 60s (by default, as fits the span)")
-    sub.add_argument("--title", default="", help="the page's heading")
+    sub.add_argument("--title", default="", help="heading of the page")
     _normal(sub)
-    sub.add_argument("--quiet", action="store_true", help="no progress")
+    sub.add_argument("--quiet", action="store_true", help="print no progress")
 
 
 def _report(options: argparse.Namespace) -> int:
