@@ -97,7 +97,7 @@ FAMILIES: Final = (
         "timer_overdue_seconds",
         Of.TIMER,
         Kind.MAX,
-        "Seconds that the earliest bucket is due and not taken. 0 if none is due.",
+        "Seconds that the earliest due bucket has not been taken. 0 if none is due.",
     ),
     Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "Seconds that the current batch has run. 0 if none runs."),
     Family("expiry_lateness_seconds", Of.TIMER, Kind.HISTOGRAM, "Seconds from a task's deadline until it ran."),
