@@ -71,7 +71,7 @@ from purgatory._keys.idle_keys import IdleKeys
 from purgatory._keys.shard import Shard
 from purgatory._operations.subclasses import checked_names, described, not_initialized, reserve, warn_still_open
 from purgatory._operations.user_lock import LockLike, checked_lock, try_call_with
-from purgatory._support.edition import CORE
+from purgatory._support.edition import CORE, native_class
 from purgatory._support.fork import in_child
 from timer import TimerTask
 from timer._task import checked_delay_ms
@@ -518,7 +518,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 Operation = DelayedOperation
 
 if not TYPE_CHECKING and CORE is not None:
-    _pure, Operation = DelayedOperation, CORE.Operation
+    _pure, Operation = DelayedOperation, native_class(DelayedOperation, "Operation")
 
     class DelayedOperation(CORE.Operation, TimerTask, abc.ABC):
         __doc__ = _pure.__doc__

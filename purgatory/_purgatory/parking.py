@@ -36,7 +36,7 @@ from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import LOBBY, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
 from purgatory._purgatory.many_keys import STRETCH, check_keys
-from purgatory._support.edition import CORE
+from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
     AlreadyParked,
     InvalidOperation,
@@ -438,4 +438,4 @@ def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
 
 
 if CORE is not None:
-    Parking = CORE.Parking  # type: ignore[misc]
+    Parking = native_class(Parking)  # type: ignore[misc]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from timer._edition import CORE as TIMERS
 from timer._edition import native
 
-__all__ = ["CORE"]
+__all__ = ["CORE", "native_class"]
 
 #: The native types; None where Python's own run.
 CORE: Final = None if TIMERS is None else native("purgatory._core")
+
+
+def native_class(kind: type, name: str | None = None) -> Any:
+    """The native class that takes the place of ``kind``, with its docstrings."""
+    found = getattr(CORE, name or kind.__name__)
+    TIMERS.take_docs(found, kind)  # type: ignore[union-attr]  # there is no native core without a native timer
+    return found

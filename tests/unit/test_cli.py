@@ -140,7 +140,7 @@ def test_version_is_what_is_built():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     source = project["tool"]["hatch"]["version"]
 
-    assert ["version"] == project["project"]["dynamic"]
+    assert ["version", "readme"] == project["project"]["dynamic"]
     assert purgatory.__version__ == re.search(source["pattern"], (ROOT / source["path"]).read_text("utf-8"))["version"]
 
 

@@ -178,8 +178,8 @@ static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObje
 
 /* ---------------------------------------------------------------- docstrings */
 
-/* Append the docstring of a Python attribute to a native one, which so far is a signature or NULL. It is kept as long as
- * the process lives, as the types are. 0, or -1 with an error. */
+/* Put the docstring of a Python attribute behind the signature of a native one. A signature ends with "--\n\n". The text
+ * is kept as long as the process lives, as the types are. 0, or -1 with an error. */
 static inline int take_doc(const char **doc, PyObject *kind, const char *name)
 {
     PyObject *attribute = PyObject_GetAttrString(kind, name);
@@ -191,12 +191,13 @@ static inline int take_doc(const char **doc, PyObject *kind, const char *name)
     }
     int failed = 0;
     if (PyUnicode_Check(text)) {
-        const char *signature = *doc == NULL ? "" : *doc, *body = PyUnicode_AsUTF8(text);
-        size_t length = body == NULL ? 0 : strlen(signature) + strlen(body) + 1;
+        const char *end = *doc == NULL ? NULL : strstr(*doc, "--\n\n"), *body = PyUnicode_AsUTF8(text);
+        int signature = end == NULL ? 0 : (int)(end - *doc) + 4;
+        size_t length = body == NULL ? 0 : (size_t)signature + strlen(body) + 1;
         char *whole = body == NULL ? NULL : PyMem_Malloc(length);
         failed = whole == NULL ? -1 : 0;
         if (whole != NULL) {
-            PyOS_snprintf(whole, length, "%s%s", signature, body);
+            PyOS_snprintf(whole, length, "%.*s%s", signature, signature ? *doc : "", body);
             *doc = whole;
         }
     }
