@@ -328,6 +328,7 @@ def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys):
     assert (4, 2, 1, 1) == (kind.records, kind.shut_down, kind.outcomes["expired"], kind.outcomes["forced"])
     assert {100_000} == set(kind.wait_us.values())
     assert 0.5 == kind.ended_well
+    capsys.readouterr()  # log lines, where another test has configured structlog
     assert 0 == main(["summary", str(tmp_path)])
     *_, shut_down, well, percent = capsys.readouterr().out.splitlines()[3].split()
     assert ("2", "50.0", "%") == (shut_down, well, percent)
