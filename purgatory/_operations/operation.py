@@ -192,14 +192,6 @@ class DelayedOperation(TimerTask, abc.ABC):
     def __repr__(self) -> str:
         return described(self)
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Explain a missing attribute of the library: the subclass did not call ``super().__init__``."""
-            if name in DelayedOperation.__slots__:
-                raise not_initialized(self)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     # -- what a subclass defines
 
     @abc.abstractmethod
@@ -232,6 +224,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         Returns:
             True if this call completed the operation.
         """
+        self._op_check_initialized()
         turn = object()
         completed = False
         try:
@@ -318,6 +311,16 @@ class DelayedOperation(TimerTask, abc.ABC):
         return self.added_ns
 
     # -- checking
+
+    def _op_check_initialized(self) -> None:
+        """Explain the missing state of a subclass that does not call ``super().__init__``.
+
+        Not in ``__getattr__``, because CPython reads every attribute of a class that has one the slow way.
+        """
+        try:
+            self._op_home  # noqa: B018
+        except AttributeError:
+            raise not_initialized(self) from None
 
     def _op_take_turn(self, turn: object) -> bool:
         """Take the turn, or keep it if another thread asked for a check meanwhile. False if there is nothing to do."""
@@ -423,6 +426,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_finish(self, outcome: int) -> bool:
         """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
+        self._op_check_initialized()
         owed = Owed([("on_complete", self.on_complete)] if outcome != CANCELLED else [])
         if outcome == EXPIRED:
             owed.hooks.append(("on_expiration", self.on_expiration))

@@ -73,7 +73,7 @@ MUTANTS = (
         OPERATION,
         "        if outcome == EXPIRED:\n            owed.hooks",
         "        if outcome != CANCELLED:\n            owed.hooks",
-        T_OPERATION + "test_maybe_try_complete_says_who_completed",
+        T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
         "completing removes the operation from the timer",
@@ -185,11 +185,11 @@ MUTANTS = (
         T_PARK + "test_keys_are_added_until_the_operation_is_complete",
     ),
     Mutant(
-        "False from try_complete is not taken for True",
+        "True only if this call completed it",
         OPERATION,
-        "            if not self.try_complete():\n                return False",
-        "            if not self.try_complete() and False:\n                return False",
-        T_OPERATION + "test_true_without_completing_is_warned_of_once",
+        "        return self._op_state in (IMMEDIATE, SATISFIED)",
+        "        return True",
+        T_PARK + "test_true_only_if_this_call_completed_it",
     ),
     Mutant(
         "an operation that completes while it is parked is removed from everywhere",
@@ -225,7 +225,7 @@ MUTANTS = (
         SHARD,
         "            finally:\n                watchers.closed = is_removed",
         "            finally:\n                pass",
-        T_RARE + "test_key_that_could_not_be_compared_is_forgotten_later",
+        T_WATCHERS + "test_key_in_use_stays_open",
     ),
     Mutant(
         "a user's lock that raises takes no place",

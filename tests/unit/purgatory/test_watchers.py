@@ -23,6 +23,16 @@ def test_key_is_forgotten_when_nobody_waits(purgatory):
 
 
 @pytest.mark.interpreted
+def test_key_in_use_stays_open(purgatory):
+    """A key under which an operation waits is not forgotten, and the next operation finds it open."""
+    purgatory.try_complete_else_watch(Waiting(), ["k"])
+    watchers = purgatory._shards.find("k")
+
+    assert not watchers.home.remove_if_empty(watchers)
+    assert not watchers.closed
+
+
+@pytest.mark.interpreted
 @pytest.mark.parametrize("keys", [["k"], ["k", "another"]])
 def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     """Someone who found the list of a key just before it was removed puts itself into the new one."""
