@@ -199,8 +199,10 @@ class TimingWheel:
         first = tick // level.span * level.span
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
         # One span ahead, if it is coarse: the ring below reaches all of it then.
-        heappush(self._occupied, (first - level.span if index else first, index, id(bucket), bucket))
+        entry = (first - level.span if index else first, index, id(bucket), bucket)
+        # An interrupt can come after a call, and heap and slots must agree then. So the slot is written first.
         level.slots[slot] = bucket
+        heappush(self._occupied, entry)
         return bucket, True
 
     def make_due(self, tick: int) -> TimerTaskList:

@@ -189,7 +189,7 @@ MUTANTS = (
         OPERATION,
         "        return self._op_state in (IMMEDIATE, SATISFIED)",
         "        return True",
-        T_PARK + "test_true_only_if_this_call_completed_it",
+        T_OPERATION + "test_true_without_completing_is_warned_of_once",
     ),
     Mutant(
         "an operation that completes while it is parked is removed from everywhere",

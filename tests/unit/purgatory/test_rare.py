@@ -142,10 +142,11 @@ def test_removed_key_stays_removed(mock_timer):
 def test_key_that_could_not_be_compared_is_forgotten_later(mock_timer):
     """A key whose own code raises while it is being forgotten is forgotten by a later purge."""
     with DelayedOperationPurgatory("hostile", timer=mock_timer, shards=1) as purgatory:
-        for number in (1, 2):
-            operation = Waiting()
-            purgatory.try_complete_else_watch(operation, [Key(number)])
-            operation.cancel()
+        first, second = Waiting(), Waiting()
+        purgatory.try_complete_else_watch(first, [Key(1)])
+        purgatory.try_complete_else_watch(second, [Key(2)])
+        second.cancel()  # its key is looked at first, and compared with the other
+        first.cancel()
         Key.refuses = True
         try:
             purgatory.purge()
