@@ -200,9 +200,13 @@ class TimingWheel:
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
         # One span ahead, if it is coarse: the ring below reaches all of it then.
         entry = (first - level.span if index else first, index, id(bucket), bucket)
-        # An interrupt can come after a call, and heap and slots must agree then. So the slot is written first.
         level.slots[slot] = bucket
-        heappush(self._occupied, entry)
+        try:
+            heappush(self._occupied, entry)
+        except BaseException:  # MemoryError: the entry is not in the heap. An interrupt comes after the call: it is.
+            if all(each is not entry for each in self._occupied):
+                level.slots[slot] = None
+            raise
         return bucket, True
 
     def make_due(self, tick: int) -> TimerTaskList:
