@@ -499,7 +499,7 @@ def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
     """Small journals are gone over in this process; a place that only Spark reads is refused there."""
     gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
     assert "local" == engines.engine_for([str(tmp_path)]).name
-    with pytest.raises(ValueError, match="only Spark reads s3a://bucket"):
+    with pytest.raises(ValueError, match="for --engine local, got s3a://bucket"):
         engines.engine_for(["s3a://bucket/journal"], "local")
 
 

@@ -92,7 +92,8 @@ def load(
         frames.append(reader.parquet(*unnamed).withColumn("purgatory", F.lit("")))
     rest = [batch for segment in segments if segment not in sealed for batch in beside(segment, sealed)]
     if rest or not frames:
-        table = pa.Table.from_batches(rest, arrow_schema(schema))
+        empty = arrow_schema(schema).empty_table()  # Spark takes no column without a chunk
+        table = pa.Table.from_batches(rest, empty.schema) if rest else empty
         frames.append(spark.createDataFrame(table, columns))
     return reduce(DataFrame.unionByName, frames)
 

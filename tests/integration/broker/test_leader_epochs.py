@@ -14,6 +14,7 @@ from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import records as m
 from examples.broker.protocol.messages import topics as tm
 from examples.broker.replication.link import Link
+from examples.broker.replication.node_key import NodeKey
 from tests.integration.broker.load import Load, admin_of, all_kept_once, create
 
 pytestmark = pytest.mark.slow
@@ -24,11 +25,13 @@ def cluster(start_cluster):
     return start_cluster(3, "--session-ms", "2000", "--leader-rebalance-ms", "0")
 
 
-def ask(port, api, request, version):
-    """Send one request to the node at a port, as a client would."""
+def ask(port, api, request, version, key=None):
+    """Send one request to the first node, or to any node as a client. With a key it is sent as a node."""
 
     async def once():
         async with Link("127.0.0.1", port, "test", 1 << 20) as link:
+            if key is not None:
+                await link.prove(key, 1)
             return await link.ask(api, version, request, APIS[api].response, 20)
 
     return asyncio.run(once())
@@ -101,13 +104,14 @@ def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
     store = EmbeddedStore(cluster.folder / "coordination.sqlite")
     store.start()
     controller_epoch = int(store.get(layout.EPOCH).data)
+    key = NodeKey(2, layout.secret_of(store))
     store.close()
     leader, epoch = advertised(cluster.ports[0], topic)
     other = 1 + leader % 3
     states = [cm.PartitionState(topic, 0, controller_epoch, other, epoch + 1, [1, 2, 3], 99, [1, 2, 3])]
     live = [cm.LiveBroker(node, "127.0.0.1", port) for node, port in enumerate(cluster.ports, 1)]
     message = cm.LeaderAndIsrRequest(1, controller_epoch, states, live)
-    assert ErrorCode.NONE == ask(cluster.ports[0], ApiKey.LEADER_AND_ISR, message, 0).error_code
+    assert ErrorCode.NONE == ask(cluster.ports[0], ApiKey.LEADER_AND_ISR, message, 0, key).error_code
 
     assert (other, epoch + 1) == advertised(cluster.ports[0], topic)
 

@@ -23,7 +23,7 @@ async function main() {
   try {
     await admin.alterConfigs({
       resources: [
-        { type: ConfigResourceTypes.TOPIC, name: topic, configEntries: [{ name: "retention.ms", value: "1" }] },
+        { type: ConfigResourceTypes.TOPIC, name: topic, configEntries: [{ name: "cleanup.policy", value: "compact" }] },
       ],
     });
   } catch (error) {
