@@ -1,8 +1,7 @@
-"""Calls of containers that the Python edition takes for a single step each, and what it builds on that.
+"""Calls of containers that pure Python code of the library takes for a single step each.
 
-docs/reliability.md lists them, with the function of CPython that makes each so. Here several threads hammer each of
-them, by what has to hold if it is one: nothing is given to two, nothing is lost, a copy is of one moment. That a hammer
-finds one that is more than one step is shown beside it, with the same done in two.
+Several threads call each of them at once. No item is given to two threads, none is lost, and a copy is of one moment.
+Beside each stands the same in two steps, to show that the test finds the difference.
 """
 
 import threading
