@@ -41,11 +41,12 @@ def call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -> Re
     taken: list[bool] = []
     try:
         _take(lock, False, taken)
-        if not any(taken):
+        if not taken[0]:
+            taken.clear()
             _take(lock, True, taken)
         return call(*args)
     finally:
-        if any(taken):
+        if taken and taken[0]:  # no call: a signal could raise an exception after it
             lock.release()
 
 
@@ -54,9 +55,9 @@ def try_call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -
     taken: list[bool] = []
     try:
         _take(lock, False, taken)
-        return call(*args) if any(taken) else None
+        return call(*args) if taken[0] else None
     finally:
-        if any(taken):
+        if taken and taken[0]:  # no call: a signal could raise an exception after it
             lock.release()
 
 
