@@ -133,6 +133,7 @@ if CORE is not None:
         refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,
         checked_limit=_checked_limit,
+        checked_when_closed=_parking.checked_when_closed,
         checked_keys=checked_keys,
         checked_delay_ms=checked_delay_ms,
         checked_lock=checked_lock,

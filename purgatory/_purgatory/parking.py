@@ -31,7 +31,7 @@ from contextvars import copy_context
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final
 
-from purgatory._events.log import log
+from purgatory._events.log import log, throttle
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import LOBBY, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
@@ -205,7 +205,8 @@ class Parking:
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
         """Check the operations parked under a key, in order of arrival.
 
-        Call it after each event that might complete one, once the change is visible to other threads.
+        Call it after each event that might complete one, once the change is visible to other threads. It may also be
+        called after the shutdown. It then completes nothing, and logs ``checked_when_closed``.
 
         Args:
             key: the key.
@@ -222,8 +223,12 @@ class Parking:
         """
         watchers = self._shards.find(key)
         if limit is not None:
-            return check_some(watchers, limit)
-        return 0 if watchers is None else check_all(watchers.operations())
+            completed = check_some(watchers, limit)
+        else:
+            completed = 0 if watchers is None else check_all(watchers.operations())
+        if self._closed and not completed:
+            checked_when_closed(self._name)
+        return completed
 
     def check_and_complete_all(self, keys: Iterable[Hashable], limit: int | None = None) -> int:
         """Check the operations parked under many keys, each operation once.
@@ -243,7 +248,17 @@ class Parking:
             UnhashableKey: a key has no hash. Nothing was checked.
             InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
-        return check_keys(self._shards, keys, limit)
+        completed = check_keys(self._shards, keys, limit)
+        if self._closed and not completed:
+            checked_when_closed(self._name)
+        return completed
+
+
+def checked_when_closed(name: str) -> None:
+    """Log a check that found nothing after the shutdown began: its caller may not know that nothing waits any more."""
+    suppressed = throttle.admit("checked_when_closed", name)
+    if suppressed is not None:
+        log.info("checked_when_closed", purgatory=name, suppressed=suppressed)
 
 
 def check_all(operations: Sequence[DelayedOperation], limit: int | None = None) -> int:

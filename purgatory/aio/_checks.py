@@ -62,7 +62,7 @@ class Checks:
             if watchers is None:
                 if limit is not None:
                     whole("limit", limit, 1)
-                return 0
+                return self._check(key) if self._purgatory.is_closed else 0  # which logs it
             if len(watchers) <= self._size:
                 return self._check(key) if limit is None else self._check(key, limit)
         if limit is not None:

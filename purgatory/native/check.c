@@ -165,6 +165,15 @@ static Watchers *watchers_of(Parking *self, PyObject *key)
     return NULL;
 }
 
+/* What a check returns. One that found nothing after the shutdown began is logged. -1 stands for an error. */
+static PyObject *number_completed(Parking *self, Py_ssize_t completed)
+{
+    if (completed < 0
+        || (completed == 0 && is_closed(self) && done_call(PyObject_CallOneArg(core.checked_when_closed, self->name))))
+        return NULL;
+    return PyLong_FromSsize_t(completed);
+}
+
 static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"key", "limit", NULL};
@@ -179,7 +188,7 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     if (limit >= 0)
         completed = watchers == NULL ? 0 : check_watchers(watchers, limit, NULL);
     Py_XDECREF(watchers);
-    return completed < 0 ? NULL : PyLong_FromSsize_t(completed);
+    return number_completed(self, completed);
 }
 
 /* The watchers of keys, each once, in order: how many, or -1 with an error. */
@@ -256,5 +265,5 @@ static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssiz
     if (met.slots != met.few)
         PyMem_Free(met.slots);
     Py_XDECREF(keys);
-    return completed < 0 ? NULL : PyLong_FromSsize_t(completed);
+    return number_completed(self, completed);
 }

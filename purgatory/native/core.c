@@ -116,6 +116,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"refuse_timed", &core.refuse_timed},
                   {"timer_closed", &core.timer_closed},
                   {"checked_limit", &core.checked_limit},
+                  {"checked_when_closed", &core.checked_when_closed},
                   {"checked_keys", &core.checked_keys},
                   {"checked_delay_ms", &core.checked_delay_ms},
                   {"checked_lock", &core.checked_lock}};

@@ -262,3 +262,18 @@ def test_coroutine_is_no_check(run):
             assert 0 == purgatory.waiting
 
     run(main)
+
+
+def test_check_after_the_shutdown_is_logged(run, caplog, request):
+    """A check on a closed purgatory of a loop completes nothing, and the log says so at level info."""
+
+    async def main():
+        purgatory = AsyncPurgatory(request.node.name)  # lines of one name are limited to one per second
+        await purgatory.shutdown()
+        assert 0 == purgatory.check_and_complete("k")
+
+    with caplog.at_level("INFO", "purgatory"):
+        run(main)
+
+    events = [record.event for record in caplog.records if record.name == "purgatory"]
+    assert 1 == events.count("checked_when_closed")
