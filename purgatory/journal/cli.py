@@ -21,6 +21,7 @@ from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
+from purgatory.journal.records.instants import add_range
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
 from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     look.add_argument("--top", type=_count, default=10, metavar="N", help="number of keys to show (default 10)")
     look.add_argument("--json", action="store_true", help="print one line of JSON")
+    add_range(look, "summarize operations that left")
     look.set_defaults(run=_summary)
     _allow_gaps(look)
     command("verify", "check every checksum, and that no record is missing or doubled")
@@ -131,7 +133,16 @@ def _allow_gaps(parser: argparse.ArgumentParser) -> None:
 
 def _summary(options: argparse.Namespace) -> int:
     normal = Normal(frozenset(options.expiry_normal), frozenset(options.cancel_normal))
-    summary = summarize_source(options.source, top=options.top, allow_gaps=options.allow_gaps, normal=normal)
+    summary = summarize_source(
+        options.source,
+        top=options.top,
+        allow_gaps=options.allow_gaps,
+        normal=normal,
+        since_us=options.since,
+        until_us=options.until,
+    )
+    if not summary.records and not summary.aside and (options.since, options.until) != (None, None):
+        raise JournalError(f"{options.source} holds no record of an operation that left in this range of time")
     text = as_json(summary) if options.json else as_text(summary, options.source)
     sys.stdout.write(text)
     return 0

@@ -202,17 +202,39 @@ def summarize(
 
 
 def summarize_source(
-    source: str | Path, *, top: int = 10, allow_gaps: bool = False, normal: Normal | None = None
+    source: str | Path,
+    *,
+    top: int = 10,
+    allow_gaps: bool = False,
+    normal: Normal | None = None,
+    since_us: int | None = None,
+    until_us: int | None = None,
 ) -> Summary:
-    """Summarise what `records_of` reads. Of a folder, report also what is missing and what its writer dropped."""
+    """Summarize the records that `records_of` reads. For a folder, also count its missing and dropped records.
+
+    Args:
+        source: a folder, a file, or ``-``.
+        top: how many keys are named.
+        allow_gaps: summarize the rest of a damaged journal.
+        normal: types for which an expiry or a cancellation is a good end.
+        since_us: leave out operations that left before this instant, in microseconds since the epoch.
+        until_us: leave out operations that left at this instant or later.
+    """
+
+    def wanted(record: Record) -> bool:
+        left = record.finished
+        if not isinstance(left, int):
+            return True  # counted as a record that cannot be true
+        return (since_us is None or left >= since_us) and (until_us is None or left < until_us)
+
     folder = Path(source)
     if str(source) == "-" or not folder.is_dir():
-        return summarize(records_of(source, allow_gaps=allow_gaps), top=top, normal=normal)
+        return summarize(filter(wanted, records_of(source, allow_gaps=allow_gaps)), top=top, normal=normal)
     folders = journals_in(folder)
     missing: list[tuple[int, int]] = []
     records = chain.from_iterable(_of_folder(each, missing, allow_gaps=allow_gaps) for each in folders)
     return attrs.evolve(
-        summarize(records, top=top, normal=normal),
+        summarize(filter(wanted, records), top=top, normal=normal),
         missing=tuple(missing),
         dropped=sum(map(dropped, folders)),
         journals=() if folders == [folder] else tuple(each.name for each in folders),

@@ -4,51 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory._distribution import MissingExtra
 from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.instants import add_range, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_LONGEST_S = 1000 * 365.25 * 86_400
-
-
-def seconds(text: str) -> float:
-    """A length of time: `90`, `60s`, `5m`, `250ms`, `1h`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", text)
-    if match is None or float(match[1]) <= 0:
-        message = f"{text!r} is no length of time: write 90, 60s, 5m, 250ms or 1h"
-        raise argparse.ArgumentTypeError(message)
-    found = float(match[1]) * _UNITS[match[2] or "s"]
-    if found > _LONGEST_S:
-        message = f"{text!r} is longer than a thousand years"
-        raise argparse.ArgumentTypeError(message)
-    return found
-
-
-def instant_us(text: str) -> int:
-    """An instant in microseconds since the epoch: `2026-11-23T10:00:00Z`, or a length of time before now, as `1h`."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return round((time.time() - seconds(text)) * 1_000_000)
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-
-
-def _range(sub: argparse.ArgumentParser, what: str) -> None:
-    for name, end in (("--since", "from this time on"), ("--until", "before this time")):
-        how = f"{what} {end}, such as 2026-11-23T10:00:00Z, or 1h for an hour ago (default: no limit)"
-        sub.add_argument(name, type=instant_us, metavar="TIME", help=how)
 
 
 def place(text: str) -> str:
@@ -156,14 +123,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--trace", required=True, metavar="DIR", help="folder of a trace")
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
     _keep_keys(sub)
-    _range(sub, "answer rows")
+    add_range(sub, "answer rows")
     sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
 
     sub = command("whatif", "try other timeouts, purge intervals, wheels and shards on recorded operations")
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--trace", metavar="DIR", help="folder of a trace: exact results")
     which.add_argument("--journal", metavar="DIR", help="folder of a journal: estimates, up to the timeouts in use")
-    _range(sub, "use operations")
+    add_range(sub, "use operations")
     _engine(sub)
     _normal(sub)
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON file with the settings to try (default: built in)")
@@ -250,7 +217,7 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
         default="auto",
         help="read the journal in this process (local) or with Spark (default auto, by size)",
     )
-    _range(sub, "report on operations that left")
+    add_range(sub, "report on operations that left")
     sub.add_argument("--against", metavar="DIR", help="folder of an earlier report to compare with")
     sub.add_argument("--allow-gaps", action="store_true", help="report on the rest if records are missing")
     sub.add_argument(

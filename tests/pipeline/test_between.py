@@ -7,7 +7,8 @@ import pytest
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import list_segments
-from purgatory.pipeline.cli import instant_us, main
+from purgatory.journal.records.instants import instant_us
+from purgatory.pipeline.cli import main
 from purgatory.pipeline.report import EmptyJournal, Wishes, report
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between

@@ -102,6 +102,15 @@ def test_a_wrong_grid_is_refused_with_a_reason(tmp_path, text, message):
         Grid.read(path)
 
 
+def test_a_grid_file_that_cannot_be_read_is_named_once(tmp_path):
+    """The message names the file once, and says what to give."""
+    path = tmp_path / "nope"
+    with pytest.raises(WrongGrid) as caught:
+        Grid.read(path)
+    message = f"cannot read the grid file {path}: No such file or directory; give a TOML or JSON file"
+    assert message == str(caught.value)
+
+
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("60s", 60), ("5m", 300), ("250ms", 0.25), ("1h", 3600)])
 def test_lengths_of_time(text, expected):
     """A length of time is written as people write it."""

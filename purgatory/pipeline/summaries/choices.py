@@ -54,7 +54,10 @@ class Grid:
         try:
             text = Path(path).read_text(encoding="utf-8")
             found = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            message = f"cannot read the grid file {path}: {error.strerror}; give a TOML or JSON file"
+            raise WrongGrid(message) from error
+        except ValueError as error:
             message = f"{path}: {error}"
             raise WrongGrid(message) from error
         known = {field.name for field in attrs.fields(cls)}

@@ -369,3 +369,33 @@ def test_folder_of_several_journals(tmp_path, write, capsys):
     assert ["sound", "sound"] == [line for line in out if "sound" in line]
     assert 2 == main(["summary", str(tmp_path / "empty")])
     assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in capsys.readouterr().err
+
+
+def test_range_of_time(tmp_path, capsys):
+    """``--since`` and ``--until`` select operations by when they left, the first included and the second excluded."""
+    lines = "".join(
+        json.dumps(attrs.asdict(record(seq=hour, created=0, finished=hour * 3_600_000_000))) + "\n"
+        for hour in range(1, 6)
+    )
+    path = tmp_path / "records.jsonl"
+    path.write_text(lines, encoding="utf-8")
+
+    def hours(*arguments):
+        assert 0 == main(["summary", str(path), "--json", *arguments])
+        return json.loads(capsys.readouterr().out)["records"]
+
+    assert 5 == hours()
+    assert 3 == hours("--since", "1970-01-01T03:00:00Z")
+    assert 2 == hours("--since", "1970-01-01T03:00:00Z", "--until", "1970-01-01T05:00:00Z")
+    assert 2 == main(["summary", str(path), "--since", "1h"])
+    assert "holds no record of an operation that left in this range of time" in capsys.readouterr().err
+
+
+def test_range_of_time_in_a_folder(tmp_path, write):
+    """A range leaves out records of a folder, and reports none of them as missing."""
+    write(tmp_path, 5)
+    everything = summarize_source(tmp_path)
+    later = summarize_source(tmp_path, since_us=everything.last_us + 1)
+
+    assert (0, ()) == (later.records, later.missing)
+    assert everything.records == summarize_source(tmp_path, since_us=everything.first_us).records
