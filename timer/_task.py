@@ -114,8 +114,7 @@ class TimerTaskList(dict["TimerTask", None]):
     def slices(self, size: int, /) -> Iterator[list[TimerTask]]:
         """Iterate over the tasks, ``size`` at a time, while the caller removes those that it was given."""
         tasks = iter(self.tasks())
-        while some := list(islice(tasks, size)):
-            yield some
+        return iter(lambda: list(islice(tasks, size)), [])
 
     def close(self) -> None:
         """Accept no more tasks."""

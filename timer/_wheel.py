@@ -68,16 +68,16 @@ class WheelLevel:
 
     Attributes:
         span: ticks per bucket.
-        limit: the first tick that the ring does not reach from the current position of the hand.
-        slots: the buckets, by ``tick // span % (2 * wheel_size)``; None where there is none.
+        slots: the buckets, by ``tick // span % len(slots)``; None where there is none.
+        reach: how many ticks ahead of the hand the ring has slots for.
     """
 
-    __slots__ = ("limit", "slots", "span")
+    __slots__ = ("reach", "slots", "span")
 
-    def __init__(self, span: int, wheel_size: int, hand: int) -> None:
+    def __init__(self, span: int, wheel_size: int) -> None:
         self.span = span
         self.slots: list[TimerTaskList | None] = [None] * (2 * wheel_size)
-        self.limit = (hand // span + 2 * wheel_size) * span
+        self.reach = 2 * wheel_size * span
 
 
 def spread(  # noqa: PLR0917  # plain values, because it is also written in C
@@ -138,7 +138,6 @@ class TimingWheel:
         "_lock",
         "_moving",
         "_occupied",
-        "_slots",
         "_start_ns",
         "_tick_ns",
         "_wheel_size",
@@ -151,12 +150,11 @@ class TimingWheel:
             raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
         # With 1, all levels would have the same span.
         self._wheel_size = max(wheel_size, 2)
-        self._slots = 2 * self._wheel_size
         self._lock = lock
         self._tick_ns = tick_ns
         self._start_ns = start_ns
         self.hand = 0
-        self._levels = [WheelLevel(1, self._wheel_size, 0)]
+        self._levels = [WheelLevel(1, self._wheel_size)]
         self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
         self._moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []  # the most urgent bucket first
         self.due: list[TimerTaskList] = []
@@ -173,9 +171,10 @@ class TimingWheel:
 
     def find(self, tick: int) -> TimerTaskList | None:
         """The bucket for a due tick, if there is one."""
+        ahead = tick - self.hand
         for level in self._levels:
-            if tick < level.limit:
-                bucket = level.slots[tick // level.span % self._slots]
+            if ahead < level.reach:
+                bucket = level.slots[tick // level.span % len(level.slots)]
                 if bucket is not None and bucket.first <= tick < bucket.end:
                     return bucket
                 return None
@@ -186,12 +185,12 @@ class TimingWheel:
         assert tick > self.hand
         size = self._wheel_size
         index = 0
-        while tick >= self._levels[index].limit:
+        while tick - self.hand >= self._levels[index].reach:
             index += 1
             if index == len(self._levels):
-                self._levels.append(WheelLevel(self._levels[-1].span * size, size, self.hand))
+                self._levels.append(WheelLevel(self._levels[-1].span * size, size))
         level = self._levels[index]
-        slot = tick // level.span % self._slots
+        slot = tick // level.span % len(level.slots)
         bucket = level.slots[slot]
         if bucket is not None:
             assert bucket.first <= tick < bucket.end
@@ -243,7 +242,7 @@ class TimingWheel:
                 self._moving.append((bucket, bucket.slices(SLICE)))
                 self._moving.sort(key=_by_first)
             heappop(self._occupied)
-            self._move_hand(out_tick)
+            self.hand = max(self.hand, out_tick)
         self.catch_up(tick)
         # If the driver was late, tasks of a coarse bucket may be due, too. Move one slice of them now.
         left = SLICE
@@ -255,7 +254,7 @@ class TimingWheel:
         upcoming = self.next_tick()
         if upcoming is not None and upcoming <= tick:
             tick = upcoming - 1
-        self._move_hand(tick)
+        self.hand = max(self.hand, tick)
 
     def take_due(self) -> list[TimerTaskList]:
         """Remove and return the buckets that are due."""
@@ -348,13 +347,6 @@ class TimingWheel:
     def _detach(self, bucket: TimerTaskList) -> None:
         bucket.close()
         level = self._levels[bucket.level]
-        slot = bucket.first // level.span % self._slots
+        slot = bucket.first // level.span % len(level.slots)
         if level.slots[slot] is bucket:
             level.slots[slot] = None
-
-    def _move_hand(self, tick: int) -> None:
-        if tick <= self.hand:
-            return
-        self.hand = tick
-        for level in self._levels:
-            level.limit = (tick // level.span + self._slots) * level.span

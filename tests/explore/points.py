@@ -22,7 +22,7 @@ def _words(text: str) -> frozenset[str]:
 #: Fields that are written while another thread may look.
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home _op_watches _op_new_delay_ms is_parked _bucket "
-    "_deadline_ns _moved_ns _closed closed due idle limit "
+    "_deadline_ns _moved_ns _closed closed due idle "
     "hand _stopped _thread _driver _report _limit _round parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
@@ -36,9 +36,9 @@ FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
     "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _levels _lock _max_pending _missed "
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
-    "_retrier _row _shards _slots _tick_ns _timer _wheel _wheel_size __weakref__ by_key "
+    "_retrier _row _shards _tick_ns _timer _wheel _wheel_size __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock owed capacity clock end "
-    "find first home idle_keys key left level lock name observers retrier slots span taken timer "
+    "find first home idle_keys key left level lock name observers reach retrier slots span taken timer "
     "put_back"
 )
 #: Fields of the scenarios' and the explorer's own tests.
