@@ -385,8 +385,11 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         && done_call(PyObject_CallOneArg(core.refuse_timed, given)))
         goto end;
     op->is_special = (unsigned char)is_special;
-    if (wait_for_hold(op))
+    int waited = wait_for_hold(op);
+    if (waited) {
+        answer = waited > 0 ? Py_NewRef(Py_False) : NULL;
         goto end;
+    }
     int completed = arrive(op, home);
     int arrived = completed == 1;
     if (arrived)

@@ -47,7 +47,8 @@ static int try_hold(Operation *op)
     return try_lock(op);
 }
 
-/* Take the operation's lock for its parker, and wait for it if need be. 0, or -1 with an error. */
+/* Take the operation's lock for its parker, and wait for it if need be. 0, 1 if it has completed before, or -1 with an
+ * error. */
 static int wait_for_hold(Operation *op)
 {
     int taken = op->lock == NULL ? take_own(op, 0) : try_lock(op);
@@ -55,6 +56,8 @@ static int wait_for_hold(Operation *op)
         set_holder(op, my_number());
     if (taken)
         return taken < 0 ? -1 : 0;
+    if (holder_of(op) == my_number() && state_of(op) > PARKED) /* one of its last hooks parks it */
+        return 1;
     if (holder_of(op) == my_number()) /* it would wait for itself */
         return done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)), -1;
     if (op->lock != NULL) {

@@ -405,6 +405,17 @@ def test_operation_that_parks_itself_is_refused(purgatory):
     assert 1 == purgatory.parked
 
 
+def test_operation_that_expired_unparked_may_be_parked_from_its_own_hook(purgatory):
+    """An operation that is run before it was parked has completed, so parking it from ``on_complete`` returns False."""
+    answers = []
+    operation = Waiting(complete=lambda self: answers.append(purgatory.try_complete_else_watch(self, ["k"])))
+    in_thread(operation.run)
+
+    assert [False] == answers
+    assert ["complete", "expire"] == operation.history
+    assert (0, {}) == (purgatory.parked, purgatory.callback_errors)
+
+
 def test_operation_with_an_equality_of_its_own_is_refused(purgatory):
     """Operations are told apart by identity; one that a decorator gave an equality is refused with advice."""
 
