@@ -1,20 +1,21 @@
-"""A small replicated log broker that real Kafka clients can talk to, built around purgatories.
+"""A small replicated log broker for unmodified Kafka clients, built around purgatories.
 
-It shows how the library is embedded in a service: what a request waits for becomes a `DelayedOperation` in a
-module of its own (`delayed_*`), and the rest of the program only parks them and says when something changed.
+It shows how a service embeds the library. Each reason to wait is a `DelayedOperation` in a module of its own
+(`delayed_*`). The rest of the program parks these operations, and calls a check after each event.
 
-Its rooms, in the order of their imports; a module knows its own room and those before it:
+The packages, in the order of their imports. A module imports only from its own package and from those before it:
 
-    protocol      what is on the wire and in a record batch
-    storage       what is on disk
-    replication   partitions and their replicas; writes, reads and deletions that wait
-    groups        consumer groups; joins, syncs and sessions that wait
-    service       connections, handlers, settings
-    broker        one node put together; `__main__` runs one, or a cluster of them
+    coordination  the tree that all nodes share
+    protocol      messages and record batches
+    storage       the files of one node
+    replication   partitions and their replicas; produces, fetches and deletions wait here
+    groups        consumer groups; joins, syncs and sessions wait here
+    controller    the node that elects leaders
+    service       connections, request handlers, settings
+    broker        one node; `__main__` runs one node or a cluster
 
-`README.md` says in which order to read them.
+`README.md` suggests an order for reading.
 
-Everything above the disk runs on one event loop's thread, delayed operations included: the timer's executor
-hands what expired to the loop. So nothing here takes a lock, but where one is shared with an operation on
-purpose.
+All code above the storage runs on the thread of one event loop. The timer's executor hands expired operations to the
+loop. So there are no locks, except where an operation shares one on purpose.
 """

@@ -29,8 +29,6 @@ from examples.broker.storage.folder_lock import FolderLock
 from examples.broker.storage.log import Fsync
 from examples.broker.supervisor import Supervisor
 
-__all__ = ["main"]
-
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.broker", description="A small replicated log broker.")

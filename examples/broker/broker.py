@@ -19,16 +19,16 @@ import structlog
 from examples.broker.groups.coordinator import Coordinator
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.topic_manager import TopicManager
-from examples.broker.service.cluster_handlers import ClusterHandlers
-from examples.broker.service.cluster_topic_handlers import ClusterTopicHandlers
-from examples.broker.service.config_handlers import ConfigHandlers
-from examples.broker.service.group_handlers import GroupHandlers
+from examples.broker.service.cluster.membership import Membership
+from examples.broker.service.handlers.cluster_topics import ClusterTopicHandlers
+from examples.broker.service.handlers.configs import ConfigHandlers
+from examples.broker.service.handlers.groups import GroupHandlers
+from examples.broker.service.handlers.nodes import ClusterHandlers
+from examples.broker.service.handlers.offsets import OffsetHandlers
+from examples.broker.service.handlers.records import RecordHandlers
+from examples.broker.service.handlers.topics import TopicHandlers
 from examples.broker.service.look_in import LookIn
-from examples.broker.service.membership import Membership
-from examples.broker.service.offset_handlers import OffsetHandlers
-from examples.broker.service.record_handlers import RecordHandlers
 from examples.broker.service.server import Server
-from examples.broker.service.topic_handlers import TopicHandlers
 from examples.broker.storage.folder_lock import FolderLock
 from examples.broker.storage.log import Fsync
 from examples.broker.storage.topics import TopicStore
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from examples.broker.service.config import Config
-
-__all__ = ["Broker"]
 
 _log = structlog.get_logger(__name__)
 _HOUSEKEEPING_S = 0.25

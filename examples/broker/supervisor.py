@@ -21,8 +21,6 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Supervisor"]
-
 _LOOK_S = 0.05
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 10.0

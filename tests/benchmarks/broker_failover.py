@@ -22,7 +22,7 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from examples.broker.controller import layout
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from tests.integration.broker.conftest import Cluster
 

@@ -1,8 +1,11 @@
-"""The room of the controller: the one node that decides who leads what, and how it comes to be that one.
+"""The controller: the one node that elects leaders, and how it is elected itself.
 
-Reading order: `layout` (what is in the tree), `states` (which moves are allowed), `elections` (who leads: pure
-functions), `context` (what the controller knows), `writer` (its fenced writes), `partition_machine` and
-`replica_machine` (moves with their effects), `requests` (what it tells the others), `events` (its one thread),
-`candidacy` (how it is elected), `duties` (an event each), `deletion` and `reassignment` (the two that take several
-steps), `controller` (its life).
+tree          the nodes of the tree, fenced writes, candidacy
+context       the controller's copy of the tree
+partitions    states of partitions and replicas, elections, requests to the other nodes
+events        the queue and its one thread
+duties        one method per event, for one term
+nodes, deletion, reassignment    events with more than one step
+delayed_topics    requests of clients that wait for the controller
+controller    one term after another
 """

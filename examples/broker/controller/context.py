@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from examples.broker.controller.layout import BrokerInfo
+    from examples.broker.controller.tree.layout import BrokerInfo
     from examples.broker.replication.leadership import Leadership
     from examples.broker.replication.partition import Key
-
-__all__ = ["Context", "Replica"]
 
 Replica = tuple["Key", int]
 """A partition and a node that has it."""

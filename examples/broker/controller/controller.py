@@ -22,24 +22,22 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller import candidacy, layout
 from examples.broker.controller.context import Context
 from examples.broker.controller.duties import Duties
 from examples.broker.controller.events import EventQueue
-from examples.broker.controller.writer import Deposed
+from examples.broker.controller.tree import candidacy, layout
+from examples.broker.controller.tree.writer import Deposed
 from examples.broker.coordination import BadVersion, Create, Delete, NodeExists, NoNode, SessionChange, SessionLost
-from examples.broker.replication.node_key import NodeKey
+from examples.broker.replication.peers.node_key import NodeKey
 from timer import TimerTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.broker.controller.layout import BrokerInfo
-    from examples.broker.controller.requests import Channel
+    from examples.broker.controller.partitions.requests import Channel
+    from examples.broker.controller.tree.layout import BrokerInfo
     from examples.broker.coordination import Store
     from timer import Timer
-
-__all__ = ["Controller"]
 
 _log = structlog.get_logger(__name__)
 _RELOAD_MS = 500

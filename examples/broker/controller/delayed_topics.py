@@ -20,8 +20,6 @@ from purgatory import DelayedOperation
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DelayedTopics"]
-
 What = TypeVar("What")
 
 

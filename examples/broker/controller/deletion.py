@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller import layout
-from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.controller.partitions.states import PartitionState, ReplicaState
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import Delete, NoNode
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from examples.broker.controller.duties import Duties
     from examples.broker.coordination import Operation
     from examples.broker.replication.partition import Key
-
-__all__ = ["Deletion"]
 
 _log = structlog.get_logger(__name__)
 

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller import layout
 from examples.broker.controller.deletion import Deletion
 from examples.broker.controller.nodes import Nodes
-from examples.broker.controller.partition_machine import PartitionMachine
+from examples.broker.controller.partitions.partition_machine import PartitionMachine
+from examples.broker.controller.partitions.replica_machine import ReplicaMachine
+from examples.broker.controller.partitions.requests import Requests
+from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.reassignment import Reassignment
-from examples.broker.controller.replica_machine import ReplicaMachine
-from examples.broker.controller.requests import Requests
-from examples.broker.controller.states import PartitionState, ReplicaState
-from examples.broker.controller.writer import Writer
+from examples.broker.controller.tree import layout
+from examples.broker.controller.tree.writer import Writer
 from examples.broker.coordination import Delete, NoNode, Set
 from examples.broker.protocol.errors import ErrorCode
 
@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from examples.broker.controller.context import Context
-    from examples.broker.controller.requests import Channel
+    from examples.broker.controller.partitions.requests import Channel
     from examples.broker.coordination import Store, Watch
     from examples.broker.replication.partition import Key
-
-__all__ = ["Duties"]
 
 _log = structlog.get_logger(__name__)
 _RECOVERY_MS = 10_000

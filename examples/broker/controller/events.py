@@ -24,8 +24,6 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EventFigures", "EventQueue"]
-
 _log = structlog.get_logger(__name__)
 
 

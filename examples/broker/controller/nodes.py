@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller import layout
-from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.controller.partitions.states import PartitionState, ReplicaState
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import NoNode, Set
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from examples.broker.controller.duties import Duties
     from examples.broker.replication.partition import Key
-
-__all__ = ["Nodes"]
 
 _log = structlog.get_logger(__name__)
 _AT_REST = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)

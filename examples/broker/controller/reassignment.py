@@ -27,15 +27,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller import layout
-from examples.broker.controller.states import PartitionState, ReplicaState
+from examples.broker.controller.partitions.states import PartitionState, ReplicaState
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import Create, Delete, NoNode, Set
 
 if TYPE_CHECKING:
     from examples.broker.controller.duties import Duties
     from examples.broker.replication.partition import Key
-
-__all__ = ["Reassignment"]
 
 _log = structlog.get_logger(__name__)
 

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from examples.broker.coordination.store import Operation
 
-__all__ = ["EmbeddedStore"]
-
 _log = structlog.get_logger(__name__)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

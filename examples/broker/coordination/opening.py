@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from examples.broker.coordination.store import Store
 
-__all__ = ["check_address", "open_store"]
-
 _ZOOKEEPER = "zk://"
 
 

@@ -36,29 +36,6 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "ANY",
-    "BadVersion",
-    "Check",
-    "Create",
-    "Delete",
-    "EphemeralParent",
-    "NoNode",
-    "Node",
-    "NodeExists",
-    "NotEmpty",
-    "Operation",
-    "SessionChange",
-    "SessionLost",
-    "Set",
-    "Store",
-    "StoreError",
-    "Unreachable",
-    "Watch",
-    "check_path",
-    "parent_of",
-]
-
 ANY = -1
 """The version of a `Set` or `Delete` that overwrites whatever is there."""
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from examples.broker.coordination.store import Operation
 
-__all__ = ["SCHEMA", "apply", "children", "end_session", "read"]
-
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
     path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL, owner INTEGER);

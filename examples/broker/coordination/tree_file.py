@@ -16,8 +16,6 @@ import structlog
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["TreeFile", "create"]
-
 _log = structlog.get_logger(__name__)
 
 

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
     from examples.broker.coordination.store import Operation
 
-__all__ = ["ZooKeeperStore"]
-
 _log = structlog.get_logger(__name__)
 _ERRORS: dict[type[Exception], tuple[type[StoreError], str]] = {
     kz.NoNodeError: (NoNode, "there is no such node, or none to create it under"),

@@ -13,21 +13,19 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from examples.broker.groups.group import Group, GroupState, Member
-from examples.broker.groups.values import Identity, Join, Joined
+from examples.broker.groups.state.group import Group, GroupState, Member
+from examples.broker.groups.state.values import Identity, Join, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.broker.groups.known_groups import KnownGroups
     from examples.broker.groups.sessions import Sessions
     from examples.broker.groups.settings import GroupSettings
-    from examples.broker.groups.store import GroupStore
+    from examples.broker.groups.state.known_groups import KnownGroups
+    from examples.broker.groups.state.store import GroupStore
 
     AnswerJoin = Callable[[Joined], None]
-
-__all__ = ["Admission"]
 
 
 class Admission:

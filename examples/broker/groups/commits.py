@@ -11,23 +11,21 @@ from typing import TYPE_CHECKING
 import attrs
 import structlog
 
-from examples.broker.groups.group import Group, GroupState, Member
+from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from examples.broker.groups.known_groups import KnownGroups
     from examples.broker.groups.sessions import Sessions
     from examples.broker.groups.settings import GroupSettings
-    from examples.broker.groups.store import GroupStore
-    from examples.broker.groups.values import Commit, Identity
+    from examples.broker.groups.state.known_groups import KnownGroups
+    from examples.broker.groups.state.store import GroupStore
+    from examples.broker.groups.state.values import Commit, Identity
     from examples.broker.replication.partition import Key
     from examples.broker.replication.topic_manager import TopicManager
 
     Codes = Mapping[Key, ErrorCode]
-
-__all__ = ["Commits"]
 
 _log = structlog.get_logger(__name__)
 

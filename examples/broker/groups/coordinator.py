@@ -18,11 +18,11 @@ from examples.broker.groups.admission import Admission
 from examples.broker.groups.commits import Commits
 from examples.broker.groups.delayed_join import DelayedJoin, InitialDelayedJoin
 from examples.broker.groups.delayed_sync import DelayedSync
-from examples.broker.groups.group import Group, GroupState, Member
-from examples.broker.groups.known_groups import KnownGroups
 from examples.broker.groups.sessions import Sessions
-from examples.broker.groups.store import GroupStore
-from examples.broker.groups.values import Identity, Joined
+from examples.broker.groups.state.group import Group, GroupState, Member
+from examples.broker.groups.state.known_groups import KnownGroups
+from examples.broker.groups.state.store import GroupStore
+from examples.broker.groups.state.values import Identity, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.topics import OFFSETS_TOPIC
 from purgatory import DelayedOperationPurgatory
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     AnswerJoin = Callable[[Joined], None]
     AnswerSync = Callable[[ErrorCode, bytes], None]
-
-__all__ = ["Coordinator"]
 
 _log = structlog.get_logger(__name__)
 

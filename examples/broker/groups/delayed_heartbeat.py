@@ -18,9 +18,7 @@ from purgatory import DelayedOperation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.broker.groups.group import Group, Member
-
-__all__ = ["DelayedHeartbeat"]
+    from examples.broker.groups.state.group import Group, Member
 
 
 class DelayedHeartbeat(DelayedOperation):

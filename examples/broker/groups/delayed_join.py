@@ -23,9 +23,7 @@ from purgatory import DelayedOperation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.broker.groups.group import Group
-
-__all__ = ["DelayedJoin", "InitialDelayedJoin"]
+    from examples.broker.groups.state.group import Group
 
 
 class DelayedJoin(DelayedOperation):

@@ -13,10 +13,8 @@ from examples.broker.groups.delayed_heartbeat import DelayedHeartbeat
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from examples.broker.groups.group import Group, Member
+    from examples.broker.groups.state.group import Group, Member
     from purgatory import DelayedOperationPurgatory
-
-__all__ = ["Sessions"]
 
 
 class Sessions:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import attrs
 from attrs.validators import ge
 
-__all__ = ["GroupSettings"]
-
 
 @attrs.frozen(kw_only=True)
 class GroupSettings:

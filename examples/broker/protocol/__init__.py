@@ -1,11 +1,13 @@
-"""The protocol: what is on the wire and in a record batch, and nothing of what is done with it.
+"""The wire protocol and the format of record batches.
 
-    errors       the codes, and the exception that carries one
-    wire         primitives, and the compiler from declared messages to codecs
-    messages     every message, by the family of its API
-    apis         the table of APIs: keys, versions, the two messages of each
+    errors       the error codes, and the exception that carries one
+    wire         primitive types, and the compiler from declared messages to codecs
+    messages     every message, by family of API
+    apis         the table of APIs: keys, versions, messages
     records      record batches, format 2
-    message_set  the formats before, for old clients
+    compression  decompression of batches
+    message_set  formats 0 and 1, for old clients
+    steps        long work in short steps
 
-Pure functions and values; call them from anywhere.
+Pure functions and values. They may be called from any thread.
 """

@@ -17,8 +17,6 @@ import attrs
 
 from examples.broker.protocol.messages import configs, controller, groups, header, offsets, records, topics
 
-__all__ = ["APIS", "BETWEEN_NODES", "NODES_ONLY", "Api", "ApiKey"]
-
 
 class ApiKey(IntEnum):
     """The numbers of the APIs in a request's header; the protocol's."""

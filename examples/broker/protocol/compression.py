@@ -17,8 +17,6 @@ import cramjam
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
-__all__ = ["MOST_UNPACKED", "decompress"]
-
 MOST_UNPACKED = 32 * 1024 * 1024
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16

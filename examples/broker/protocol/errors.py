@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["BrokerError", "ErrorCode", "MalformedRequest"]
-
 
 class ErrorCode(IntEnum):
     """The codes in use; the numbers are the protocol's."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     _Message = tuple[int, bytes | None, bytes | None]
 
-__all__ = ["from_batches", "to_batches"]
-
 _ENTRY = struct.Struct(">qi")
 _COMPRESSION = 0x07
 _STAMPED = 0x08

@@ -34,23 +34,6 @@ if TYPE_CHECKING:
 
     Pair = tuple[bytes | None, bytes | None]
 
-__all__ = [
-    "CODEC_AND_FLAGS",
-    "HEADER_SIZE",
-    "RECORDS_PER_STEP",
-    "ZSTD",
-    "Batch",
-    "Record",
-    "batches",
-    "build",
-    "build_in_steps",
-    "compressions",
-    "newest_timestamp_at",
-    "parse",
-    "records_of",
-    "stamped",
-]
-
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">hiqqqhii")
 HEADER_SIZE = _HEADER.size

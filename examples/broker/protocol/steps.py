@@ -1,15 +1,13 @@
 """Work in steps: a generator that yields wherever other work may come between, and returns its result.
 
 The event loop has one thread, so work that takes long keeps every client waiting. A connection runs such work for one
-turn at a time (see `service/connection.py`).
+turn at a time (see `service.connection`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TypeVar
-
-__all__ = ["Steps", "run_at_once"]
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

@@ -38,24 +38,6 @@ from examples.broker.protocol.errors import MalformedRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "Boolean",
-    "Bytes",
-    "Int8",
-    "Int16",
-    "Int32",
-    "Int64",
-    "NullableBytes",
-    "NullableString",
-    "String",
-    "array",
-    "decode",
-    "decode_prefix",
-    "encode",
-    "only",
-    "since",
-]
-
 M = TypeVar("M")
 
 

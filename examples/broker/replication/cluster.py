@@ -5,8 +5,6 @@ from __future__ import annotations
 import attrs
 from attrs.validators import ge
 
-__all__ = ["Cluster", "check_port"]
-
 _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be refused
 _LAST_PORT = 65_535
 

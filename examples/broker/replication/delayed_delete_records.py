@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.partition import Partition
 
-__all__ = ["DelayedDeleteRecords", "Deletion"]
-
 
 @attrs.define(eq=False)
 class Deletion:

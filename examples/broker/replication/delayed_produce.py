@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Partition
     from purgatory import LockLike
 
-__all__ = ["DelayedProduce", "Produced"]
-
 
 @attrs.define(eq=False)
 class Produced:

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from examples.broker.replication.fetch_clock import FetchClock
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Followers"]
+
+@attrs.define(eq=False)
+class FetchClock:
+    """The time of the last fetch, in monotonic seconds. All partitions of a fetch session share one."""
+
+    at: float = 0.0
 
 
 @attrs.define

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import attrs
 
-__all__ = ["NO_LEADER", "Leadership"]
-
 NO_LEADER = -1
 """In place of a node's id: no replica that may lead is alive."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.partition import Key
 
-__all__ = ["KnownPartition", "Metadata"]
-
 
 @attrs.frozen
 class KnownPartition:

@@ -11,8 +11,6 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-__all__ = ["park"]
-
 Op = TypeVar("Op", bound=DelayedOperation)
 _log = structlog.get_logger(__name__)
 

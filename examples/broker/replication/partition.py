@@ -31,11 +31,9 @@ from examples.broker.replication.followers import Followers
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from examples.broker.replication.fetch_clock import FetchClock
+    from examples.broker.replication.followers import FetchClock
     from examples.broker.replication.leadership import Leadership
     from examples.broker.storage.log import Log
-
-__all__ = ["ACKS_ALL", "Key", "Partition"]
 
 ACKS_ALL = -1
 Key = tuple[str, int]

@@ -17,7 +17,7 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.delayed_delete_records import DelayedDeleteRecords, Deletion
 from examples.broker.replication.delayed_produce import DelayedProduce, Produced
-from examples.broker.replication.fetches import Fetches
+from examples.broker.replication.fetching.fetches import Fetches
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.parking import park
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from examples.broker.storage.topics import TopicStore
     from purgatory import LockLike
     from timer import Timer
-
-__all__ = ["ReplicaManager"]
 
 _log = structlog.get_logger(__name__)
 

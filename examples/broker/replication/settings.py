@@ -7,8 +7,6 @@ from attrs.validators import ge
 
 from examples.broker.storage.log import Fsync
 
-__all__ = ["ReplicationSettings"]
-
 
 @attrs.frozen(kw_only=True)
 class ReplicationSettings:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.replica_manager import ReplicaManager
 
-__all__ = ["TopicManager", "warn_of_settings"]
-
 _log = structlog.get_logger(__name__)
 _MOST_PARTITIONS = 1_000
 

@@ -1,13 +1,13 @@
-"""What clients meet: connections, handlers, settings, and ways to look in.
+"""Connections, request handlers, settings, and the node's part in a cluster.
 
-    config       the settings of one process
-    event_loop   what a node runs on
-    connection   frames in, responses out, in order and within limits
-    server       the listener, and what all connections share
-    *_handlers   one method per API: wire messages into values, and back
-    membership   a node's part in a cluster; instructions: what a controller tells it
-    group_moves  groups that come and go with their partitions
-    look_in      metrics, console, journal
+    config         the settings of one process
+    event_loop     uvloop or asyncio's own
+    connection     frames in, responses out, in order and within limits
+    reply          one response and its place in the order
+    server         the listener, and the state that all connections share
+    handlers       one method per API
+    cluster        the node's membership
+    look_in        metrics, console, journal
 
-What a client may do to the broker ends here: below are values only.
+The handlers turn wire messages into values. The packages before this one know values only.
 """

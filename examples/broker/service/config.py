@@ -12,8 +12,6 @@ from examples.broker.groups.settings import GroupSettings
 from examples.broker.replication.cluster import Cluster, check_port
 from examples.broker.replication.settings import ReplicationSettings
 
-__all__ = ["Config"]
-
 
 @attrs.frozen(kw_only=True)
 class Config:

@@ -42,64 +42,18 @@ import structlog
 from examples.broker.protocol.apis import APIS, NODES_ONLY, ApiKey
 from examples.broker.protocol.errors import ErrorCode, MalformedRequest
 from examples.broker.protocol.messages.header import RequestHeader
-from examples.broker.protocol.wire import decode, decode_prefix, encode
+from examples.broker.protocol.wire import decode, decode_prefix
+from examples.broker.service.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from examples.broker.protocol.steps import Steps
     from examples.broker.service.server import Server
 
-    Handler = Callable[[Any, int, "Reply"], Steps[None] | None]
-
-__all__ = ["Connection", "Reply"]
-
 _log = structlog.get_logger(__name__)
 _SIZE = struct.Struct(">i")
-_FRAME = struct.Struct(">ii")
 _SMALLEST_REQUEST = 8
 _NO_LIMIT = 1 << 62
 _WORTH_JOINING = 16 * 1024
-
-
-class Reply:
-    """The place of one response in its connection's order; call it once, with the response."""
-
-    __slots__ = ("_correlation_id", "_version", "connection", "frame", "on_lost")
-
-    def __init__(self, connection: Connection, version: int, correlation_id: int) -> None:
-        self.connection = connection
-        self._version = version
-        self._correlation_id = correlation_id
-        self.frame: list[bytes] | None = None
-        """The response, in pieces, once it is there."""
-        self.on_lost: Callable[[], object] | None = None
-        """Called if the client goes away before it is answered."""
-
-    def __call__(self, response: object) -> None:
-        """Answer; the response goes out when those before it have."""
-        pieces = encode(response, self._version)
-        size = sum(map(len, pieces))
-        self._fill([_FRAME.pack(size + 4, self._correlation_id), *pieces])
-
-    @property
-    def peer(self) -> str:
-        """Who asked."""
-        return self.connection.peer
-
-    def go_on(self, steps: Steps[None]) -> None:
-        """Run what leads to the answer, in steps: see the module's turns."""
-        self.connection.go_on(steps)
-
-    def nothing(self) -> None:
-        """Give up the place: this request gets no response."""
-        self._fill([])
-
-    def _fill(self, frame: list[bytes]) -> None:
-        if self.frame is None:
-            self.frame = frame
-            self.on_lost = None
-            self.connection.flush()
 
 
 class Connection(asyncio.Protocol, asyncio.BufferedProtocol):

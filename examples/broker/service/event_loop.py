@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["run"]
-
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a node until it ends."""

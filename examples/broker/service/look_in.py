@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from examples.broker.service.config import Config
     from purgatory import DelayedOperationPurgatory
 
-__all__ = ["LookIn"]
-
 
 class LookIn:
     """What was asked for, until it is closed.

@@ -13,10 +13,8 @@ from examples.broker.service.connection import Connection
 
 if TYPE_CHECKING:
     from examples.broker.service.config import Config
-    from examples.broker.service.connection import Handler, Reply
+    from examples.broker.service.reply import Handler, Reply
     from purgatory import ActionQueue
-
-__all__ = ["Server"]
 
 _INPUT_BYTES = 256 * 1024
 

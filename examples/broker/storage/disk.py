@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Disk"]
-
 _log = structlog.get_logger(__name__)
 _LEAST_PROBE = 64 * 1024
 _FIRST_WAIT_S = 1.0

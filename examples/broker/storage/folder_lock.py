@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FolderInUse", "FolderLock"]
-
 
 class FolderInUse(OSError):
     """Another process has the data folder."""

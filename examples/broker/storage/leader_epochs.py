@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-__all__ = ["UNKNOWN", "LeaderEpochs"]
-
 UNKNOWN = -1
 """In place of an epoch or an offset: there is none that small here."""
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from examples.broker.protocol.steps import Steps
 
-__all__ = ["NEVER", "Fsync", "Log"]
-
 NEVER = 1 << 62
 _MOST_REMEMBERED = 64 * 1024
 _HEAD = struct.Struct(">qii")  # base offset, length, leader epoch

@@ -28,8 +28,6 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from examples.broker.protocol.records import Batch
 
-__all__ = ["ProducerStates"]
-
 _REMEMBERED = 5
 _MOST_PRODUCERS = 10_000
 _SEQUENCES = 1 << 31

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from examples.broker.storage.topics import Topic, TopicStore
 
-__all__ = ["ReplicaFolders"]
-
 _log = structlog.get_logger(__name__)
 _ID_FILE = "topic_id"
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Segment"]
-
 _WORTH_TWO_PIECES = 16 * 1024
 """From here on it is cheaper to have the system put a batch together than to copy it."""
 

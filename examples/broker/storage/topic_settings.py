@@ -17,22 +17,6 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "FACTS",
-    "LOG_APPEND_TIME",
-    "MAX_BYTES",
-    "MIN_ISR",
-    "RETENTION_BYTES",
-    "RETENTION_MS",
-    "SEGMENT_BYTES",
-    "SEGMENT_MS",
-    "TIMESTAMP_TYPE",
-    "UNCLEAN_ELECTION",
-    "WITHOUT_EFFECT",
-    "check_known",
-    "check_settings",
-]
-
 MAX_BYTES = "max.message.bytes"
 MIN_ISR = "min.insync.replicas"
 RETENTION_BYTES = "retention.bytes"

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["OFFSETS_TOPIC", "DamagedFile", "Topic", "TopicStore", "check_name", "check_not_internal"]
-
 _log = structlog.get_logger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")

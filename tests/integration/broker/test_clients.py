@@ -15,7 +15,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.messages import records as m
 from examples.broker.protocol.records import build
-from examples.broker.replication.link import Link
+from examples.broker.replication.peers.link import Link
 
 VALUES = [b"value-%03d" % number for number in range(100)]
 

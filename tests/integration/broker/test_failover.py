@@ -16,13 +16,13 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from examples.broker.controller import layout
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import StoppedPartition, StopReplicaRequest, StopReplicaResponse
-from examples.broker.replication.link import Link
-from examples.broker.replication.node_key import NodeKey
+from examples.broker.replication.peers.link import Link
+from examples.broker.replication.peers.node_key import NodeKey
 from tests.integration.broker.load import Load, admin_of, all_kept_once, create
 
 SESSION_MS = 2_000

@@ -7,14 +7,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
 
-from examples.broker.controller import layout
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as m
 from examples.broker.protocol.messages.records import FetchPartition, FetchRequest, FetchTopic
-from examples.broker.replication.link import Link
-from examples.broker.replication.node_key import NodeKey
+from examples.broker.replication.peers.link import Link
+from examples.broker.replication.peers.node_key import NodeKey
 from tests.integration.broker.load import Load, all_kept_once, create
 
 LAST_EPOCH = 2**31 - 2

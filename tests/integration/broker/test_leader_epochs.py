@@ -6,15 +6,15 @@ import time
 import confluent_kafka
 import pytest
 
-from examples.broker.controller import layout
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import records as m
 from examples.broker.protocol.messages import topics as tm
-from examples.broker.replication.link import Link
-from examples.broker.replication.node_key import NodeKey
+from examples.broker.replication.peers.link import Link
+from examples.broker.replication.peers.node_key import NodeKey
 from tests.integration.broker.load import Load, admin_of, all_kept_once, create
 
 pytestmark = pytest.mark.slow

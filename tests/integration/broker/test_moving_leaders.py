@@ -6,7 +6,7 @@ import time
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from examples.broker.controller import layout
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move, read_all
 

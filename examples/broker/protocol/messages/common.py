@@ -6,8 +6,6 @@ import attrs
 
 from examples.broker.protocol.wire import Int16, Int32, String, array
 
-__all__ = ["PartitionCode", "TopicCodes", "TopicPartitions"]
-
 
 @attrs.define
 class TopicPartitions:

@@ -18,34 +18,6 @@ from examples.broker.protocol.wire import (
     since,
 )
 
-__all__ = [
-    "ControlledShutdownRequest",
-    "ControlledShutdownResponse",
-    "ElectLeadersRequest",
-    "ElectLeadersResponse",
-    "ElectedPartition",
-    "ElectedTopic",
-    "EpochEndOfPartition",
-    "EpochEndOfTopic",
-    "EpochOfPartition",
-    "EpochOfTopic",
-    "LeaderAndIsrRequest",
-    "LeaderAndIsrResponse",
-    "LiveBroker",
-    "NodeHandshakeRequest",
-    "NodeHandshakeResponse",
-    "OffsetForLeaderEpochRequest",
-    "OffsetForLeaderEpochResponse",
-    "PartitionOutcome",
-    "PartitionState",
-    "RemainingPartition",
-    "StopReplicaRequest",
-    "StopReplicaResponse",
-    "StoppedPartition",
-    "UpdateMetadataRequest",
-    "UpdateMetadataResponse",
-]
-
 # --- between nodes: the proof that a connection is a node's ------------------------------------------------------
 
 

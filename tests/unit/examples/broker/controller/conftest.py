@@ -2,9 +2,9 @@
 
 import pytest
 
-from examples.broker.controller import layout
 from examples.broker.controller.controller import Controller
-from examples.broker.controller.layout import BrokerInfo
+from examples.broker.controller.tree import layout
+from examples.broker.controller.tree.layout import BrokerInfo
 from examples.broker.coordination import Create, EmbeddedStore, Set
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from timer import MockTimer

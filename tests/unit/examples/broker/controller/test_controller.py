@@ -2,8 +2,8 @@
 
 import pytest
 
-from examples.broker.controller import layout
-from examples.broker.controller.writer import Deposed
+from examples.broker.controller.tree import layout
+from examples.broker.controller.tree.writer import Deposed
 from examples.broker.coordination import BadVersion, Create, Delete, NoNode, Set, Unreachable
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from examples.broker.controller import elections
-from examples.broker.controller.assignment import assign
-from examples.broker.controller.states import (
+from examples.broker.controller.partitions import elections
+from examples.broker.controller.partitions.assignment import assign
+from examples.broker.controller.partitions.states import (
     PARTITION_MOVES,
     REPLICA_MOVES,
     IllegalMove,

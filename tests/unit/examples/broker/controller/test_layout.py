@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.broker.controller import layout
 from examples.broker.controller.events import EventQueue
+from examples.broker.controller.tree import layout
 from examples.broker.replication.leadership import Leadership
 
 nodes = st.lists(st.integers(0, 99), max_size=5, unique=True).map(tuple)

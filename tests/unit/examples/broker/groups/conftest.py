@@ -3,9 +3,9 @@
 import pytest
 
 from examples.broker.groups.coordinator import Coordinator
-from examples.broker.groups.group import GroupState
 from examples.broker.groups.settings import GroupSettings
-from examples.broker.groups.values import Identity, Join
+from examples.broker.groups.state.group import GroupState
+from examples.broker.groups.state.values import Identity, Join
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.replica_manager import ReplicaManager

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from examples.broker.groups.values import Commit
+from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.storage.topics import OFFSETS_TOPIC
 

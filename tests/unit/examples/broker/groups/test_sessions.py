@@ -2,8 +2,8 @@
 
 import pytest
 
-from examples.broker.groups.group import Group, Member
 from examples.broker.groups.sessions import Sessions
+from examples.broker.groups.state.group import Group, Member
 from purgatory import DelayedOperationPurgatory
 from timer import ManualClock, SystemTimer
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from examples.broker.groups.group import GroupState
-from examples.broker.groups.values import Commit
+from examples.broker.groups.state.group import GroupState
+from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 

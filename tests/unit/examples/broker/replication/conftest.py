@@ -4,7 +4,7 @@ import pytest
 
 from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.fetch_sessions import CONSUMER, Wanted
+from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager

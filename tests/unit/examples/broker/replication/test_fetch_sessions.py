@@ -4,7 +4,7 @@ import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
-from examples.broker.replication.fetch_sessions import CONSUMER, FetchSessions, Wanted
+from examples.broker.replication.fetching.fetch_sessions import CONSUMER, FetchSessions, Wanted
 
 T0, T1 = ("t", 0), ("t", 1)
 BOTH = {T0: Wanted(0, 1_000), T1: Wanted(0, 1_000)}

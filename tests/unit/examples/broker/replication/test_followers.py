@@ -2,8 +2,7 @@
 
 import pytest
 
-from examples.broker.replication.fetch_clock import FetchClock
-from examples.broker.replication.followers import Followers
+from examples.broker.replication.followers import FetchClock, Followers
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from examples.broker.protocol.messages.records import FetchRequest, FetchResponse
-from examples.broker.replication.incremental_fetch import IncrementalFetch
+from examples.broker.replication.peers.incremental_fetch import IncrementalFetch
 
 T0, T1 = ("t", 0), ("t", 1)
 

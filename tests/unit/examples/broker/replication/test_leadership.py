@@ -8,8 +8,8 @@ import pytest
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.fetch_clock import FetchClock
-from examples.broker.replication.fetch_sessions import CONSUMER, Wanted
+from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
+from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings

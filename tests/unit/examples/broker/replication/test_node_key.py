@@ -2,7 +2,7 @@
 
 import pytest
 
-from examples.broker.replication.node_key import NodeKey
+from examples.broker.replication.peers.node_key import NodeKey
 
 CHALLENGE = b"c" * 32
 

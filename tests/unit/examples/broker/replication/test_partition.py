@@ -5,7 +5,7 @@ import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
-from examples.broker.replication.fetch_clock import FetchClock
+from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.partition import Partition
 from examples.broker.storage.log import Log
 

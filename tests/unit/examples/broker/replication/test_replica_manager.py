@@ -5,8 +5,8 @@ import pytest
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.delayed_fetch import DelayedFetch
-from examples.broker.replication.fetch_sessions import Wanted
+from examples.broker.replication.fetching.delayed_fetch import DelayedFetch
+from examples.broker.replication.fetching.fetch_sessions import Wanted
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.topics import TopicStore

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from examples.broker.controller.events import EventQueue
-from examples.broker.service.controller_metrics import ControllerMetrics
+from examples.broker.service.cluster.metrics import ControllerMetrics
 
 
 def test_events_are_shown_by_kind():

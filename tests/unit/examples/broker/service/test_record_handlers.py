@@ -15,14 +15,14 @@ from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.records import ZSTD, batches, build
 from examples.broker.protocol.wire import decode, encode
 from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.fetch_clock import FetchClock
+from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
 from examples.broker.service.connection import Connection
-from examples.broker.service.record_handlers import RecordHandlers
+from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.server import Server
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue

@@ -13,9 +13,9 @@ from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
-from examples.broker.service.cluster_topic_handlers import ClusterTopicHandlers
 from examples.broker.service.config import Config
-from examples.broker.service.topic_handlers import TopicHandlers
+from examples.broker.service.handlers.cluster_topics import ClusterTopicHandlers
+from examples.broker.service.handlers.topics import TopicHandlers
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer

@@ -2,10 +2,10 @@
 
 import pytest
 
-from examples.broker.controller import layout
+from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.service.tree_client import TreeJobs
+from examples.broker.service.cluster.tree_client import TreeJobs
 
 
 @pytest.fixture

@@ -1,0 +1,223 @@
+"""Moves partitions between their states: what a move writes to the tree, and who is told.
+
+    to ONLINE from NEW           the first leader is elected, and the partition's state created
+    to ONLINE from elsewhere     another leader is elected, and the state set if nobody changed it since
+    to OFFLINE, NEW, NON_EXISTENT     nothing is written
+
+The leader may change the in-sync replicas at any time, by version like us. A write that comes second is made again
+with what is there then, a few times; after that the partition waits for the next event. Called on the controller's
+thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.controller.partitions import elections
+from examples.broker.controller.partitions.states import PARTITION_MOVES, PartitionState, check_move
+from examples.broker.controller.tree import layout
+from examples.broker.coordination import Create, NoNode, Set
+from examples.broker.replication.leadership import NO_LEADER, Leadership
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from examples.broker.controller.context import Context
+    from examples.broker.controller.partitions.elections import Elected
+    from examples.broker.controller.partitions.requests import Requests
+    from examples.broker.controller.tree.writer import Writer
+    from examples.broker.coordination import Store
+    from examples.broker.replication.partition import Key
+
+    Strategy = Callable[[Key, Leadership], Elected | None]
+
+_log = structlog.get_logger(__name__)
+_TRIES = 5
+
+
+class PartitionMachine:
+    """The partitions of one controller."""
+
+    def __init__(self, context: Context, store: Store, writer: Writer, requests: Requests) -> None:
+        self._context = context
+        self._store = store
+        self._writer = writer
+        self._requests = requests
+
+    def move(self, keys: Iterable[Key], target: PartitionState, strategy: Strategy | None = None) -> set[Key]:
+        """Move partitions; give those that arrived. To be online takes a strategy, `elect_offline` by default.
+
+        Raises:
+            IllegalMove: if a partition may not go there; none was moved.
+            Deposed, StoreError: as the writer does.
+        """
+        keys = list(keys)
+        for key in keys:
+            check_move(PARTITION_MOVES, key, self._context.partition_state(key), target)
+        if target is not PartitionState.ONLINE:
+            for key in keys:
+                self._context.partition_states[key] = target
+            return set(keys)
+        new = [key for key in keys if self._context.partition_state(key) is PartitionState.NEW]
+        others = [key for key in keys if self._context.partition_state(key) is not PartitionState.NEW]
+        arrived = self._create(new) | self._elect(others, strategy or self.elect_offline)
+        for key in arrived:
+            self._context.partition_states[key] = PartitionState.ONLINE
+        return arrived
+
+    # -- strategies
+
+    def elect_offline(self, key: Key, now: Leadership) -> Elected | None:
+        """Elect in place of a leader that is gone."""
+        context = self._context
+        unclean = context.may_elect_unclean(key[0])
+        if now.leader != NO_LEADER or unclean:
+            return elections.offline(context.replicas_of(key), now.isr, context.alive, unclean=unclean)
+        waits = not context.awaited.setdefault(key, False)
+        ends = {node: context.brokers[node].end_of(key) for node in context.alive}
+        return elections.after_crash(context.replicas_of(key), now, ends, waits=waits)
+
+    def elect_unclean(self, key: Key, now: Leadership) -> Elected | None:
+        """Elect in place of a leader that is gone, whoever lives, as somebody asked for by hand."""
+        context = self._context
+        return elections.offline(context.replicas_of(key), now.isr, context.alive, unclean=True)
+
+    def elect_preferred(self, key: Key, now: Leadership) -> Elected | None:
+        """Elect the first replica."""
+        return elections.preferred(self._context.replicas_of(key), now.isr, self._context.alive)
+
+    def elect_target(self, key: Key, now: Leadership) -> Elected | None:
+        """Elect one of those to which the partition is on its way."""
+        return elections.among(self._context.reassignments[key], now.isr, self._context.alive)
+
+    def elect_successor(self, key: Key, now: Leadership) -> Elected | None:
+        """Elect another node than those that are about to stop or whose disk rejects writes."""
+        context = self._context
+        unfit = context.leaving | context.offline
+        return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, unfit)
+
+    # -- to be online
+
+    def _create(self, keys: list[Key]) -> set[Key]:
+        context = self._context
+        wanted: dict[Key, Leadership] = {}
+        for key in keys:
+            elected = elections.first(context.replicas_of(key), context.alive)
+            if elected is not None:
+                wanted[key] = Leadership(*_first(elected), context.epoch)
+        self._make_parents({key[0] for key in wanted})
+        results = self._writer.write_each(
+            [
+                [
+                    Create(layout.partition_path(key)),
+                    Create(layout.state_path(key), layout.write_state(leadership)),
+                ]
+                for key, leadership in wanted.items()
+            ]
+        )
+        arrived = set()
+        for (key, leadership), error in zip(wanted.items(), results, strict=True):
+            if error is not None:
+                # A controller before us got as far as that, and died before it told anybody.
+                _log.warning("partition was created before", key=key, reason=str(error))
+                continue
+            self._adopt(key, leadership)
+            arrived.add(key)
+        return arrived
+
+    def _make_parents(self, topics: set[str]) -> None:
+        self._writer.write_each([[Create(f"{layout.topic_path(topic)}/partitions")] for topic in sorted(topics)])
+
+    def _elect(self, keys: list[Key], strategy: Strategy) -> set[Key]:
+        arrived: set[Key] = set()
+        for _ in range(_TRIES):
+            keys = self._elect_once(keys, strategy, arrived)
+            if not keys:
+                break
+        return arrived
+
+    def _elect_once(self, keys: list[Key], strategy: Strategy, arrived: set[Key]) -> list[Key]:
+        """Elect once; give those whose state was changed meanwhile."""
+        wanted: dict[Key, Leadership] = {}
+        for key in keys:
+            now = self.refresh(key)
+            if now is None:
+                continue
+            if now.controller_epoch > self._context.epoch:
+                _log.warning("a newer controller wrote this", key=key, epoch=now.controller_epoch)
+                continue
+            elected = strategy(key, now)
+            if elected is None:
+                _log.info("nobody may lead", key=key, isr=now.isr, alive=sorted(self._context.alive))
+                continue
+            wanted[key] = now.led_by(*elected, self._context.epoch)
+        return self._write(wanted, arrived)
+
+    def _write(self, wanted: dict[Key, Leadership], arrived: set[Key]) -> list[Key]:
+        results = self._writer.write_each(
+            [
+                [Set(layout.state_path(key), layout.write_state(leadership), leadership.version)]
+                for key, leadership in wanted.items()
+            ]
+        )
+        again = []
+        for (key, leadership), error in zip(wanted.items(), results, strict=True):
+            if error is None:
+                self._adopt(key, leadership.written())
+                arrived.add(key)
+            elif not isinstance(error, NoNode):
+                again.append(key)
+        return again
+
+    def _adopt(self, key: Key, leadership: Leadership) -> None:
+        self._context.awaited.pop(key, None)
+        self._context.leaderships[key] = leadership
+        self._requests.leader_and_isr(self._context.replicas_of(key), key)
+        _log.info(
+            "leader elected", key=key, leader=leadership.leader, epoch=leadership.leader_epoch, isr=leadership.isr
+        )
+
+    # -- in-sync replicas
+
+    def refresh(self, key: Key) -> Leadership | None:
+        """Read a partition's state anew; None if there is none that makes sense."""
+        try:
+            node = self._store.get(layout.state_path(key))
+            found = layout.state_of(node.data, node.version)
+        except NoNode:
+            return None
+        except ValueError as error:
+            _log.error("a partition's state makes no sense", key=key, reason=str(error))
+            return None
+        self._context.leaderships[key] = found
+        return found
+
+    def leave_isr(self, leaving: Mapping[Key, Collection[int]]) -> None:
+        """Take nodes that can't follow out of the in-sync replicas, unless none would be left.
+
+        Raises:
+            Deposed, StoreError: as the writer does.
+        """
+        keys = list(leaving)
+        for _ in range(_TRIES):
+            wanted: dict[Key, Leadership] = {}
+            for key in keys:
+                now = self.refresh(key)
+                if now is None or now.leader == NO_LEADER or not set(leaving[key]) & set(now.isr):
+                    continue
+                staying = tuple(node for node in now.isr if node not in leaving[key])
+                if now.leader in leaving[key]:
+                    # Nobody could be elected in its place. The in-sync replicas stay: they say who has the records.
+                    wanted[key] = now.led_by(NO_LEADER, now.isr, self._context.epoch)
+                elif staying:
+                    wanted[key] = now.with_isr(staying, self._context.epoch)
+            keys = self._write(wanted, set())
+            if not keys:
+                break
+
+
+def _first(elected: Elected) -> tuple[int, int, tuple[int, ...]]:
+    leader, isr = elected
+    return leader, 0, isr

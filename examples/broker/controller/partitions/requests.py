@@ -1,0 +1,121 @@
+"""What the controller tells the other nodes, gathered over one event and sent as few requests.
+
+An event moves partitions and replicas one by one; each move notes here whom it concerns. At the end of the event every
+node gets at most one LeaderAndIsr with all partitions of which it has a replica that changed, one UpdateMetadata and
+one StopReplica of either kind, in this order: a node knows who leads before it is told of it by clients, and stops what
+it no longer has last.
+
+If the event fails half-way, `discard` drops what was gathered: what the tree already says is told again when the
+controller looks at it next. Belongs to the controller's thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from examples.broker.protocol.messages.controller import (
+    LeaderAndIsrRequest,
+    LiveBroker,
+    PartitionState,
+    StoppedPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from examples.broker.replication.leadership import Leadership
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from examples.broker.controller.context import Context
+    from examples.broker.controller.tree.layout import BrokerInfo
+    from examples.broker.replication.partition import Key
+
+Message = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
+BEING_DELETED = -2
+"""In place of a leader's id: the partition is being deleted, forget it."""
+
+
+class Channel(Protocol):
+    """How messages reach the other nodes."""
+
+    def know(self, brokers: Mapping[int, BrokerInfo]) -> None:
+        """Take note of who can be reached where; what is queued for others is dropped."""
+
+    def send(self, node: int, message: Message) -> None:
+        """Send after all that was sent to the node before; the answer becomes an event."""
+
+
+class Requests:
+    """One event's requests, by node."""
+
+    def __init__(self, node_id: int, context: Context, channel: Channel) -> None:
+        self._node_id = node_id
+        self._context = context
+        self._channel = channel
+        self._leaders: dict[int, set[Key]] = {}
+        self._stops: dict[tuple[int, bool], set[Key]] = {}
+        self._metadata: set[Key] = set()
+        self._metadata_for: set[int] = set()
+
+    def leader_and_isr(self, nodes: Iterable[int], key: Key) -> None:
+        """Tell these nodes, if they live, who leads the partition; and everybody that this changed."""
+        for node in nodes:
+            if node in self._context.brokers:
+                self._leaders.setdefault(node, set()).add(key)
+        self.metadata([key])
+
+    def stop_replica(self, node: int, key: Key, *, delete: bool) -> None:
+        """Tell a node to let go of its replica, and perhaps of its records."""
+        if node in self._context.brokers:
+            self._stops.setdefault((node, delete), set()).add(key)
+
+    def metadata(self, keys: Iterable[Key] = (), *, nodes: Iterable[int] | None = None) -> None:
+        """Tell nodes (all, by default) which nodes live, and these partitions' state."""
+        self._metadata.update(keys)
+        self._metadata_for.update(self._context.brokers if nodes is None else nodes)
+
+    def discard(self) -> None:
+        """Drop what was gathered."""
+        for gathered in (self._leaders, self._stops, self._metadata, self._metadata_for):
+            gathered.clear()
+
+    def send(self) -> None:
+        """Send what was gathered."""
+        context = self._context
+        head = (self._node_id, context.epoch)
+        live = [
+            LiveBroker(node, info.host, info.port, node not in context.alive)
+            for node, info in sorted(context.brokers.items())
+        ]
+        self._channel.know(context.brokers)
+        for node, keys in sorted(self._leaders.items()):
+            self._channel.send(node, LeaderAndIsrRequest(*head, self._states(keys), live))
+        if self._metadata_for:
+            states = self._states(self._metadata)
+            for node in sorted(self._metadata_for & context.brokers.keys()):
+                self._channel.send(node, UpdateMetadataRequest(*head, states, live))
+        for (node, delete), keys in sorted(self._stops.items()):
+            stopped = [StoppedPartition(*key) for key in sorted(keys)]
+            self._channel.send(node, StopReplicaRequest(*head, delete, stopped))
+        self.discard()
+
+    def _states(self, keys: Iterable[Key]) -> list[PartitionState]:
+        found = []
+        for key in sorted(keys):
+            known = self._context.leaderships.get(key)
+            if key[0] in self._context.deletions:
+                known = Leadership(BEING_DELETED, 0 if known is None else known.leader_epoch, ())
+            if known is not None:
+                found.append(
+                    PartitionState(
+                        *key,
+                        known.controller_epoch,
+                        known.leader,
+                        known.leader_epoch,
+                        list(known.isr),
+                        known.version,
+                        list(self._context.replicas_of(key)),
+                    )
+                )
+        return found

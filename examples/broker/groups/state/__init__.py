@@ -1,0 +1,7 @@
+"""The groups of a node, without the waiting.
+
+values          requests of members and answers to them
+group           members and states
+store           groups and offsets as records of an internal topic
+known_groups    the groups that this node coordinates
+"""

@@ -1,0 +1,210 @@
+"""What outlives the coordinator: groups and their offsets, as records in an internal topic.
+
+| key | value |
+|---|---|
+| `["group"]` | the stable generation: members, assignments, protocol; as `_state` gives them |
+| `["group", "topic", partition]` | `[offset, "metadata", leader epoch, "topic id"]` |
+
+Both are JSON; a later record stands for all earlier ones of its key, and one without a value takes the key back.
+A write is a produce with `acks=all`, and in force when that is: so groups and offsets survive what records survive.
+
+A generation is written when its leader has assigned, before anybody is told. A coordinator that starts anew hence
+finds the generation that its members know: they go on with their next heartbeat, none joins anew, and nothing is
+read twice.
+
+A group's records are all in one partition, by a hash of its name. Who leads that partition coordinates the group:
+when it moves, its next leader reads it before it answers.
+
+Nothing compacts the topic: an example may grow. Belongs to the broker's loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from examples.broker.groups.state.group import Group, GroupState, Member
+from examples.broker.groups.state.values import Commit
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.records import batches, build, records_of
+from examples.broker.replication.partition import ACKS_ALL
+from examples.broker.storage.topics import OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.replication.topic_manager import TopicManager
+
+    Pairs = list[tuple[bytes | None, bytes | None]]
+
+_READ_BYTES = 1024 * 1024
+_FOR_GROUPS = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class GroupStore:
+    """Stores groups and what they committed, and loads them."""
+
+    def __init__(self, replicas: ReplicaManager, topics: TopicManager, *, write_timeout_ms: int) -> None:
+        self._replicas = replicas
+        self._topics = topics
+        self._write_timeout_ms = write_timeout_ms
+        self.make_topic: Callable[[], object] = lambda: topics.create(topics.plan(OFFSETS_TOPIC, partitions=1))
+        """Has the internal topic created; in a cluster, it is there some time later."""
+
+    def key_of(self, group_id: str) -> Key:
+        """Give the partition of the internal topic where a group is kept; who leads it coordinates the group."""
+        topic = self._topics.topics.get(OFFSETS_TOPIC)
+        return (OFFSETS_TOPIC, zlib.crc32(group_id.encode()) % (topic.partitions if topic is not None else 1))
+
+    def is_here(self, key: Key) -> bool:
+        """Whether this node leads a partition of the internal topic."""
+        partition = self._replicas.partitions.get(key)
+        return partition is not None and partition.is_leader
+
+    def ensure_topic(self) -> None:
+        """Create the internal topic before it is needed, so that the replicas have it by then."""
+        if OFFSETS_TOPIC not in self._topics.topics:
+            self.make_topic()
+
+    def load(self, key: Key) -> Iterator[dict[str, Group]]:
+        """Read the groups of one partition, in steps that are short; the last one gives all."""
+        groups: dict[str, Group] = {}
+        states: dict[str, dict[str, Any] | None] = {}
+        partition = self._replicas.partitions[key]
+        log = partition.log
+        offset = log.start_offset
+        while offset < log.next_offset:
+            yield {}
+            data = log.read(offset, log.next_offset, _READ_BYTES)
+            for batch in batches(data):
+                for record in records_of(data, batch):
+                    group_id, *rest = json.loads(record.key or b"")
+                    value = None if record.value is None else json.loads(record.value)
+                    if not rest:
+                        states[group_id] = value
+                        continue
+                    group = groups.setdefault(group_id, Group(group_id))
+                    topic, index = rest
+                    if value is None:
+                        group.offsets.pop((topic, index), None)
+                    else:
+                        group.offsets[topic, index] = Commit(*value)
+                offset = batch.next_offset
+        for group_id, state in states.items():
+            if state is not None:
+                _restore(groups.setdefault(group_id, Group(group_id)), state)
+        yield {group_id: group for group_id, group in groups.items() if group.is_stored or group.offsets}
+
+    def save(self, group: Group, respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
+        """Store the group's generation; answer when the replicas have it, the group's lock held."""
+        group.is_stored = True
+        self._write(group, [(_encoded([group.group_id]), _encoded(_state(group)))], respond)
+
+    def commit(self, group: Group, offsets: Mapping[Key, Commit], respond: Callable[[ErrorCode], None]) -> None:
+        """Store offsets; answer when the replicas have them, the group's lock held."""
+
+        def stored(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                group.offsets.update(offsets)
+            respond(code)
+
+        pairs: Pairs = [
+            (
+                _encoded([group.group_id, *key]),
+                _encoded([commit.offset, commit.metadata, commit.leader_epoch, commit.topic_id]),
+            )
+            for key, commit in offsets.items()
+        ]
+        self._write(group, pairs, stored)
+
+    def forget(self, group: Group, offsets: list[Key], respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
+        """Take offsets back, and the group itself if nothing is left of it; answer as `commit`."""
+
+        def stored(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                for key in offsets:
+                    group.offsets.pop(key, None)
+            respond(code)
+
+        pairs: Pairs = [(_encoded([group.group_id, *key]), None) for key in offsets]
+        if group.is_stored and group.state is GroupState.EMPTY and not group.offsets.keys() - set(offsets):
+            group.is_stored = False
+            pairs.append((_encoded([group.group_id]), None))
+        self._write(group, pairs, stored)
+
+    def _write(self, group: Group, pairs: Pairs, respond: Callable[[ErrorCode], None]) -> None:
+        if not pairs:
+            respond(ErrorCode.NONE)
+            return
+        self.ensure_topic()
+        group.writes += 1
+        partition = self.key_of(group.group_id)
+        now = int(time.time() * 1_000)
+
+        def stored(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
+            group.writes -= 1
+            code, _ = results[partition]
+            respond(_FOR_GROUPS.get(code, code))
+
+        self._replicas.append(
+            {partition: build(pairs, timestamps=[now] * len(pairs))},
+            acks=ACKS_ALL,
+            timeout_ms=self._write_timeout_ms,
+            respond=stored,
+            lock=group.lock,
+        )
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _state(group: Group) -> dict[str, Any]:
+    return {
+        "generation": group.generation,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "leader": group.leader_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "session_timeout_ms": member.session_timeout_ms,
+                "rebalance_timeout_ms": member.rebalance_timeout_ms,
+                "protocols": {name: _text(metadata) for name, metadata in member.protocols.items()},
+                "assignment": _text(member.assignment),
+            }
+            for member in group.members.values()
+        ],
+    }
+
+
+def _restore(group: Group, state: dict[str, Any]) -> None:
+    for saved in state["members"]:
+        protocols = {name: base64.b64decode(text) for name, text in saved.pop("protocols").items()}
+        assignment = base64.b64decode(saved.pop("assignment"))
+        group.add(Member(**saved, protocols=protocols, assignment=assignment))
+    group.generation = state["generation"]
+    group.protocol_type = state["protocol_type"]
+    group.protocol = state["protocol"]
+    group.leader_id = state["leader"]
+    group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+    group.is_stored = True

@@ -1,0 +1,175 @@
+"""Fetches of consumers and followers: what a request says is noted, what there is to read is read, else it is parked.
+
+    open_session    which partitions, from where; a follower's offsets move in-sync replicas and watermarks
+    fetch           enough to read?  -> read and answer
+                    too little       -> a `DelayedFetch` waits, under its session's key or its partitions'
+    check           something happened to a partition: it is due in the sessions that want it, and whoever waits
+                    for one of them, or for the partition itself, is looked at again
+
+Belongs to the broker's loop.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.replication.fetching.delayed_fetch import DelayedFetch, is_worth_while
+from examples.broker.replication.fetching.fetch_sessions import FetchSession, FetchSessions, Found, Wanted
+from examples.broker.replication.parking import park
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from examples.broker.replication.partition import Key, Partition
+    from examples.broker.replication.settings import ReplicationSettings
+    from purgatory import DelayedOperationPurgatory
+
+_log = structlog.get_logger(__name__)
+
+
+class Fetches:
+    """The fetch sessions, and the fetches that wait.
+
+    Args:
+        settings: how long a fetch may wait, and how much it may be told.
+        purgatory: where they wait.
+        leader: gives the partition that this node leads, or raises a `BrokerError`.
+        follower_moved: called with the partitions that a follower fetched, and whether that moved something in each.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicationSettings,
+        purgatory: DelayedOperationPurgatory[DelayedFetch],
+        leader: Callable[[Key], Partition],
+        follower_moved: Callable[[Mapping[Partition, bool]], None],
+    ) -> None:
+        self.sessions = FetchSessions()
+        self.purgatory = purgatory
+        self._settings = settings
+        self._leader = leader
+        self._follower_moved = follower_moved
+
+    # -- what a request says
+
+    def open_session(
+        self, session_id: int, epoch: int, *, node: int, wanted: Mapping[Key, Wanted], forgotten: Sequence[Key]
+    ) -> FetchSession:
+        """Give the session of a fetch, and take note of what it says, if it is a follower's.
+
+        Raises:
+            BrokerError: if there is no such session, or it stands elsewhere.
+        """
+        session = self.sessions.open(
+            session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
+        )
+        if session.by_follower:
+            moves: dict[Partition, bool] = {}
+            for key, want in wanted.items():
+                self._follower_fetches(session, key, want, moves)
+            self._follower_moved(moves)
+            for key in forgotten:
+                self._follower_forgets(session, key)
+        return session
+
+    def _follower_fetches(self, session: FetchSession, key: Key, want: Wanted, moves: dict[Partition, bool]) -> None:
+        try:
+            partition = self._source(session, key)
+        except BrokerError:
+            return  # it will be told
+        node = session.node
+        was_in = node in partition.isr
+        moved = partition.follower_fetches(node, want.offset, want.log_start, session.clock)
+        if not was_in and node in partition.isr:
+            _log.info("isr grown", key=partition.key, node=node, isr=sorted(partition.isr))
+        moves[partition] = moved
+
+    def _follower_forgets(self, session: FetchSession, key: Key) -> None:
+        try:
+            partition = self._leader(key)
+        except BrokerError:
+            return  # whoever leads it now knows its own followers
+        partition.follower_forgets(session.node)
+
+    # -- reading and waiting
+
+    def fetch(
+        self,
+        session: FetchSession,
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        respond: Callable[[list[Found]], None],
+    ) -> DelayedFetch | None:
+        """Call `respond` when there is enough to read; give the operation if it was parked."""
+
+        def source(key: Key) -> Partition:
+            return self._source(session, key)
+
+        keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
+        if max_wait_ms <= 0 or not keys or is_worth_while(session, source, min_bytes):
+            respond(self._read(session, max_bytes))
+            return None
+        operation = DelayedFetch(
+            min(max_wait_ms, self._settings.max_wait_ms),
+            session,
+            source,
+            min_bytes,
+            respond=lambda: respond(self._read(session, max_bytes)),
+        )
+        return operation if park(self.purgatory, operation, keys) else None
+
+    def _source(self, session: FetchSession, key: Key) -> Partition:
+        """Give the partition that a session reads.
+
+        Raises:
+            BrokerError: if this node doesn't lead it, or the node that fetches has no replica of it.
+        """
+        partition = self._leader(key)
+        partition.check_epoch(session.wanted[key].leader_epoch)
+        if session.by_follower and session.node not in partition.replicas:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {session.node} is no replica")
+        return partition
+
+    def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
+        """Read what is due in a session, up to `max_bytes`, but one batch at least."""
+        room = min(max_bytes, self._settings.max_fetch_bytes)
+        told = []
+        is_first = True
+        by_follower = session.by_follower
+        for key in list(session.due):
+            want = session.wanted[key]
+            records, cut, bounds = b"", False, (-1, -1)
+            try:
+                partition = self._source(session, key)
+                end = partition.readable_end(by_follower=by_follower)
+                bounds = (partition.high_watermark, partition.log.start_offset)
+                if room > 0 or is_first:
+                    records = partition.log.read(want.offset, end, max(min(want.max_bytes, room), 0))
+                    cut = not is_first and len(records) > room
+                    if cut:
+                        records = b""
+                else:
+                    cut = want.offset < end
+                found = Found(key, ErrorCode.NONE, *bounds, records)
+            except BrokerError as error:
+                found = Found(key, error.code, *bounds)  # whoever is out of range learns what the range is
+            if records:
+                is_first = False
+                room -= len(records)
+                if by_follower:
+                    partition.follower_sent(session.node, session.clock.at)
+            if session.settle(found, cut=cut):
+                told.append(found)
+        return told
+
+    def check(self, keys: Iterable[Key]) -> None:
+        """Check again what waits for partitions to which something happened."""
+        self.purgatory.check_and_complete_all(keys)
+        sessions = [session.watch_key for key in keys for session in self.sessions.happened(key)]
+        self.purgatory.check_and_complete_all(sessions)

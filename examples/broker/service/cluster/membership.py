@@ -1,0 +1,253 @@
+"""A node's part in a cluster: what the controller tells it, and what it tells the controller.
+
+    controller (here or elsewhere) --> `instructions`
+    replica manager --> a wish for other in-sync replicas --> tree
+    clients         --> elect; a node that stops          --> controller
+
+Belongs to the broker's loop; the controller has a thread of its own, and so have calls to the tree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from examples.broker.controller.controller import Controller
+from examples.broker.controller.tree import layout
+from examples.broker.coordination import SessionChange, open_store
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
+from examples.broker.protocol.messages import controller as m
+from examples.broker.replication.leadership import Leadership
+from examples.broker.replication.peers.follower import Follower
+from examples.broker.replication.peers.link import Link
+from examples.broker.replication.peers.node_key import NodeKey
+from examples.broker.service.cluster.channels import Channels
+from examples.broker.service.cluster.group_moves import GroupMoves
+from examples.broker.service.cluster.instructions import Instructions
+from examples.broker.service.cluster.metrics import ControllerMetrics
+from examples.broker.service.cluster.topics import ClusterTopics
+from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+from examples.broker.storage.log import Fsync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from examples.broker.controller.duties import Duties
+    from examples.broker.controller.partitions.requests import Message
+    from examples.broker.groups.coordinator import Coordinator
+    from examples.broker.replication.partition import Key, Partition
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.service.config import Config
+    from timer import Timer
+
+_log = structlog.get_logger(__name__)
+_INTRODUCED_S = 10.0
+_SHUTDOWN_S = 2.0
+_SHUTDOWN_TRIES = 4
+_SHUTDOWN_RETRY_S = 0.1
+_REPORT_RETRY_S = 0.5
+
+
+class Membership:
+    """Connects a node's parts with the cluster."""
+
+    def __init__(
+        self,
+        config: Config,
+        replicas: ReplicaManager,
+        coordinator: Coordinator,
+        timer: Timer,
+        run_actions: Callable[[], None],
+    ) -> None:
+        here = config.cluster
+        self.config = config
+        self.replicas = replicas
+        self.coordinator = coordinator
+        self._loop = asyncio.get_running_loop()
+        self._run_actions = run_actions
+        self._watching = False
+        self._introduced: asyncio.Future[None] = self._loop.create_future()
+        """Done once a controller has told this node what there is, or that took too long."""
+        self.key = NodeKey(here.node_id)
+        self.follower = Follower(replicas, self.key)
+        durable = config.replication.fsync is Fsync.ALWAYS
+        store = open_store(config.coordination, config.shared_folder, session_ms=config.session_ms, durable=durable)
+        self._tree = TreeClient(run_actions)
+        self._jobs = jobs = TreeJobs(store, here.node_id)
+        self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
+        self.instructions = Instructions(
+            replicas, self.follower, coordinator, self.topics, (self._tree, jobs), introduced=self._introduce
+        )
+        self.channels = Channels(self.key, self.instructions.deliver, self._answered)
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, replicas.find())
+        self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms, key=self.key)
+        self.controller.on_session = self._session_changed
+        self._store = store
+        self._unregister_metrics = ControllerMetrics(self.controller).register()
+        replicas.propose_isr = self._propose_isr
+        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions)
+        replicas.on_disk = self._report_disk
+        replicas.on_leading = self._groups.led
+        replicas.on_following = self._groups.followed
+        coordinator.store.make_topic = self.topics.make_offsets_topic
+
+    # -- life
+
+    async def start(self) -> None:
+        """Register, and take part in the election of a controller.
+
+        Raises:
+            OSError: if the store can't be had.
+        """
+        await asyncio.to_thread(self.controller.start)
+        await asyncio.wait([self._introduced], timeout=_INTRODUCED_S)
+        self._introduce()  # it serves all the same; clients are told to wait
+
+    def _introduce(self) -> None:
+        if not self._introduced.done():
+            self._introduced.set_result(None)
+
+    def once_introduced(self, function: Callable[[], None]) -> None:
+        """Call it when this node knows what there is: now, but for the first moments of its life."""
+        if self._introduced.done():
+            function()
+        else:
+            self._introduced.add_done_callback(lambda _: function())
+
+    async def leave(self) -> None:
+        """Have every leadership moved away from this node, as far as there is somebody to take it soon."""
+        node = self.config.cluster.node_id
+        for _ in range(_SHUTDOWN_TRIES):
+            remaining = await self._ask_to_leave(node)
+            if remaining is not None and not remaining:
+                break
+            await asyncio.sleep(_SHUTDOWN_RETRY_S)
+        else:
+            _log.warning("stopping with leaderships that nobody takes", node=node)
+
+    async def _ask_to_leave(self, node: int) -> list[Key] | None:
+        """Ask the controller; give what stays, or None if it couldn't be asked."""
+        controller = self.controller.controller_id
+        address = self.replicas.metadata.brokers.get(-1 if controller is None else controller)
+        if controller == node:
+            answer: asyncio.Future[list[Key] | None] = self._loop.create_future()
+            self.shut_down(node, answer.set_result)
+            remaining = await answer
+            await self.channels.drained(_SHUTDOWN_S)
+            return remaining
+        if address is None:
+            return None
+        try:
+            async with Link(*address, f"shutdown-{node}", 1 << 20) as link:
+                await link.prove(self.key, controller or 0)
+                request = m.ControlledShutdownRequest(node)
+                response = await link.ask(
+                    ApiKey.CONTROLLED_SHUTDOWN, 0, request, m.ControlledShutdownResponse, _SHUTDOWN_S
+                )
+        except (OSError, EOFError, TimeoutError, MalformedRequest) as error:
+            _log.info("controller not reached", error=repr(error))
+            return None
+        if response.error_code != ErrorCode.NONE:
+            return None
+        return [(part.topic, part.partition) for part in response.remaining]
+
+    async def close(self) -> None:
+        """End the session, and answer what waits."""
+        self._unregister_metrics()
+        self.follower.close()
+        self.channels.close()
+        self._groups.close()
+        await asyncio.to_thread(self._tree.close)
+        await asyncio.to_thread(self.controller.close)
+        self.topics.shut_down()
+
+    def _session_changed(self, change: SessionChange) -> None:
+        """On the controller's thread: what this node watches it watches from the first session on."""
+        if change is not SessionChange.ESTABLISHED:
+            return
+        self._loop.call_soon_threadsafe(self._report_disk)
+        if self._watching:
+            return
+        self._watching = True
+
+        def on_loop(look: Callable[[], None]) -> Callable[[], None]:
+            def watch() -> None:
+                self._loop.call_soon_threadsafe(look)
+
+            return watch
+
+        self._store.watch(layout.CONFIG_CHANGES, on_loop(self.topics.read_settings))
+        self._store.watch_children(layout.TOPICS, on_loop(self.topics.read_names))
+        self._loop.call_soon_threadsafe(self.topics.read_names)
+
+    def _report_disk(self, *_: object) -> None:
+        """Say in the tree whether this node's disk rejects writes: the controller goes by it."""
+        is_failing = self.replicas.store.disk.is_failing
+
+        def again(_: BrokerError) -> None:
+            self._loop.call_later(_REPORT_RETRY_S, self._report_disk)
+
+        self._tree.run(lambda: self._jobs.report_disk(is_failing=is_failing), lambda _: None, again)
+
+    # -- to the controller
+
+    def _answered(self, node: int, message: Message, answer: Any) -> None:
+        """What a node answered this node's controller."""
+        if answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self.controller.refused()
+        elif isinstance(message, m.StopReplicaRequest) and message.delete:
+            outcomes = [((p.topic, p.partition), p.error_code == ErrorCode.NONE) for p in answer.partitions]
+            self.controller.ask("stopped", lambda duties: duties.stopped(node, outcomes), lambda: None)
+
+    # -- in-sync replicas
+
+    def _propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
+        key, epoch = partition.key, partition.leader_epoch
+        if isr == partition.asked_for:
+            return
+        partition.asked_for = isr
+        node = self.config.cluster.node_id
+        now = Leadership(
+            node, epoch, tuple(sorted(partition.isr)), self.instructions.controller_epoch, partition.version
+        )
+
+        def settle(found: Leadership) -> None:
+            partition.asked_for = None
+            if partition.is_leader and partition.leader_epoch == epoch == found.leader_epoch:
+                _log.info("isr changed", key=key, isr=found.isr)
+                partition.settle_isr(found.isr, found.version)
+                self.replicas.changed(partition)
+
+        def give_up(error: BrokerError) -> None:
+            # It was written or not. The wish stays, and counts; it is proposed again, and then it will turn out.
+            partition.asked_for = None
+            _log.warning("isr not changed", key=key, reason=str(error))
+
+        self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)
+
+    # -- asking the controller, if it is here
+
+    def shut_down(self, node: int, answer: Callable[[list[Key] | None], object]) -> None:
+        """Have a node's leaderships moved away, if this is the controller; answer on the loop, None if it isn't."""
+        self.ask_controller("shutdown", lambda duties: duties.nodes.shut_down(node), answer)
+
+    def ask_controller(self, kind: str, what: Callable[[Duties], Any], answer: Callable[[Any], object]) -> None:
+        """Have the active controller of this node do something; answer on the loop, None if it isn't here."""
+
+        def handle(duties: Duties) -> None:
+            result = what(duties)
+            # As an event of its own: what the first one has to tell other nodes is sent at its end, and comes first.
+            self.controller.events.put("answer", lambda: self._tell(answer, result))
+
+        self.controller.ask(kind, handle, lambda: self._tell(answer, None))
+
+    def _tell(self, answer: Callable[[Any], object], result: Any) -> None:
+        def tell() -> None:
+            answer(result)
+            self._run_actions()
+
+        self._loop.call_soon_threadsafe(tell)

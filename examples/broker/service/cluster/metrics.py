@@ -1,0 +1,58 @@
+"""What a node's controller does, for Prometheus: a collector that reads plain numbers when it is scraped.
+
+broker_controller_active                  1 on the node that is the controller, as far as it knows
+broker_controller_events_queued           how many events wait
+broker_controller_events_total            handled, by kind
+broker_controller_events_failed_total     of them, those that raised
+broker_controller_event_seconds_total     how long they took, by kind
+broker_controller_event_wait_seconds_total     how long they waited before
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from prometheus_client import Metric
+
+    from examples.broker.controller.controller import Controller
+
+
+class ControllerMetrics(Collector):
+    """Registered from `register` to `unregister`; scraped on any thread."""
+
+    def __init__(self, controller: Controller, registry: CollectorRegistry = REGISTRY) -> None:
+        self._controller = controller
+        self._registry = registry
+
+    def register(self) -> Callable[[], None]:
+        """Be scraped from now on; give what ends it."""
+        self._registry.register(self)
+        return lambda: self._registry.unregister(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the numbers."""
+        controller = self._controller
+        active = GaugeMetricFamily("broker_controller_active", "Whether this node is the controller.")
+        active.add_metric([], float(controller.is_active))
+        queued = GaugeMetricFamily("broker_controller_events_queued", "Events that wait for the controller's thread.")
+        queued.add_metric([], len(controller.events))
+        yield active
+        yield queued
+        figures = sorted(controller.events.figures.copy().items())
+        for name, text, attribute in (
+            ("broker_controller_events", "Events handled.", "count"),
+            ("broker_controller_events_failed", "Events whose handling raised.", "failed"),
+            ("broker_controller_event_seconds", "Time that events took.", "seconds"),
+            ("broker_controller_event_wait_seconds", "Time that events waited.", "waited_seconds"),
+        ):
+            family = CounterMetricFamily(name, text, labels=["kind"])
+            for kind, each in figures:
+                family.add_metric([kind], getattr(each, attribute))
+            yield family

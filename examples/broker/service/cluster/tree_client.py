@@ -1,0 +1,231 @@
+"""What a node itself writes into the tree and reads from it, off the broker's loop.
+
+A call to the coordination store may block for as long as its disk or server takes, and the loop must not. So there is
+one thread for them: jobs run on it one after the other, in the order in which they were asked for, and what comes of
+each is told on the loop.
+
+    loop      wish: in-sync replicas 1 2 of orders-0     topic asked for         ... answer
+    thread            set if version, note for the controller       create if absent
+
+`TreeJobs` are the jobs, plain functions of the store; `TreeClient` is the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from examples.broker.controller.tree import candidacy, layout
+from examples.broker.coordination import BadVersion, Check, Create, Delete, NodeExists, NoNode, Set, Store, StoreError
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.storage.topics import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from examples.broker.replication.leadership import Leadership
+    from examples.broker.replication.partition import Key
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+
+class TreeJobs:
+    """What can be asked of the tree; all may raise StoreError."""
+
+    def __init__(self, store: Store, node_id: int) -> None:
+        self._store = store
+        self._node_id = node_id
+        self._numbers = itertools.count(1)
+        self._start = layout.BrokerInfo(node_id, "", 0).write().hex()[-24:]
+
+    def read_topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        """Read what these topics are, as far as they are there."""
+        found = {}
+        for name in names:
+            try:
+                data = self._store.get(layout.topic_path(name)).data
+                assignment = layout.assignment_of(data)
+                replicas = assignment[min(assignment)] if assignment else ()
+                topic_id = layout.topic_id_of(data)
+                found[name] = Topic(name, len(assignment), replicas, self._read_settings(name), topic_id)
+            except NoNode:
+                continue
+            except (ValueError, TypeError) as error:
+                _log.error("a topic makes no sense", topic=name, reason=str(error))
+        return found
+
+    def _read_settings(self, name: str) -> dict[str, str]:
+        try:
+            return layout.config_of(self._store.get(layout.config_path(name)).data)
+        except NoNode:
+            return {}
+
+    def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Read the ids of these topics, as far as they are there and to stay."""
+        found = {}
+        leaving = set(self._store.children(layout.DELETIONS))
+        for name in names:
+            with contextlib.suppress(NoNode):
+                found[name] = layout.topic_id_of(self._store.get(layout.topic_path(name)).data)
+        return {name: topic_id for name, topic_id in found.items() if name not in leaving}
+
+    def controller_epoch(self) -> int:
+        """Give the epoch of the newest controller."""
+        return candidacy.epoch_in(self._store.get(layout.EPOCH))
+
+    def topic_names(self) -> set[str]:
+        """Give the names of all topics, those that are being deleted included."""
+        return set(self._store.children(layout.TOPICS))
+
+    def create_topic(self, name: str, assignment: Mapping[int, tuple[int, ...]], settings: Mapping[str, str]) -> None:
+        """Create a topic; the controller does the rest.
+
+        Raises:
+            BrokerError: if there is such a topic.
+        """
+        node = layout.write_config(settings)
+        config = Create(layout.config_path(name), node)
+        topic = Create(layout.topic_path(name), layout.write_assignment(assignment, uuid.uuid4().hex))
+        try:
+            try:
+                self._store.multi([config, topic])
+            except NodeExists as error:
+                if error.path != config.path:
+                    raise
+                self._store.multi([Set(config.path, node), topic])  # settings that were left without their topic
+        except NodeExists as error:
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {name!r}") from error
+
+    def grow_topic(self, name: str, new: Mapping[int, tuple[int, ...]]) -> None:
+        """Give a topic more partitions.
+
+        Raises:
+            BrokerError: if there is no such topic, or it has been changed meanwhile.
+        """
+        try:
+            node = self._store.get(layout.topic_path(name))
+            assignment = layout.assignment_of(node.data)
+            if set(new) & set(assignment):
+                raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the topic has grown meanwhile")
+            data = layout.write_assignment({**assignment, **new}, layout.topic_id_of(node.data))
+            self._store.multi([Set(layout.topic_path(name), data, node.version)])
+        except NoNode as error:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from error
+        except BadVersion as error:
+            raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the topic was changed meanwhile") from error
+
+    def delete_topic(self, name: str) -> None:
+        """Ask for a topic to be deleted.
+
+        Raises:
+            BrokerError: if there is no such topic.
+        """
+        if name not in self.topic_names():
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        with contextlib.suppress(NodeExists):
+            self._store.multi([Create(f"{layout.DELETIONS}/{name}")])
+
+    def change_settings(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
+        """Change a topic's settings, have every node read them, and give what stands there then.
+
+        `change` is given what stands there before, once more whenever another node was first to write.
+
+        Raises:
+            BrokerError: what `change` raises, or if there is no such topic.
+        """
+        path = layout.config_path(name)
+        while True:
+            write: Set | Create
+            try:
+                node = self._store.get(path)
+            except NoNode:
+                settings = change({})
+                write = Create(path, layout.write_config(settings))
+            else:
+                settings = change(layout.config_of(node.data))
+                write = Set(path, layout.write_config(settings), node.version)
+            try:
+                self._store.multi([Check(layout.topic_path(name)), write, Set(layout.CONFIG_CHANGES)])
+            except NoNode as error:
+                if error.path != path:
+                    raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}") from error
+            except (BadVersion, NodeExists) as error:
+                _log.debug("settings were changed meanwhile", topic=name, reason=str(error))
+            else:
+                return settings
+
+    def report_disk(self, *, is_failing: bool) -> None:
+        """Say whether this node's disk rejects writes, in the place of what it or its last life said."""
+        path = f"{layout.OFFLINE}/{self._node_id}"
+        with contextlib.suppress(NoNode):
+            self._store.multi([Delete(path)])
+        if is_failing:
+            self._store.multi([Create(path, ephemeral=True)])
+
+    def change_isr(self, key: Key, now: Leadership, isr: Iterable[int]) -> Leadership:
+        """Change the in-sync replicas of a partition that this node leads; give what stands there then.
+
+        If somebody else was first, that is what stands there.
+        """
+        wanted = now.with_isr(tuple(sorted(isr)), now.controller_epoch)
+        note = f"{layout.ISR_CHANGES}/{self._node_id}-{self._start}-{next(self._numbers)}"
+        try:
+            self._store.multi(
+                [
+                    Set(layout.state_path(key), layout.write_state(wanted), now.version),
+                    Create(note, layout.write_keys([key])),
+                ]
+            )
+        except BadVersion:
+            node = self._store.get(layout.state_path(key))
+            return layout.state_of(node.data, node.version)
+        return wanted.written()
+
+
+class TreeClient:
+    """Runs jobs on a thread, and tells on the loop what came of them.
+
+    Args:
+        after: called on the loop after each answer.
+    """
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._after = after
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tree-client")
+
+    def run(self, job: Callable[[], T], then: Callable[[T], None], failed: Callable[[BrokerError], None]) -> None:
+        """Have a job done, and one of the two called; what isn't a BrokerError is told as one."""
+
+        def work() -> None:
+            try:
+                result = job()
+            except BrokerError as error:
+                self._tell(failed, error)
+            except (StoreError, ValueError) as error:
+                _log.warning("the tree can't be used", error=repr(error))
+                self._tell(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
+            else:
+                self._tell(then, result)
+
+        with contextlib.suppress(RuntimeError):  # shut down: nobody waits any more
+            self._thread.submit(work)
+
+    def _tell(self, function: Callable[[T], None], value: T) -> None:
+        def tell() -> None:
+            function(value)
+            self._after()
+
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(tell)
+
+    def close(self) -> None:
+        """Do no more jobs."""
+        self._thread.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,307 @@
+"""One method per API about topics, in a cluster: asked of the tree or of the controller, answered when it can be seen.
+
+The same APIs as `topic_handlers` has for a node alone, where all is done on the spot. Here creating writes an
+assignment into the tree, from which the controller makes a topic; the request is parked until its leaders are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import controller as cm
+from examples.broker.protocol.messages import topics as m
+from examples.broker.replication.leadership import NO_LEADER
+from examples.broker.service.handlers.assignments import (
+    MOST_AT_ONCE,
+    PREFERRED,
+    UNCLEAN,
+    Creations,
+    assigned_at_creation,
+    assigned_at_growth,
+    check_named_once,
+    named,
+    named_twice,
+)
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from examples.broker.protocol.steps import Steps
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.topic_manager import TopicManager
+    from examples.broker.service.cluster.membership import Membership
+    from examples.broker.service.reply import Handler, Reply
+
+_log = structlog.get_logger(__name__)
+_CLUSTER_ID = "purgatory-broker"
+_NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
+
+
+class ClusterTopicHandlers:
+    """Metadata, topics, and electing leaders."""
+
+    def __init__(self, membership: Membership, topics: TopicManager) -> None:
+        self.membership = membership
+        self.cluster_topics = membership.topics
+        self.topics = topics
+        self.config = membership.config
+        self.metadata = membership.replicas.metadata
+        self._unplaced: set[str] = set()
+        """Topics that were asked for while too few nodes were alive: told in the log once, not with each request."""
+        self.table: dict[int, Handler] = {
+            ApiKey.METADATA: self.describe,
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+        }
+
+    # -- metadata
+
+    def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+        """Describe the cluster, as soon as this node knows it: what it knows nothing of is not missing."""
+        self.membership.once_introduced(lambda: reply.go_on(self._describe(request, version, reply)))
+
+    def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
+        # A topic that is asked for may be created by that.
+        names = named(request, version)
+        creations = 0
+        topics = []
+        for name in sorted(self.metadata.topics) if names is None else names:
+            if name in self.metadata.topics:
+                topics.append(self._described(name))
+            elif names is not None:
+                may_create = creations * self.config.partitions < MOST_AT_ONCE
+                topics.append(self._missing(name, request, may_create=may_create))
+                creations += topics[-1].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+            yield
+        brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
+        controller = self.membership.controller.controller_id
+        controller = -1 if controller is None else controller
+        response = m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics)
+        reply(m.with_operations(response, request))
+
+    def _missing(self, name: str, request: m.MetadataRequest, *, may_create: bool) -> m.MetadataTopic:
+        if not request.allow_auto_topic_creation or not self.config.auto_create_topics:
+            return m.MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+        if may_create:
+            try:
+                check_name(name)
+                topic = Topic(name, self.config.partitions, ())
+                assignment = self.cluster_topics.place(topic, self._default_replicas)
+            except BrokerError as error:
+                # Too few nodes may be alive at the moment: the client asks again.
+                code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
+                if code is ErrorCode.LEADER_NOT_AVAILABLE and name not in self._unplaced:
+                    self._unplaced.add(name)
+                    _log.warning("a topic that is asked for can't be created yet", topic=name, reason=str(error))
+            else:
+                self._unplaced.discard(name)
+                self.cluster_topics.create(topic, assignment, lambda _: None)
+        return m.MetadataTopic(code, name)
+
+    @property
+    def _default_replicas(self) -> int:
+        return len(self.config.cluster.nodes)
+
+    def _described(self, name: str) -> m.MetadataTopic:
+        parts = []
+        alive = self.metadata.brokers
+        for index, known in sorted(self.metadata.topics[name].items()):
+            leader = self.metadata.leader_of((name, index))
+            part = m.MetadataPartition(
+                ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+                index,
+                leader,
+                known.leadership.leader_epoch,
+                replicas=list(known.replicas),
+                isr=list(known.leadership.isr),
+            )
+            part.offline_replicas = [node for node in known.replicas if node not in alive]
+            parts.append(part)
+        return m.MetadataTopic(0, name, name == OFFSETS_TOPIC, parts)
+
+    # -- topics
+
+    def _check_controls(self) -> None:
+        if self.membership.controller.controller_id != self.config.cluster.node_id:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+
+    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Create topics, and answer when their leaders are known here."""
+        work = _Work(
+            [wanted.name for wanted in request.topics],
+            lambda results: reply(
+                m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results])
+            ),
+        )
+        twice = named_twice(request.topics)
+        creations = Creations()
+        for wanted in {each.name: each for each in request.topics}.values():
+            yield
+            try:
+                check_named_once(wanted.name, twice)
+                topic, assignment = self._planned(wanted)
+                creations.counted(topic)
+            except BrokerError as error:
+                work.settled(wanted.name, error)
+            else:
+                if request.validate_only:
+                    work.settled(wanted.name)
+                else:
+                    wait = work.waiter(self.cluster_topics.wait_for_topics, {topic.name: topic.partitions}, request)
+                    self.cluster_topics.create(topic, assignment, work.then(topic.name, wait))
+
+    def _planned(self, wanted: m.CreatableTopic) -> tuple[Topic, Mapping[int, tuple[int, ...]]]:
+        self._check_controls()
+        settings = {config.name: config.value for config in wanted.configs}
+        assignment = assigned_at_creation(wanted, self.metadata.brokers)
+        if assignment is not None:
+            topic = self.topics.plan(
+                wanted.name, partitions=len(assignment), replicas=len(assignment[0]), settings=settings
+            )
+            return topic, assignment
+        topic = self.topics.plan(
+            wanted.name,
+            partitions=self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions,
+            replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
+            settings=settings,
+        )
+        return topic, self.cluster_topics.place(topic, len(topic.replicas))
+
+    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Give topics more partitions, and answer when their leaders are known here."""
+        work = _Work(
+            [wanted.name for wanted in request.topics],
+            lambda results: reply(
+                m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results])
+            ),
+        )
+        twice = named_twice(request.topics)
+        creations = Creations()
+        for wanted in {each.name: each for each in request.topics}.values():
+            yield
+            try:
+                check_named_once(wanted.name, twice)
+                new = self._grown(wanted, creations)
+            except BrokerError as error:
+                work.settled(wanted.name, error)
+            else:
+                if request.validate_only:
+                    work.settled(wanted.name)
+                else:
+                    wait = work.waiter(self.cluster_topics.wait_for_topics, {wanted.name: wanted.count}, request)
+                    self.cluster_topics.grow(wanted.name, new, work.then(wanted.name, wait))
+
+    def _grown(self, wanted: m.PartitionsOfTopic, creations: Creations) -> Mapping[int, tuple[int, ...]]:
+        self._check_controls()
+        check_not_internal(wanted.name)
+        known = self.topics.existing(wanted.name)
+        topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), known.partitions)
+        assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
+        if assignment is None:
+            return self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
+        return assignment
+
+    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Delete topics, and answer when nothing is left of them."""
+        work = _Work(
+            list(request.topic_names),
+            lambda results: reply(
+                m.DeleteTopicsResponse(responses=[m.DeletedTopic(name, results[name][0]) for name in results])
+            ),
+        )
+        for name in dict.fromkeys(request.topic_names):
+            yield
+            try:
+                self._check_controls()
+                check_not_internal(name)
+                self.topics.existing(name)
+            except BrokerError as error:
+                work.settled(name, error)
+            else:
+                wait = work.waiter(self.cluster_topics.wait_for_deletions, [name], request)
+                self.cluster_topics.delete(name, work.then(name, wait))
+
+    # -- leaders
+
+    def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
+        """Elect leaders, and answer when they are known here."""
+
+        def respond(codes: Mapping[Key, ErrorCode]) -> None:
+            topics: dict[str, cm.ElectedTopic] = {}
+            for (name, index), code in codes.items():
+                part = cm.ElectedPartition(index, code, None if code is ErrorCode.NONE else code.name)
+                topics.setdefault(name, cm.ElectedTopic(name)).partitions.append(part)
+            reply(cm.ElectLeadersResponse(topics=list(topics.values())))
+
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        if request.topics is None:
+            keys = [(name, index) for name, parts in self.metadata.topics.items() for index in parts]
+        else:
+            keys = [(topic.name, index) for topic in request.topics for index in topic.partitions]
+
+        def elected(codes: Mapping[Key, ErrorCode] | None) -> None:
+            if codes is None:
+                respond(dict.fromkeys(keys, ErrorCode.NOT_CONTROLLER))
+                return
+            waiting = [key for key, code in codes.items() if code is ErrorCode.NONE]
+            if not waiting:
+                respond(codes)
+                return
+            self.cluster_topics.wait_for_leaders(waiting, request.timeout_ms, lambda seen: respond({**codes, **seen}))
+
+        unclean = request.election_type == UNCLEAN
+        self.membership.ask_controller("elect", lambda duties: duties.elect(keys, unclean=unclean), elected)
+
+
+class _Work:
+    """What one request asked for, by name, until all of it has an answer."""
+
+    def __init__(self, names: list[str], respond: Callable[[dict[str, tuple[ErrorCode, str | None]]], None]) -> None:
+        self._results = dict.fromkeys(names, _NO_ERROR)
+        self._missing = set(names)
+        self._respond = respond
+        if not names:
+            respond({})
+
+    def settled(self, name: str, error: BrokerError | None = None) -> None:
+        """Note how it went; answer with the last one."""
+        if error is not None:
+            self._results[name] = (error.code, str(error))
+        self._missing.discard(name)
+        if not self._missing:
+            self._respond(self._results)
+
+    def then(self, name: str, wait: Callable[[], None]) -> Callable[[BrokerError | None], None]:
+        """Give what is to be called when the tree has it, or not: what isn't refused is waited for."""
+
+        def go_on(error: BrokerError | None) -> None:
+            if error is None:
+                wait()
+            else:
+                self.settled(name, error)
+
+        return go_on
+
+    def waiter(
+        self,
+        wait: Callable[..., None],
+        what: object,
+        request: m.CreateTopicsRequest | m.CreatePartitionsRequest | m.DeleteTopicsRequest,
+    ) -> Callable[[], None]:
+        """Give what parks the request for one name."""
+
+        def seen(codes: Mapping[str, ErrorCode]) -> None:
+            for name, code in codes.items():
+                self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
+
+        return lambda: wait(what, request.timeout_ms, seen)

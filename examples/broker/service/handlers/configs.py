@@ -1,0 +1,212 @@
+"""One method per API about settings: those of topics, which can be changed, and those of this node, which can't."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import configs as m
+from examples.broker.replication.topic_manager import warn_of_settings
+from examples.broker.storage.topic_settings import FACTS, check_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from examples.broker.protocol.steps import Steps
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.replication.topic_manager import TopicManager
+    from examples.broker.service.config import Config
+    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.storage.topics import Topic
+
+    Change = Callable[[Topic], Topic]
+    Settled = Callable[[BrokerError | None], None]
+
+
+class _Resource(IntEnum):
+    """What has settings; the numbers are the protocol's, as all below."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class _Source(IntEnum):
+    """Where a setting's value comes from."""
+
+    TOPIC = 1
+    NODE = 4
+    DEFAULT = 5
+
+
+class _Operation(IntEnum):
+    """What is done to a setting by itself."""
+
+    SET = 0
+    DELETE = 1
+
+
+class ConfigHandlers:
+    """Showing settings, and changing those of topics."""
+
+    def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
+        self.config = config
+        self.replicas = replicas
+        self.topics = topics
+        self.change: Callable[[Topic, Change, Settled], None] = self._change_here
+        """Changes a topic's settings; in a cluster, in the coordination store, from what stands there."""
+        self.table: dict[int, Handler] = {
+            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
+            ApiKey.ALTER_CONFIGS: self.alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
+        }
+
+    # -- show
+
+    def describe_configs(self, request: m.DescribeConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Show the settings that are asked for, or all, of each resource once."""
+        results = []
+        for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
+            yield
+            result = m.DescribedResource(0, None, resource.resource_type, resource.resource_name)
+            try:
+                shown = self._describe(resource.resource_type, resource.resource_name)
+            except BrokerError as error:
+                result.error_code, result.error_message = error.code, str(error)
+            else:
+                wanted = resource.configuration_keys
+                result.configs = [each for each in shown if wanted is None or each.name in wanted]
+                if not request.include_synonyms:
+                    for each in result.configs:
+                        each.synonyms = []
+            results.append(result)
+        reply(m.DescribeConfigsResponse(results=results))
+
+    def _describe(self, resource_type: int, name: str) -> list[m.DescribedConfig]:
+        if resource_type == _Resource.TOPIC:
+            return self._describe_topic(self.topics.existing(name))
+        if resource_type == _Resource.BROKER and name == str(self.config.cluster.node_id):
+            return [_shown(key, value, _Source.NODE) for key, value in sorted(self._node_settings().items())]
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource {resource_type} {name!r} has no settings at this node")
+
+    def _describe_topic(self, topic: Topic) -> list[m.DescribedConfig]:
+        shown = [_shown(name, value, _Source.DEFAULT) for name, value in FACTS.items()]
+        for name, value in self.replicas.settings_of(topic).items():
+            described = _shown(name, value, _Source.TOPIC if name in topic.settings else _Source.DEFAULT)
+            described.read_only = False
+            described.synonyms = [m.ConfigSynonym(name, value, described.source)]
+            shown.append(described)
+        return sorted(shown, key=lambda each: each.name)
+
+    def _node_settings(self) -> dict[str, str]:
+        config, replication, groups = self.config, self.config.replication, self.config.groups
+        return {
+            "advertised.listeners": f"PLAINTEXT://{config.cluster.advertised_host}:{config.cluster.port}",
+            "auto.create.topics.enable": str(config.auto_create_topics).lower(),
+            "broker.id": str(config.cluster.node_id),
+            "default.replication.factor": str(len(config.cluster.nodes)),
+            "group.initial.rebalance.delay.ms": str(groups.initial_rebalance_delay_ms),
+            "group.max.session.timeout.ms": str(groups.max_session_timeout_ms),
+            "group.max.size": str(groups.max_group_size),
+            "group.min.session.timeout.ms": str(groups.min_session_timeout_ms),
+            "log.dirs": str(config.data),
+            "log.segment.bytes": str(replication.segment_bytes),
+            "message.max.bytes": str(replication.max_batch_bytes),
+            "min.insync.replicas": str(replication.min_isr),
+            "num.partitions": str(config.partitions),
+            "offset.metadata.max.bytes": str(groups.max_metadata_bytes),
+            "replica.lag.time.max.ms": str(replication.lag_ms),
+            "socket.request.max.bytes": str(config.max_request_bytes),
+        }
+
+    # -- change
+
+    def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Have topics with the settings that are given, and no others of their own."""
+
+        def replaced(topic: Topic, configs: list[m.AlterableConfig]) -> Topic:
+            return self.topics.with_settings(topic, {config.name: config.value for config in configs})
+
+        return self._alter(
+            [(resource, partial(replaced, configs=resource.configs)) for resource in request.resources],
+            validate_only=request.validate_only,
+            respond=lambda answers: reply(m.AlterConfigsResponse(responses=answers)),
+        )
+
+    def incremental_alter_configs(
+        self, request: m.IncrementalAlterConfigsRequest, _version: int, reply: Reply
+    ) -> Steps[None]:
+        """Change single settings of topics, and leave the others as they are."""
+
+        def changed(topic: Topic, changes: list[m.ConfigChange]) -> Topic:
+            return self.topics.with_settings(topic, _changed(topic.settings, changes))
+
+        return self._alter(
+            [(resource, partial(changed, changes=resource.configs)) for resource in request.resources],
+            validate_only=request.validate_only,
+            respond=lambda answers: reply(m.IncrementalAlterConfigsResponse(responses=answers)),
+        )
+
+    def _alter(
+        self,
+        wishes: Sequence[tuple[m.AlterConfigsResource | m.ConfigChangesOfResource, Change]],
+        *,
+        validate_only: bool,
+        respond: Callable[[list[m.AlteredResource]], None],
+    ) -> Steps[None]:
+        """Change what can be changed, and respond when each is done or refused."""
+        answers = [m.AlteredResource(0, None, each.resource_type, each.resource_name) for each, _ in wishes]
+        waiting = set(range(len(wishes)))
+
+        def settled(number: int, error: BrokerError | None) -> None:
+            if error is not None:
+                answers[number].error_code, answers[number].error_message = error.code, str(error)
+            waiting.discard(number)
+            if not waiting:
+                respond(answers)
+
+        if not wishes:
+            respond([])
+        for number, (resource, change) in enumerate(wishes):
+            yield
+            try:
+                if resource.resource_type != _Resource.TOPIC:
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, "only a topic's settings can be changed while it runs")
+                topic = self.topics.existing(resource.resource_name)
+                warn_of_settings(change(topic))
+            except BrokerError as error:
+                settled(number, error)
+            else:
+                if validate_only:
+                    settled(number, None)
+                else:
+                    self.change(topic, change, partial(settled, number))
+
+    def _change_here(self, topic: Topic, change: Change, then: Settled) -> None:
+        self.topics.change_settings(change(topic))
+        then(None)
+
+
+def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[str, str | None]:
+    """Give a topic's own settings after single changes."""
+    settings: dict[str, str | None] = dict(before)
+    names = [change.name for change in changes]
+    if len(set(names)) < len(names):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
+    for change in changes:
+        if change.operation == _Operation.SET:
+            settings[change.name] = change.value
+        elif change.operation == _Operation.DELETE:
+            check_known(change.name)
+            settings.pop(change.name, None)
+        else:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{change.name} is no list that could be added to")
+    return settings
+
+
+def _shown(name: str, value: str, source: _Source) -> m.DescribedConfig:
+    is_default = source is _Source.DEFAULT
+    synonyms = [m.ConfigSynonym(name, value, source)]
+    return m.DescribedConfig(name, value, read_only=True, is_default=is_default, source=source, synonyms=synonyms)

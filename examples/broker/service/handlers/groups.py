@@ -1,0 +1,197 @@
+"""One method per API about groups: from the request to what the coordinator does, and back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from examples.broker.groups.state.group import Group, GroupState
+from examples.broker.groups.state.values import Identity, Join, Joined
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import groups as m
+
+if TYPE_CHECKING:
+    from examples.broker.groups.coordinator import Coordinator
+    from examples.broker.protocol.steps import Steps
+    from examples.broker.replication.metadata import Metadata
+    from examples.broker.service.config import Config
+    from examples.broker.service.reply import Handler, Reply
+
+_ALL_OF_GROUP = 0b1_0100_1000
+"""Read, delete and describe: without an authorizer, every client may do all of it."""
+_FIRST_WITH_KNOWN_ID = 4
+_FIRST_LEAVE_OF_MANY = 3
+
+
+class GroupHandlers:
+    """Joining, syncing, heartbeats, and looking at groups."""
+
+    def __init__(self, config: Config, coordinator: Coordinator, metadata: Metadata) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.coordinator = coordinator
+        self.table: dict[int, Handler] = {
+            ApiKey.FIND_COORDINATOR: self.find_coordinator,
+            ApiKey.JOIN_GROUP: self.join_group,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leave_group,
+            ApiKey.SYNC_GROUP: self.sync_group,
+            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
+            ApiKey.LIST_GROUPS: self.list_groups,
+            ApiKey.DELETE_GROUPS: self.delete_groups,
+        }
+
+    def find_coordinator(self, request: m.FindCoordinatorRequest, _version: int, reply: Reply) -> None:
+        """Name the coordinator: who leads the partition that the group is kept in."""
+        if request.key_type != 0:
+            # This code clients give up on at once; most others librdkafka takes for a coordinator that isn't there yet.
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            reply(m.FindCoordinatorResponse(error_code=code, error_message="there are no transactions here"))
+            return
+        self.coordinator.store.ensure_topic()
+        here = self.config.cluster
+        node = here.node_id
+        if not self.config.is_alone:
+            node = self.metadata.leader_of(self.coordinator.store.key_of(request.key))
+        address = self.metadata.brokers.get(node)
+        if address is None:
+            code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads its partition yet"
+            reply(m.FindCoordinatorResponse(error_code=code, error_message=text))
+            return
+        reply(m.FindCoordinatorResponse(node_id=node, host=address[0], port=address[1]))
+
+    def join_group(self, request: m.JoinGroupRequest, version: int, reply: Reply) -> None:
+        """Answer when the new generation begins; the leader of it is told who the members are."""
+
+        def answer(joined: Joined) -> None:
+            members = [m.JoinGroupMember(x.member_id, x.instance_id, x.metadata) for x in joined.members]
+            reply(
+                m.JoinGroupResponse(
+                    0,
+                    joined.code,
+                    joined.generation,
+                    joined.protocol,
+                    joined.leader_id,
+                    joined.member_id,
+                    members,
+                )
+            )
+
+        wish = Join(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            client_id=reply.connection.client_id,
+            client_host="/" + reply.connection.peer.rpartition(":")[0],
+            protocol_type=request.protocol_type,
+            protocols={protocol.name: protocol.metadata for protocol in request.protocols},
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            needs_known_id=version >= _FIRST_WITH_KNOWN_ID,
+        )
+        try:
+            self.coordinator.admission.join(wish, answer)
+        except BrokerError as error:
+            answer(Joined(error.code, request.member_id))
+
+    def sync_group(self, request: m.SyncGroupRequest, _version: int, reply: Reply) -> None:
+        """Answer when the leader's assignment is there."""
+
+        def answer(code: ErrorCode, assignment: bytes) -> None:
+            reply(m.SyncGroupResponse(error_code=code, assignment=assignment))
+
+        who = Identity(request.member_id, request.generation_id, request.group_instance_id)
+        assignments = {entry.member_id: entry.assignment for entry in request.assignments}
+        try:
+            self.coordinator.sync(request.group_id, who, assignments, answer)
+        except BrokerError as error:
+            answer(error.code, b"")
+
+    def heartbeat(self, request: m.HeartbeatRequest, _version: int, reply: Reply) -> None:
+        """Renew a session."""
+        who = Identity(request.member_id, request.generation_id, request.group_instance_id)
+        try:
+            code = self.coordinator.heartbeat(request.group_id, who)
+        except BrokerError as error:
+            code = error.code
+        reply(m.HeartbeatResponse(0, code))
+
+    def leave_group(self, request: m.LeaveGroupRequest, version: int, reply: Reply) -> None:
+        """Let members go: the one that asks, or those that are named."""
+
+        def leave(member_id: str, instance_id: str | None) -> ErrorCode:
+            try:
+                self.coordinator.leave(request.group_id, Identity(member_id, instance_id=instance_id))
+            except BrokerError as error:
+                return error.code
+            return ErrorCode.NONE
+
+        if version < _FIRST_LEAVE_OF_MANY:
+            reply(m.LeaveGroupResponse(0, leave(request.member_id, None)))
+            return
+        try:
+            self.coordinator.groups.check(request.group_id)
+        except BrokerError as error:
+            reply(m.LeaveGroupResponse(0, error.code))
+            return
+        left = [
+            m.LeftMember(x.member_id, x.group_instance_id, leave(x.member_id, x.group_instance_id))
+            for x in request.members
+        ]
+        reply(m.LeaveGroupResponse(0, ErrorCode.NONE, left))
+
+    def list_groups(self, _request: m.ListGroupsRequest, _version: int, reply: Reply) -> None:
+        """Name the groups."""
+        groups = [m.ListedGroup(group.group_id, group.protocol_type) for group in self.coordinator.groups]
+        reply(m.ListGroupsResponse(groups=groups))
+
+    def describe_groups(self, request: m.DescribeGroupsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Show groups and their members, each group once."""
+        described = []
+        for group_id in dict.fromkeys(request.groups):
+            yield
+            try:
+                described.append(_described(group_id, self.coordinator.groups.find(group_id)))
+                if request.include_authorized_operations:
+                    described[-1].authorized_operations = _ALL_OF_GROUP
+            except BrokerError as error:
+                described.append(m.DescribedGroup(error.code, group_id))
+        reply(m.DescribeGroupsResponse(groups=described))
+
+    def delete_groups(self, request: m.DeleteGroupsRequest, _version: int, reply: Reply) -> None:
+        """Delete groups that have no members, with what they committed."""
+        codes: dict[str, ErrorCode] = {}
+        names = list(dict.fromkeys(request.group_names))
+
+        def answer(name: str, code: ErrorCode) -> None:
+            codes[name] = code
+            if len(codes) == len(names):
+                reply(m.DeleteGroupsResponse(0, [m.DeletedGroup(name, codes[name]) for name in names]))
+
+        if not names:
+            reply(m.DeleteGroupsResponse())
+        for name in names:
+            try:
+                self.coordinator.commits.delete_group(name, partial(answer, name))
+            except BrokerError as error:
+                answer(name, error.code)
+
+
+def _described(group_id: str, group: Group | None) -> m.DescribedGroup:
+    if group is None:
+        return m.DescribedGroup(0, group_id, "Dead")
+    known = group.state is GroupState.STABLE
+    members = [
+        m.DescribedMember(
+            x.member_id,
+            x.instance_id,
+            x.client_id,
+            x.client_host,
+            x.protocols.get(group.protocol, b""),
+            x.assignment,
+        )
+        for x in group.members.values()
+    ]
+    protocol = group.protocol if known else ""
+    return m.DescribedGroup(0, group_id, group.state.value, group.protocol_type, protocol, members)

@@ -1,0 +1,78 @@
+"""One method per API between nodes: from the request to what the membership does, and back."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import controller as m
+
+if TYPE_CHECKING:
+    from examples.broker.controller.partitions.requests import Message
+    from examples.broker.replication.partition import Key
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.service.cluster.membership import Membership
+    from examples.broker.service.reply import Handler, Reply
+
+
+class ClusterHandlers:
+    """What the controller says, and what other nodes and their followers ask."""
+
+    def __init__(self, membership: Membership, replicas: ReplicaManager) -> None:
+        self.membership = membership
+        self.replicas = replicas
+        self.table: dict[int, Handler] = {
+            ApiKey.NODE_HANDSHAKE: self.handshake,
+            ApiKey.LEADER_AND_ISR: self.carry_out,
+            ApiKey.STOP_REPLICA: self.carry_out,
+            ApiKey.UPDATE_METADATA: self.carry_out,
+            ApiKey.CONTROLLED_SHUTDOWN: self.controlled_shutdown,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+        }
+
+    def handshake(self, request: m.NodeHandshakeRequest, _version: int, reply: Reply) -> None:
+        """Give a challenge, or take the proof that answers it."""
+        connection = reply.connection
+        challenge, connection.challenge = connection.challenge, secrets.token_bytes(32)
+        if not request.proof:
+            reply(m.NodeHandshakeResponse(connection.challenge))
+        elif self.membership.key.accepts(request.proof, challenge, request.node_id):
+            connection.node = request.node_id
+            reply(m.NodeHandshakeResponse())
+        else:
+            connection.close(f"the proof of node {request.node_id} is wrong")
+
+    def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
+        """Do what the controller says; the answer comes after what it caused."""
+        self.membership.instructions.receive(request, reply)
+
+    def controlled_shutdown(self, request: m.ControlledShutdownRequest, _version: int, reply: Reply) -> None:
+        """Move a node's leaderships away, and name those that stay."""
+
+        def answer(remaining: list[Key] | None) -> None:
+            if remaining is None:
+                reply(m.ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER))
+            else:
+                reply(m.ControlledShutdownResponse(0, [m.RemainingPartition(*key) for key in remaining]))
+
+        self.membership.shut_down(request.broker_id, answer)
+
+    def offset_for_leader_epoch(self, request: m.OffsetForLeaderEpochRequest, _version: int, reply: Reply) -> None:
+        """Tell where leader epochs ended in this leader's logs."""
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                answer = m.EpochEndOfPartition(partition=part.partition)
+                try:
+                    partition = self.replicas.leader((topic.name, part.partition))
+                    partition.check_epoch(part.current_leader_epoch)
+                    log = partition.log
+                    answer.leader_epoch, answer.end_offset = log.epochs.end_of(part.leader_epoch, log.next_offset)
+                except BrokerError as error:
+                    answer.error_code = error.code
+                parts.append(answer)
+            topics.append(m.EpochEndOfTopic(topic.name, parts))
+        reply(m.OffsetForLeaderEpochResponse(topics=topics))

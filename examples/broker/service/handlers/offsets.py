@@ -1,0 +1,92 @@
+"""One method per API about what groups committed: from the request to what the coordinator does, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.broker.groups.state.values import Commit, Identity
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import offsets as m
+from examples.broker.protocol.messages.common import PartitionCode, TopicCodes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from examples.broker.groups.commits import Commits
+    from examples.broker.replication.partition import Key
+    from examples.broker.service.reply import Handler, Reply
+
+
+class OffsetHandlers:
+    """Committing offsets, asking for them, and taking them back."""
+
+    def __init__(self, commits: Commits) -> None:
+        self.commits = commits
+        self.table: dict[int, Handler] = {
+            ApiKey.OFFSET_COMMIT: self.offset_commit,
+            ApiKey.OFFSET_FETCH: self.offset_fetch,
+            ApiKey.OFFSET_DELETE: self.offset_delete,
+        }
+
+    def offset_commit(self, request: m.OffsetCommitRequest, _version: int, reply: Reply) -> None:
+        """Answer when the replicas have the offsets."""
+        offsets = {
+            (topic.name, part.index): Commit(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+            for topic in request.topics
+            for part in topic.partitions
+        }
+
+        def answer(codes: Mapping[Key, ErrorCode]) -> None:
+            reply(m.OffsetCommitResponse(topics=_by_topic(codes)))
+
+        who = Identity(request.member_id, request.generation_id, request.group_instance_id)
+        try:
+            self.commits.commit(request.group_id, who, offsets, answer)
+        except BrokerError as error:
+            answer(dict.fromkeys(offsets, error.code))
+
+    def offset_fetch(self, request: m.OffsetFetchRequest, _version: int, reply: Reply) -> None:
+        """Give committed offsets; -1 where there is none."""
+        code = ErrorCode.NONE
+        offsets: Mapping[Key, Commit] = {}
+        try:
+            offsets = self.commits.committed(request.group_id)
+        except BrokerError as error:
+            code = error.code
+        if request.topics is None:
+            wanted: dict[str, list[int]] = {}
+            for topic, index in sorted(offsets):
+                wanted.setdefault(topic, []).append(index)
+        else:
+            wanted = {topic.name: topic.partitions for topic in request.topics}
+        nothing = Commit(-1, "")
+        topics = []
+        for name, indexes in wanted.items():
+            parts = []
+            for index in indexes:
+                commit = offsets.get((name, index), nothing)
+                parts.append(
+                    m.OffsetOfPartition(index, commit.offset, commit.leader_epoch, commit.metadata or "", code)
+                )
+            topics.append(m.OffsetsOfTopic(name, parts))
+        reply(m.OffsetFetchResponse(topics=topics, error_code=code))
+
+    def offset_delete(self, request: m.OffsetDeleteRequest, _version: int, reply: Reply) -> None:
+        """Take offsets back, of topics that no member reads."""
+
+        def answer(codes: Mapping[Key, ErrorCode]) -> None:
+            reply(m.OffsetDeleteResponse(topics=_by_topic(codes)))
+
+        keys = {(topic.name, index): None for topic in request.topics for index in topic.partitions}
+        try:
+            self.commits.delete_offsets(request.group_id, keys, answer)
+        except BrokerError as error:
+            reply(m.OffsetDeleteResponse(error.code))
+
+
+def _by_topic(codes: Mapping[Key, ErrorCode]) -> list[TopicCodes]:
+    topics: dict[str, TopicCodes] = {}
+    for (name, index), code in codes.items():
+        topics.setdefault(name, TopicCodes(name)).partitions.append(PartitionCode(index, code))
+    return list(topics.values())

@@ -1,0 +1,259 @@
+"""One method per API about records: from the request to what the replica manager does, and back.
+
+Every handler gets the decoded request, its version and the reply to call, now or from an operation that was
+parked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
+from examples.broker.protocol.message_set import from_batches, to_batches
+from examples.broker.protocol.messages import records as m
+from examples.broker.protocol.records import ZSTD, compressions
+from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Found, Wanted
+from examples.broker.storage.topics import check_not_internal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from examples.broker.protocol.steps import Steps
+    from examples.broker.replication.partition import Key, Partition
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.service.config import Config
+    from examples.broker.service.reply import Handler, Reply
+
+_log = structlog.get_logger(__name__)
+
+_LATEST, _EARLIEST = -1, -2
+_FIRST_WITH_BATCHES_PRODUCE = 3
+_FIRST_WITH_ZSTD_PRODUCE = 7
+_FIRST_WITH_TIMESTAMPS_FETCH = 2
+_FIRST_WITH_BATCHES_FETCH = 4
+_FIRST_WITH_ZSTD_FETCH = 10
+_FIRST_WITH_NOT_AVAILABLE = 5
+_IDS_OF_A_NODE = 10**12
+
+
+def _check_produce(request: m.ProduceRequest, topic: str) -> None:
+    if request.acks not in (-1, 0, 1):
+        raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "there are no transactions here")
+    check_not_internal(topic)
+
+
+def _in_batches(data: bytes, version: int) -> Steps[bytes]:
+    """Give what is produced, as batches.
+
+    Raises:
+        BrokerError: if it cannot be turned into batches, or its compression is of a later version.
+    """
+    if version < _FIRST_WITH_BATCHES_PRODUCE:
+        return (yield from to_batches(data))
+    if version < _FIRST_WITH_ZSTD_PRODUCE:
+        _check_no_zstd(data)
+    return data
+
+
+def _check_no_zstd(data: bytes) -> None:
+    if ZSTD in compressions(data):
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd is of a later version")
+
+
+def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.FetchedPartition]:
+    """Give what a fetch found, in the format of its version; never null, which librdkafka takes for broken."""
+    code, records = found.code, found.records
+    if records and version < _FIRST_WITH_ZSTD_FETCH:
+        try:
+            if version < _FIRST_WITH_BATCHES_FETCH:
+                records = yield from from_batches(
+                    records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1
+                )
+            else:
+                _check_no_zstd(records)
+        except BrokerError as error:
+            _log.warning("fetch refused", key=found.key, version=version, reason=str(error))
+            code, records = error.code, b""
+    watermark = found.high_watermark
+    return m.FetchedPartition(index, code, watermark, watermark, found.log_start, records=records)
+
+
+def _looked_up(
+    partition: Partition, timestamp: int, *, by_follower: bool, version: int
+) -> Steps[tuple[int, int] | None]:
+    """Give the offset that a timestamp stands for, and the timestamp found there; None if all is older.
+
+    Raises:
+        BrokerError: if the timestamp means nothing, or a new leader can't say yet how far it was committed before it:
+            an end that went back would have whoever reads from the end read twice.
+    """
+    if timestamp == _EARLIEST:
+        return (partition.log.start_offset, -1)
+    if timestamp < 0 and timestamp != _LATEST:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} means nothing")
+    end = partition.readable_end(by_follower=by_follower)
+    found = (end, -1) if timestamp == _LATEST else (yield from partition.log.offset_for_timestamp(timestamp, end))
+    if (timestamp == _LATEST or found is None) and not by_follower and not partition.knows_committed:
+        is_known = version >= _FIRST_WITH_NOT_AVAILABLE
+        raise BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
+    return found
+
+
+class RecordHandlers:
+    """Produce, fetch, and what belongs to them."""
+
+    def __init__(self, config: Config, replicas: ReplicaManager) -> None:
+        self.config = config
+        self.replicas = replicas
+        self.table: dict[int, Handler] = {
+            ApiKey.PRODUCE: self.produce,
+            ApiKey.FETCH: self.fetch,
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+        }
+
+    def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
+        """Append; `acks=0` gets no response, and a closed connection when something is wrong."""
+        entries: dict[Key, bytes] = {}
+        refused: dict[Key, tuple[ErrorCode, int]] = {}
+        for topic in request.topics:
+            for part in topic.partitions:
+                key = (topic.name, part.index)
+                if key in entries or key in refused:
+                    raise MalformedRequest(f"{key} twice in one produce request")
+                try:
+                    _check_produce(request, topic.name)
+                    entries[key] = yield from _in_batches(part.records or b"", version)
+                except BrokerError as error:
+                    _log.warning("produce refused", key=key, version=version, reason=str(error), peer=reply.peer)
+                    refused[key] = (error.code, -1)
+
+        def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
+            if request.acks == 0:
+                if refused or any(code for code, _ in results.values()):
+                    reply.connection.close("a produce without acknowledgement failed")
+                else:
+                    reply.nothing()
+                return
+            topics = []
+            for topic in request.topics:
+                parts = []
+                for part in topic.partitions:
+                    key = (topic.name, part.index)
+                    code, offset = results.get(key) or refused[key]
+                    partition = self.replicas.partitions.get(key)  # deleted, perhaps, while another waited
+                    start = partition.log.start_offset if partition is not None else -1
+                    appended_at = partition.log.newest_at(offset) if partition is not None and partition.stamps else -1
+                    parts.append(m.ProducedPartition(part.index, code, offset, appended_at, start))
+                topics.append(m.ProducedTopic(topic.name, parts))
+            reply(m.ProduceResponse(topics))
+
+        self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
+
+    def fetch(self, request: m.FetchRequest, version: int, reply: Reply) -> None:
+        """Read at once, or when enough has gathered; what a follower asks for counts as its acknowledgement.
+
+        Raises:
+            MalformedRequest: if a client fetches in the name of a node.
+        """
+        if request.replica_id >= 0 and reply.connection.node != request.replica_id:
+            raise MalformedRequest(f"a fetch in the name of node {request.replica_id}")
+        wanted = {
+            (topic.name, part.index): Wanted(
+                part.fetch_offset, part.partition_max_bytes, part.log_start_offset, part.current_leader_epoch
+            )
+            for topic in request.topics
+            for part in topic.partitions
+        }
+        forgotten = [(topic.name, index) for topic in request.forgotten_topics for index in topic.partitions]
+        node = max(request.replica_id, CONSUMER)
+        try:
+            session = self.replicas.fetches.open_session(
+                request.session_id, request.session_epoch, node=node, wanted=wanted, forgotten=forgotten
+            )
+        except BrokerError as error:
+            reply(m.FetchResponse(error_code=error.code))
+            return
+
+        def answer(found: list[tuple[Found, int]]) -> Steps[None]:
+            topics: dict[str, m.FetchedTopic] = {}
+            for each, offset in found:
+                part = yield from _fetched(each.key[1], each, offset, version)
+                topics.setdefault(each.key[0], m.FetchedTopic(each.key[0])).partitions.append(part)
+            reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
+
+        operation = self.replicas.fetches.fetch(
+            session,
+            max_wait_ms=request.max_wait_ms,
+            min_bytes=request.min_bytes,
+            max_bytes=request.max_bytes,
+            respond=lambda found: reply.go_on(answer([(each, session.wanted[each.key].offset) for each in found])),
+        )
+        if operation is not None:
+            reply.on_lost = operation.cancel
+
+    def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> Steps[None]:
+        """Give the first, the last, or the offset of a timestamp, with the leader epoch it is of."""
+        topics = []
+        for topic in request.topics:
+            parts = []
+            for part in topic.partitions:
+                if not reply.connection.is_open:
+                    return
+                answer = m.ListedPartition(part.index)
+                try:
+                    partition = self.replicas.leader((topic.name, part.index))
+                    partition.check_epoch(part.current_leader_epoch)
+                    by_follower = request.replica_id >= 0
+                    found = yield from _looked_up(partition, part.timestamp, by_follower=by_follower, version=version)
+                    if found is not None:
+                        answer.offset, answer.timestamp = found
+                        answer.old_style_offsets = [found[0]]
+                        answer.leader_epoch = partition.log.epochs.at(found[0])
+                except BrokerError as error:
+                    answer.error_code = error.code
+                parts.append(answer)
+                yield
+            topics.append(m.ListedTopic(topic.name, parts))
+        reply(m.ListOffsetsResponse(topics=topics))
+
+    def delete_records(self, request: m.DeleteRecordsRequest, _version: int, reply: Reply) -> None:
+        """Delete the start of partitions, and answer when every replica did."""
+        offsets = {(t.name, p.index): p.offset for t in request.topics for p in t.partitions}
+
+        def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
+            topics = []
+            for topic in request.topics:
+                parts = []
+                for part in topic.partitions:
+                    code, low = results[topic.name, part.index]
+                    parts.append(m.DeletedPartition(part.index, low, code))
+                topics.append(m.DeletedRecordsTopic(topic.name, parts))
+            reply(m.DeleteRecordsResponse(topics=topics))
+
+        self.replicas.delete_records(offsets, timeout_ms=request.timeout_ms, respond=respond)
+
+    def init_producer_id(self, request: m.InitProducerIdRequest, _version: int, reply: Reply) -> None:
+        """Give an idempotent producer its id."""
+        if request.transactional_id is not None:
+            code = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if request.transactional_id
+                else ErrorCode.INVALID_REQUEST
+            )
+            reply(m.InitProducerIdResponse(error_code=code))
+            return
+        try:
+            number = self.replicas.store.next_producer_id()
+        except BrokerError as error:
+            reply(m.InitProducerIdResponse(error_code=error.code))
+            return
+        # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
+        producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + number
+        reply(m.InitProducerIdResponse(0, 0, producer_id, 0))

@@ -1,0 +1,201 @@
+"""One method per API about topics: from the request to what the replica manager does, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.messages import controller as cm
+from examples.broker.protocol.messages import topics as m
+from examples.broker.service.handlers.assignments import (
+    MOST_AT_ONCE,
+    PREFERRED,
+    UNCLEAN,
+    Creations,
+    assigned_at_creation,
+    assigned_at_growth,
+    check_named_once,
+    named,
+    named_twice,
+)
+from examples.broker.storage.topics import check_name, check_not_internal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from examples.broker.protocol.steps import Steps
+    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.replication.topic_manager import TopicManager
+    from examples.broker.service.config import Config
+    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.storage.topics import Topic
+
+_CLUSTER_ID = "purgatory-broker"
+
+
+class TopicHandlers:
+    """Metadata, and making and deleting topics, on a node that is alone."""
+
+    def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
+        self.config = config
+        self.replicas = replicas
+        self.topics = topics
+        self.table: dict[int, Handler] = {
+            ApiKey.METADATA: self.metadata,
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+        }
+
+    def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
+        """Describe the cluster; a topic that is asked for may be created by that."""
+        names = named(request, version)
+        codes: Mapping[str, ErrorCode] = {}
+        if names is not None and request.allow_auto_topic_creation and self.config.auto_create_topics:
+            codes = yield from self._create_missing(names)
+        topics = []
+        for name in sorted(self.topics.topics) if names is None else names:
+            topic = self.topics.topics.get(name)
+            if topic is not None:
+                topics.append(self._describe(topic))
+            elif names is not None:
+                topics.append(m.MetadataTopic(codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name))
+            yield
+        here = self.config.cluster
+        brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
+        response = m.MetadataResponse(
+            brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=here.node_id, topics=topics
+        )
+        reply(m.with_operations(response, request))
+
+    def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:
+        """Create the first of the topics that there are not, and give a code for each of the others."""
+        planned: dict[str, Topic] = {}
+        codes = {}
+        for name in names:
+            if name in self.topics.topics:
+                continue
+            try:
+                check_name(name)
+                if planned and len(planned) * self.config.partitions >= MOST_AT_ONCE:
+                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
+                planned[name] = self.topics.plan(name, partitions=self.config.partitions)
+            except BrokerError as error:
+                codes[name] = error.code
+        if planned:
+            try:
+                yield from self.topics.create_in_steps(*planned.values())
+            except BrokerError as error:
+                codes |= dict.fromkeys(planned, error.code)
+        return codes
+
+    def _describe(self, topic: Topic) -> m.MetadataTopic:
+        parts = []
+        for index in range(topic.partitions):
+            partition = self.replicas.partitions.get((topic.name, index))
+            isr = sorted(partition.isr) if partition is not None else list(topic.replicas)
+            epoch = partition.leader_epoch if partition is not None else -1
+            parts.append(m.MetadataPartition(0, index, self.config.cluster.node_id, epoch, list(topic.replicas), isr))
+        return m.MetadataTopic(0, topic.name, topic.is_internal, parts)
+
+    def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Create topics; -1 stands for the node's own number of partitions and of replicas."""
+        answers = []
+        planned: list[tuple[Topic, m.CreatedTopic]] = []
+        twice = named_twice(request.topics)
+        creations = Creations()
+        for wanted in {each.name: each for each in request.topics}.values():
+            answer = m.CreatedTopic(wanted.name)
+            try:
+                check_named_once(wanted.name, twice)
+                planned.append((creations.counted(self._planned(wanted)), answer))
+            except BrokerError as error:
+                answer.error_code, answer.error_message = error.code, str(error)
+            answers.append(answer)
+            if len(planned) == MOST_AT_ONCE:
+                yield from self._create(planned, request)
+            if not planned:
+                yield  # not before: another request could create a topic that is only planned here
+        yield from self._create(planned, request)
+        reply(m.CreateTopicsResponse(topics=answers))
+
+    def _create(self, planned: list[tuple[Topic, m.CreatedTopic]], request: m.CreateTopicsRequest) -> Steps[None]:
+        try:
+            if planned and not request.validate_only:
+                yield from self.topics.create_in_steps(*(topic for topic, _ in planned))
+        except BrokerError as error:
+            for _, answer in planned:
+                answer.error_code, answer.error_message = error.code, str(error)
+        planned.clear()
+
+    def _planned(self, wanted: m.CreatableTopic) -> Topic:
+        assignment = assigned_at_creation(wanted, self.config.cluster.nodes)
+        partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
+        return self.topics.plan(
+            wanted.name,
+            partitions=partitions if assignment is None else len(assignment),
+            replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
+            settings={config.name: config.value for config in wanted.configs},
+        )
+
+    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Have topics with more partitions."""
+        answers = []
+        twice = named_twice(request.topics)
+        creations = Creations()
+        for wanted in {each.name: each for each in request.topics}.values():
+            answer = m.CreatedPartitions(wanted.name)
+            try:
+                check_named_once(wanted.name, twice)
+                topic = self._grown(wanted, creations)
+                if not request.validate_only:
+                    yield from self.topics.create_in_steps(topic)
+            except BrokerError as error:
+                answer.error_code, answer.error_message = error.code, str(error)
+            answers.append(answer)
+            yield
+        reply(m.CreatePartitionsResponse(results=answers))
+
+    def _grown(self, wanted: m.PartitionsOfTopic, creations: Creations) -> Topic:
+        check_not_internal(wanted.name)
+        before = self.topics.existing(wanted.name).partitions
+        topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), before)
+        assigned_at_growth(wanted, before, self.config.cluster.nodes)
+        return topic
+
+    def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
+        """Delete topics with their records."""
+        answers = []
+        doomed: list[Topic] = []
+        for name in dict.fromkeys(request.topic_names):
+            code = ErrorCode.NONE
+            try:
+                check_not_internal(name)
+                doomed.append(self.topics.existing(name))
+            except BrokerError as error:
+                code = error.code
+            answers.append(m.DeletedTopic(name, code))
+            if not doomed:
+                yield  # not before, as above
+        if doomed:
+            yield from self.topics.delete_in_steps(*(topic.name for topic in doomed))
+        reply(m.DeleteTopicsResponse(responses=answers))
+
+    def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
+        """Answer that no election is needed: a node alone leads every partition."""
+        if request.election_type not in (PREFERRED, UNCLEAN):
+            reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        topics = []
+        for asked in request.topics or []:
+            known = self.topics.topics.get(asked.name)
+            count = 0 if known is None else known.partitions
+            codes = [
+                ErrorCode.ELECTION_NOT_NEEDED if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                for index in asked.partitions
+            ]
+            parts = [cm.ElectedPartition(*each, each[1].name) for each in zip(asked.partitions, codes, strict=True)]
+            topics.append(cm.ElectedTopic(asked.name, parts))
+        reply(cm.ElectLeadersResponse(topics=topics))
