@@ -154,6 +154,13 @@ class Shard:
             left[:] = self.left
         return parked, extended, checks, tuple(left)
 
+    def entries(self) -> int:
+        """The number of entries under the keys: one per operation and key.
+
+        Counted here, and kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
+        """
+        return sum(map(len, self.watchers()))
+
     def answering(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
         return len(self.owed)

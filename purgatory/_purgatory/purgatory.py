@@ -17,6 +17,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Generic, NoReturn
 
 from purgatory._events.log import log
@@ -61,7 +62,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`.
         timer_enabled: if False, operations do not expire.
-        shards: how many parts the watch lists are split in.
+        shards: how many parts the watch lists are split in. A part is made when the first of its keys is used.
         max_parked: reject more parked operations than this.
         tenant: returns the tenant of an operation, for limits by tenant within ``max_parked``. Called once for each
             operation that has to wait.
@@ -126,7 +127,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
         self._idle_keys = idle_keys = IdleKeys(interval, self._known_keys)
-        row = Shards(shards, lambda: Shard(told, idle_keys, retrier, capacity, timer))
+        row = Shards(shards, partial(Shard, told, idle_keys, retrier, capacity, timer))
         super().__init__(name, row, timer, told, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
@@ -217,7 +218,10 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     @property
     def watched(self) -> int:
-        """The number of entries in the watch lists: one per operation and key."""
+        """The number of entries in the watch lists: one per operation and key.
+
+        The cost does not depend on what is parked. In the pure Python implementation it grows with the number of keys.
+        """
         return self._shards.watched()
 
     @property

@@ -1,5 +1,8 @@
 """All shards of a purgatory: which of them a key belongs to, which operations wait, and the totals.
 
+A shard is made when the first operation is parked under one of its keys. So an empty purgatory is small, and a check of
+an unknown key makes nothing.
+
 Reading changes nothing and blocks no other thread for long. A shard's lock is taken to read its counters, one shard
 after the other. The operations under a key are copied in one step. So each number is exact for its own moment, but two
 numbers can be of different moments.
@@ -22,30 +25,43 @@ if TYPE_CHECKING:
 __all__ = ["Shards"]
 
 
+class _Made(dict[int, "Shard"]):
+    """The shards by number. ``[]`` of an unknown number makes a shard."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[[], Shard]) -> None:
+        self._make = make
+
+    def __missing__(self, number: int) -> Shard:
+        return self.setdefault(number, self._make())  # another thread may have been faster
+
+
 class Shards:
-    """A row of shards.
+    """The shards of a purgatory, made when they are needed.
 
     Args:
-        count: the number of shards.
+        count: the number of shards that there can be.
         make: makes one.
     """
 
-    __slots__ = ("_count", "_row")
+    __slots__ = ("_count", "_made")
 
     def __init__(self, count: int, make: Callable[[], Shard]) -> None:
         self._count = count
-        self._row = tuple(make() for _ in range(count))
+        self._made = _Made(make)
 
     def of(self, key: Hashable) -> Shard:
-        """The shard that a key belongs to.
+        """The shard that a key belongs to. It is made if it does not exist.
 
         Raises:
             UnhashableKey: the key has no hash.
         """
-        try:
-            return self._row[hash(key) % self._count]
-        except TypeError:
-            raise unhashable([key]) from None
+        return self._made[self._number(key)]
+
+    def numbered(self, number: int) -> Shard:
+        """The shard with a number below the count. It is made if it does not exist. For the native implementation."""
+        return self._made[number]
 
     def find(self, key: Hashable) -> Watchers | None:
         """The watchers of a key, or None if the key is not known.
@@ -53,7 +69,8 @@ class Shards:
         Raises:
             UnhashableKey: the key has no hash.
         """
-        return self.of(key).find(key)
+        number = self._number(key)
+        return self._made[number].find(key) if number in self._made else None
 
     def watch(self, operation: DelayedOperation, home: Shard, keys: Sequence[Hashable]) -> None:
         """Insert an operation under its keys, the first of which belongs to ``home``, until it has an outcome.
@@ -68,23 +85,24 @@ class Shards:
             watchers = self.of(key).watch(operation, key, watchers)
 
     def __iter__(self) -> Iterator[Shard]:
-        return iter(self._row)
+        return iter(list(self._made.values()))  # a copy, because another thread may make one meanwhile
 
     def __len__(self) -> int:
+        """The number of shards that there can be."""
         return self._count
 
     def walk(self) -> Iterator[Watchers]:
         """The watchers of every key, idle keys included, one shard after the other."""
-        for shard in self._row:
+        for shard in self:
             yield from shard.watchers()
 
     def keys(self) -> int:
         """The number of known keys, idle keys included."""
-        return sum(len(shard.by_key) for shard in self._row)
+        return sum(len(shard.by_key) for shard in self)
 
     def watched(self) -> int:
         """The number of entries in the watch lists: one per operation and key."""
-        return sum(map(len, self.walk()))
+        return sum(shard.entries() for shard in self)
 
     def operations(self) -> list[DelayedOperation]:
         """The operations that wait or are arriving, in no particular order."""
@@ -92,7 +110,7 @@ class Shards:
 
     def iter_operations(self) -> Iterator[DelayedOperation]:
         """The same, one shard after the other. Each operation is yielded by its home."""
-        for shard in self._row:
+        for shard in self:
             found: dict[DelayedOperation, None] = {}
             for watchers in shard.watchers():
                 found.update(dict.fromkeys(watchers.operations()))
@@ -102,12 +120,12 @@ class Shards:
 
     def answering(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
-        return sum(shard.answering() for shard in self._row)
+        return sum(shard.answering() for shard in self)
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome. The cost does not depend on what is parked."""
         parked, extended, checks, left = 0, 0, 0, [0] * len(OUTCOMES)
-        for shard in self._row:
+        for shard in self:
             shard_parked, shard_extended, shard_checks, shard_left = shard.counts()
             parked += shard_parked
             extended += shard_extended
@@ -123,3 +141,14 @@ class Shards:
             checks=checks,
             extended=extended,
         )
+
+    def _number(self, key: Hashable) -> int:
+        """The number of the shard that a key belongs to.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        try:
+            return hash(key) % self._count
+        except TypeError:
+            raise unhashable([key]) from None

@@ -155,9 +155,10 @@ static Py_ssize_t number_of_limit(PyObject *limit)
 /* The watchers of a key, as a reference that the caller owns. NULL if there are none, or with an error. */
 static Watchers *watchers_of(Parking *self, PyObject *key)
 {
-    Shard *shard = shard_of(self, key);
-    if (shard != NULL)
-        return find(shard, key);
+    Py_ssize_t number = number_of_shard(self, key);
+    Shard *shard = number < 0 ? NULL : shard_numbered(self, number);
+    if (number >= 0)
+        return shard == NULL ? NULL : find(shard, key);
     PyObject *keys = PyTuple_Pack(1, key);
     if (keys != NULL)
         refuse_unhashable(keys);

@@ -69,6 +69,7 @@ struct Shard {
     PyObject *retrier, *capacity, *timer;
     PyObject *weakrefs;
     Py_ssize_t parked, extended, checks, answering;
+    Py_ssize_t entries; /* one per operation and key */
     Py_ssize_t left[STATES];
     char native_timer;
     Mutex mutex;
@@ -76,9 +77,10 @@ struct Shard {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *name, *shards, *row, *timer, *observers, *capacity, *admitted;
+    PyObject *name, *shards, *timer, *observers, *capacity, *admitted;
     PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: those that came first */
-    Py_ssize_t count;
+    Shard **row;      /* owned: the shards by number, NULL where none was made; NULL before the first one */
+    Py_ssize_t count; /* the length of the row */
     char closed, native_timer, keep_context;
 } Parking;
 
@@ -97,7 +99,7 @@ static struct {
     PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
         *str_cancelled_and_notified, *str_value, *str_error;
     PyObject *str_try_complete, *str_on_complete, *str_on_expiration, *str_acquire, *str_release, *str_pop, *str_taken,
-        *str_add, *str_cancel, *str_maybe_try_complete;
+        *str_add, *str_numbered, *str_cancel, *str_maybe_try_complete;
 } core;
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */

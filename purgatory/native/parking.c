@@ -8,15 +8,11 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.told, &observers,
                                      &capacity, &keep_context))
         return -1;
-    PyObject *row = PySequence_Tuple(shards), *admitted = PySet_New(NULL);
-    int is_row = row != NULL && PyTuple_GET_SIZE(row) > 0;
-    for (Py_ssize_t i = 0; is_row && i < PyTuple_GET_SIZE(row); i++)
-        is_row = PyObject_TypeCheck(PyTuple_GET_ITEM(row, i), core.shard)
-                 && ((Shard *)PyTuple_GET_ITEM(row, i))->by_key != NULL;
-    if (!is_row || admitted == NULL || self->count > 0) {
+    PyObject *admitted = PySet_New(NULL);
+    Py_ssize_t count = admitted == NULL ? -1 : PyObject_Size(shards);
+    if (count <= 0 || self->count > 0) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "shards must be a sequence of Shard objects, given once");
-        Py_XDECREF(row);
+            PyErr_SetString(PyExc_TypeError, "shards must be Shards, given once");
         Py_XDECREF(admitted);
         return -1;
     }
@@ -25,9 +21,8 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->timer, Py_NewRef(timer));
     Py_XSETREF(self->observers, Py_NewRef(observers));
     Py_XSETREF(self->capacity, Py_NewRef(capacity));
-    Py_XSETREF(self->row, row);
     Py_XSETREF(self->admitted, admitted);
-    self->count = PyTuple_GET_SIZE(row);
+    self->count = count;
     self->keep_context = (char)keep_context;
     self->native_timer = timer != Py_None && core.timer->is_native(timer);
     return 0;
@@ -38,7 +33,8 @@ static int parking_traverse(Parking *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->name);
     Py_VISIT(self->shards);
-    Py_VISIT(self->row);
+    for (Py_ssize_t i = 0; self->row != NULL && i < self->count; i++)
+        Py_VISIT((PyObject *)self->row[i]);
     Py_VISIT(self->timer);
     Py_VISIT(self->observers);
     Py_VISIT(self->capacity);
@@ -49,13 +45,18 @@ static int parking_traverse(Parking *self, visitproc visit, void *arg)
 static int parking_clear(Parking *self)
 {
     Py_CLEAR(self->shards);
-    Py_CLEAR(self->row);
     Py_CLEAR(self->timer);
     Py_CLEAR(self->observers);
     Py_CLEAR(self->capacity);
     memset(self->seen, 0, sizeof self->seen);
     Py_CLEAR(self->admitted);
+    Shard **row = self->row;
+    Py_ssize_t count = self->count;
+    self->row = NULL;
     self->count = 0;
+    for (Py_ssize_t i = 0; row != NULL && i < count; i++)
+        Py_XDECREF(row[i]);
+    PyMem_Free(row);
     return 0;
 }
 

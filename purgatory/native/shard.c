@@ -112,6 +112,14 @@ static PyObject *shard_answering(Shard *self, PyObject *Py_UNUSED(none))
     return PyLong_FromSsize_t(__atomic_load_n(&self->answering, __ATOMIC_ACQUIRE));
 }
 
+static PyObject *shard_entries(Shard *self, PyObject *Py_UNUSED(none))
+{
+    lock_shard(self);
+    Py_ssize_t entries = self->entries;
+    unlock_shard(self);
+    return PyLong_FromSsize_t(entries);
+}
+
 static int shard_traverse(Shard *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
@@ -181,6 +189,7 @@ static PyMethodDef shard_methods[] = {
     {"find", (PyCFunction)shard_find, METH_O, "The watchers of a key, or None."},
     {"counts", (PyCFunction)shard_counts, METH_NOARGS, "(parked, extended, checks, left), all of one moment."},
     {"stop_answering", (PyCFunction)shard_stop_answering, METH_O, "In a forked child: all but so many have gone."},
+    {"entries", (PyCFunction)shard_entries, METH_NOARGS, "How many entries are under its keys: one per operation and key."},
     {"answering", (PyCFunction)shard_answering, METH_NOARGS, "How many have an outcome, and hooks that have not ended."},
     {NULL}};
 

@@ -44,6 +44,7 @@ static inline void append_link(Watchers *self, Link *link, Operation *op)
         self->head = link;
     self->tail = link;
     self->count++;
+    self->home->entries++;
 }
 
 /* Hands the list's reference to the caller. */
@@ -59,6 +60,7 @@ static inline void remove_link(Watchers *self, Link *link)
         self->tail = link->before;
     link->operation = NULL;
     self->count--;
+    self->home->entries--;
 }
 
 /* Up to `most` operations, the first come first, each with a reference of the caller's own, in `few` if that is enough

@@ -382,12 +382,23 @@ def test_lock_of_an_operation_is_tried_once_and_then_waited_for(purgatory):
     assert 2 == operation.checks  # its parker's two, and none for a flag that its parker set
 
 
+class HalfMade(list):
+    """In place of the shards of a purgatory."""
+
+    def __len__(self):
+        return 1
+
+    def numbered(self, _number):
+        return CORE.Shard.__new__(CORE.Shard)
+
+
 @pytest.mark.parametrize(
     "call",
     [
         lambda: CORE.Shard.__new__(CORE.Shard).find("x"),
         lambda: CORE.IdleKeys.__new__(CORE.IdleKeys),
-        lambda: CORE.Parking("name", [CORE.Shard.__new__(CORE.Shard)], None, CORE.Told(), None),
+        lambda: CORE.Parking("name", [], None, CORE.Told(), None),
+        lambda: CORE.Parking("name", HalfMade(), None, CORE.Told(), None).try_complete_else_watch(Small(), ["key"]),
     ],
 )
 def test_half_made_object_of_a_private_type_raises(call):

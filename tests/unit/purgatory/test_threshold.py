@@ -181,14 +181,13 @@ def test_shutdown_fails_who_waits(mock_timer):
     ("make", "said", "without_gil"),
     [
         (ThresholdPurgatory, 5_000, 8_000),
-        (functools.partial(DelayedOperationPurgatory, shards=1), 4_000, 6_000),
-        (functools.partial(DelayedOperationPurgatory, shards=16), 13_000, 18_000),
-        (DelayedOperationPurgatory, 330_000, 450_000),
+        (DelayedOperationPurgatory, 4_000, 6_000),
+        (functools.partial(DelayedOperationPurgatory, shards=1_000_000), 4_000, 6_000),
     ],
-    ids=["threshold", "1 shard", "16 shards", "512 shards"],
+    ids=["threshold", "512 shards", "1,000,000 shards"],
 )
-def test_one_is_as_small_as_the_guide_says(mock_timer, make, said, without_gil):
-    """One of few parts, on a timer that is shared, is small enough to have one for each job, as the guide says."""
+def test_an_empty_purgatory_is_small(mock_timer, make, said, without_gil):
+    """A purgatory on a shared timer is small enough to have one for each job, however many shards it may get."""
     most = without_gil if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.1 * said
     made = []
     tracemalloc = pytest.importorskip("tracemalloc")  # PyPy has none

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from purgatory import COMPILED, DelayedOperationPurgatory
-from tests.support import PATIENCE_S, Waiting, run_threads
+from purgatory._purgatory.shards import Shards
+from tests.support import PATIENCE_S, Waiting, in_thread, run_threads
 
 
 def test_key_is_forgotten_when_nobody_waits(purgatory):
@@ -303,3 +304,51 @@ def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
             over.set()
 
     assert all(run_threads(look, come_and_go, come_and_go)[0])
+
+
+def test_shards_are_made_by_parking(purgatory):
+    """An empty purgatory has no shard, and a check or a look at an unknown key makes none."""
+    purgatory.check_and_complete("k")
+    purgatory.check_and_complete("k", limit=1)
+    purgatory.check_and_complete_all(["j", "k"])
+    purgatory.cancel_for_key("k")
+    assert (0, []) == (purgatory.watching("k"), list(purgatory._shards))
+
+    purgatory.try_complete_else_watch(Waiting(), ["k"])
+    assert [purgatory._shards.of("k")] == list(purgatory._shards)
+    assert (1, 1) == (purgatory.watching("k"), purgatory.watched)
+
+
+def test_threads_that_need_the_same_shard_get_one():
+    """A thread that makes a shard, while another thread has made it, gets the other thread's."""
+    made = []
+
+    def make():
+        shard = object()
+        if not made:
+            made.append(shard)
+            in_thread(shards.of, "k")
+        made.append(shard)
+        return shard
+
+    shards = Shards(1, make)
+    assert shards.of("k") is made[1] is shards.of("j")
+    assert [made[1]] == list(shards)
+
+
+def test_watched_counts_what_comes_and_goes(purgatory, mock_timer):
+    """Each operation counts once per key, and no longer once it has left by any way."""
+    operations = [Waiting(delay_ms=100 + number) for number in range(5)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["a", "b", "c", "a"])
+    assert 15 == purgatory.watched
+
+    operations[4].ready = True
+    assert 1 == purgatory.check_and_complete("b")
+    operations[3].cancel()
+    operations[2].force_complete()
+    assert 6 == purgatory.watched
+    mock_timer.advance_clock(100)
+    assert 3 == purgatory.watched == purgatory.snapshot().watched
+    purgatory.cancel_for_key("c")
+    assert 0 == purgatory.watched
