@@ -76,7 +76,7 @@ def new_rlock() -> threading.RLock:
 
 def new_condition(lock: threading.Lock | None = None) -> threading.Condition:
     """Return a new condition on ``lock``, or on a new plain lock. In a forked child it is free and no thread waits."""
-    condition = threading.Condition(new_lock() if lock is None else lock)
+    condition = threading.Condition(threading.Lock() if lock is None else lock)  # its own is freed with it
     _locks.add(condition)
     return condition
 

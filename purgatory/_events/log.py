@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from purgatory._support.fork import in_child
+from timer._fork import new_lock
 
 __all__ = ["Log", "Throttle", "log", "log_callback_error", "throttle"]
 
@@ -96,7 +95,7 @@ class Throttle:
 
     def __init__(self, period_s: float = 1.0) -> None:
         self._period_s = period_s
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._causes: dict[Hashable, tuple[float, int]] = {}
 
     def admit(self, *cause: Hashable) -> int | None:
@@ -113,14 +112,9 @@ class Throttle:
             self._causes[cause] = (now, 0)
             return kept
 
-    def start_over(self) -> None:
-        """In a forked child: make a new lock."""
-        self._lock = threading.Lock()
-
 
 #: The throttle of this process.
 throttle = Throttle()
-in_child(throttle.start_over)
 
 
 def log_callback_error(

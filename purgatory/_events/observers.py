@@ -138,7 +138,7 @@ class Observers(Told):
             except Exception as raised:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, finished, raised)
 
-    def start_over(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
         self._lock = threading.RLock()
 

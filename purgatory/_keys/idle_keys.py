@@ -82,7 +82,7 @@ class IdleKeys:
             forgotten += self._forget_oldest()
         return forgotten
 
-    def start_over(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child: make a new lock."""
         self._lock = threading.Lock()
 

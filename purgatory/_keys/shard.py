@@ -73,7 +73,7 @@ class Shard:
 
     __slots__ = (
         *("by_key", "capacity", "checks", "extended", "find", "idle_keys", "key_lock", "left", "lock"),
-        *("observers", "owed", "parked", "retrier", "timer"),
+        *("__weakref__", "observers", "owed", "parked", "retrier", "timer"),
     )
 
     find: Callable[[Hashable], Watchers | None]
@@ -165,7 +165,7 @@ class Shard:
         """The number of operations that have an outcome, and whose hooks have not ended."""
         return len(self.owed)
 
-    def start_over(self, mine: set[int]) -> None:
+    def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
         """In a forked child, which has only the thread that forked, and the hooks of the operations ``mine``."""
         self.lock, self.key_lock = threading.Lock(), threading.Lock()
         self.owed = {operation: owed for operation, owed in self.owed.items() if id(operation) in mine}
@@ -189,6 +189,6 @@ if not TYPE_CHECKING and CORE is not None:
 
         watchers = _pure.watchers
 
-        def start_over(self, mine: set[int]) -> None:
+        def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
             self.key_lock = threading.RLock()
             self.stop_answering(len(mine))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Hashable
 from typing import Any
 
 from purgatory._events.log import log, throttle
 from purgatory._support.errors import PurgatoryFull
+from timer._fork import new_rlock
 
 __all__ = ["Capacity"]
 
@@ -27,14 +27,10 @@ class Capacity:
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
-        self._lock = threading.RLock()
+        self._lock = new_rlock()
         self.limit = limit
         self.taken: dict[Any, None] = {}
         self.rejected = 0
-
-    def start_over(self) -> None:
-        """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
-        self._lock = threading.RLock()
 
     def take(self, operation: Any) -> None:
         """Take a place for an operation.

@@ -111,11 +111,6 @@ class TenantCapacity(Capacity):
         self._kept = max(1, limit // KEEPS_ONE_OF)
         self._tenants: dict[Hashable, _Tenant] = {}
 
-    def start_over(self) -> None:
-        """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
-        super().start_over()
-        self.taken._lock = self._lock
-
     def take(self, operation: Any) -> None:
         """Take a place for an operation.
 

@@ -72,8 +72,8 @@ from purgatory._keys.shard import Shard
 from purgatory._operations.subclasses import checked_names, described, not_initialized, reserve, warn_still_open
 from purgatory._operations.user_lock import LockLike, checked_lock, try_call_with
 from purgatory._support.edition import CORE, native_class
-from purgatory._support.fork import in_child
 from timer import TimerTask
+from timer._fork import call_after_fork
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ __all__ = ["LOBBY", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
 
 #: The home of operations that were not parked yet. No operation is watched here.
 LOBBY: Final = Shard(Observers(""), IdleKeys(0, int))
-in_child(lambda: LOBBY.start_over(set()))
+call_after_fork(LOBBY)
 
 #: The values of ``_op_overdue``: why an operation must expire.
 TIME_IS_UP: Final = 1
@@ -509,7 +509,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _op_contain(self, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
         self._op_home.observers.contain(self, hook, error, keys)
 
-    def _op_start_over(self) -> None:
+    def _op_after_fork(self) -> None:
         """In a forked child, where no other thread exists: undo what one of them was doing."""
         self._op_turn = None
         if self._op_state == ARRIVING:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from purgatory._events.log import log
-from purgatory._support.fork import in_child, start_over
-from timer._fork import report_failures_to
+from timer._fork import new_lock, report_failures_to
 
 if TYPE_CHECKING:
     from purgatory._purgatory.purgatory import DelayedOperationPurgatory
@@ -20,16 +18,7 @@ __all__ = ["enroll", "live", "on_start"]
 
 _purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
 _greeters: list[Greet] = []
-_lock = threading.Lock()
-
-
-@in_child
-def _renew() -> None:
-    global _lock  # noqa: PLW0603  # a fork may have copied it while another thread held it
-    _lock = threading.Lock()
-    for purgatory in list(_purgatories):
-        purgatory._start_over()
-    start_over(_not_renewed)
+_lock = new_lock()
 
 
 def _not_renewed(thing: object, error: Exception) -> None:

@@ -36,6 +36,7 @@ from purgatory._support.errors import InvalidSetting, whole
 from purgatory._threads.retrier import Retrier
 from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch
 from timer import Driver, SystemTimer, Timer
+from timer._fork import call_after_fork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,6 +138,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(timer).__name__)
         if reaper_enabled:
             watch(self)
+        call_after_fork(self)
         enroll(self)
 
     if TYPE_CHECKING:
@@ -395,20 +397,17 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         """Reject copying: a copy would share the operations, but not the counts."""
         raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
-    def _start_over(self) -> None:
-        """In a forked child, which has only the thread that forked: renew locks, and undo what other threads began."""
-        mine = {id(task) for task in hooks_on_this_stack()}
+    def after_fork(self) -> None:
+        """Undo, in a forked child, what threads had begun that the child does not have."""
+        mine = frozenset(map(id, hooks_on_this_stack()))
         self._closing = threading.RLock()
-        self._retrier.start_over()
-        self._idle_keys.start_over()
-        self._observers.start_over()
-        if self._capacity is not None:
-            self._capacity.start_over()
+        for part in (self._retrier, self._idle_keys, self._observers):
+            part.after_fork()
         for shard in self._shards:
-            shard.start_over(mine)
+            shard.after_fork(mine)
         for operation in {operation for watchers in self._shards.walk() for operation in watchers.operations()}:
             if id(operation) not in mine:
-                operation._op_start_over()
+                operation._op_after_fork()
 
     def _known_keys(self) -> int:
         return self._shards.keys()

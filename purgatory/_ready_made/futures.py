@@ -8,7 +8,6 @@ why.
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,7 +17,7 @@ from purgatory._operations.operation import DelayedOperation, Operation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting
-from purgatory._support.fork import free, start_over_in_child
+from timer._fork import call_after_fork, free_future, new_lock
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -140,10 +139,10 @@ class DelayedFuturePurgatory:
         )
         self._name = name
         self._serial = itertools.count(1)  # the watch keys: short labels in a journal
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._executor = executor
         self._own_executor: ThreadPoolExecutor | None = None
-        start_over_in_child(self)
+        call_after_fork(self)
 
     @property
     def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[Any]]:
@@ -195,13 +194,12 @@ class DelayedFuturePurgatory:
         for future in operation.futures:
             future.add_done_callback(check)
 
-    def start_over(self) -> None:
-        """Renew locks in a forked child. It has no thread of the executor; another starts when it is needed."""
-        self._lock = threading.Lock()
+    def after_fork(self) -> None:
+        """Forget, in a forked child, the executor's thread. Another one starts when it is needed."""
         self._own_executor = None
         for operation in self._purgatory.operations():
             for future in operation.futures:
-                free(future)
+                free_future(future)
 
     def snapshot(self) -> PurgatorySnapshot:
         """The purgatory as it is now."""

@@ -15,7 +15,6 @@ has doubled since the last time.
 from __future__ import annotations
 
 import heapq
-import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting, unhashable
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
@@ -98,7 +98,7 @@ class Number:
     def __init__(self, purgatory: Checked, watch_key: Callable[[int], Hashable], value: int | None = None) -> None:
         self._purgatory = purgatory
         self._watch_key = watch_key
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._heap: list[int] = []
         self._known: set[int] = set()  # the thresholds in the heap
         self._most = _SPARE  # the heap is tidied when it is longer than this
@@ -106,9 +106,8 @@ class Number:
         self.value = value
         self.error: BaseException | None = None
 
-    def start_over(self) -> None:
-        """Renew the lock in a forked child. Another thread may have been inside a block that it guards."""
-        self._lock = threading.Lock()
+    def after_fork(self) -> None:
+        """Repair the heap in a forked child. Another thread may have been changing it."""
         self._heap = sorted(self._known)  # _known is written first, so it is complete
 
     def park(self, threshold: int, park: Callable[[Sequence[Hashable]], bool]) -> bool:

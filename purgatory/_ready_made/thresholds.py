@@ -17,7 +17,7 @@ from purgatory._operations.operation import DelayedOperation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complete, whole_number
 from purgatory._support.errors import WaitDrained
-from purgatory._support.fork import free, start_over_in_child
+from timer._fork import call_after_fork, free_future
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class _Thresholds:
             name, timer=timer, shards=shards, reaper_enabled=reaper_enabled
         )
         self._numbers = Numbers(self._purgatory)
-        start_over_in_child(self)
+        call_after_fork(self)
 
     def _wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
         whole_number("threshold", threshold)
@@ -118,12 +118,12 @@ class _Thresholds:
         """Stop, and fail the waiters with ``WaitDrained``, which is a ``PurgatoryClosed`` and a ``TimeoutError``."""
         return self._purgatory.shutdown()
 
-    def start_over(self) -> None:
-        """Renew locks in a forked child: of the numbers, and of the futures that wait."""
+    def after_fork(self) -> None:
+        """Repair, in a forked child, the numbers and the futures that wait."""
         for number in self._numbers.all():
-            number.start_over()
+            number.after_fork()
         for waiter in self._purgatory.operations():
-            free(waiter.future)
+            free_future(waiter.future)
 
     def __enter__(self) -> Self:
         return self

@@ -85,7 +85,7 @@ class Retrier:
         with self._changed:
             return [*self._missed, *self._trying]
 
-    def start_over(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child, which has no such thread: make a new lock."""
         self._changed = threading.Condition(threading.Lock())
         self._thread = self._round = None

@@ -38,8 +38,8 @@ from typing import Final
 
 from purgatory._events.log import log
 from purgatory._support.errors import InvalidSetting
-from purgatory._support.fork import in_child
 from timer import TimerTask
+from timer._fork import call_after_fork, new_event, new_lock
 
 __all__ = ["Watchdog", "hooks_on_this_stack", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
 
@@ -58,15 +58,16 @@ class Watchdog:
     """
 
     def __init__(self, threshold_ms: float | None = 1000) -> None:
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._purgatories: weakref.WeakSet[object] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
-        self._rest = threading.Event()
+        self._rest = new_event()
         self._counts: Counter[tuple[str | None, str]] = Counter()
         # By thread id: its frames of hooks, the innermost first, when each was first seen, and whether it was reported.
         self._seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
         self._said = False  # whether watchdog_unavailable was logged
         self.threshold_ms = threshold_ms
+        call_after_fork(self)
 
     def watch(self, purgatory: object) -> None:
         """Watch the hooks of a purgatory."""
@@ -87,10 +88,8 @@ class Watchdog:
         if thread is not None:
             thread.join()
 
-    def start_over(self) -> None:
-        """In a forked child, which has no such thread: make a new lock and a new event."""
-        self._lock = threading.Lock()
-        self._rest = threading.Event()
+    def after_fork(self) -> None:
+        """Forget the thread, which a forked child does not have."""
         self._thread = None
         self._seen.clear()
 
@@ -140,7 +139,7 @@ class Watchdog:
                 self._said = True
                 log.warning("watchdog_unavailable", reason="threads' frames can't be read without a global lock")
             return
-        self._rest = threading.Event()
+        self._rest = new_event()
         thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
         try:
             thread.start()
@@ -220,7 +219,6 @@ def hooks_on_this_stack() -> list[TimerTask]:
 
 #: The watchdog of this process.
 _watchdog = Watchdog()
-in_child(_watchdog.start_over)
 
 watch = _watchdog.watch
 unwatch = _watchdog.unwatch

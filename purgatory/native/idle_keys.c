@@ -213,7 +213,7 @@ static void idle_dealloc(IdleKeys *self)
 
 static PyObject *operation_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 
-static PyObject *idle_start_over(IdleKeys *self, PyObject *Py_UNUSED(none))
+static PyObject *idle_after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
 {
 #ifdef Py_GIL_DISABLED
     self->mutex = (PyMutex){0};
@@ -226,7 +226,7 @@ static PyObject *idle_start_over(IdleKeys *self, PyObject *Py_UNUSED(none))
 static PyMethodDef idle_methods[] = {
     {"note", (PyCFunction)idle_note, METH_O,
      "note($self, watchers, /)\n--\n\nNobody waits under the key any more, or so it seemed."},
-    {"start_over", (PyCFunction)idle_start_over, METH_NOARGS, "In a forked child: nobody has the lock."},
+    {"after_fork", (PyCFunction)idle_after_fork, METH_NOARGS, "In a forked child: nobody has the lock."},
     {"purge", (PyCFunction)idle_purge, METH_NOARGS,
      "purge($self, /)\n--\n\nForget every key that nobody waits under; how many those were."},
     {NULL}};

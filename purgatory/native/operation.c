@@ -142,7 +142,7 @@ static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *operation_start_over(Operation *self, PyObject *Py_UNUSED(none))
+static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none))
 {
     PyObject *struck = NULL;
 #ifdef Py_GIL_DISABLED
@@ -279,7 +279,7 @@ static PyMethodDef operation_methods[] = {
      "run($self, /)\n--\n\nExpire: complete and run :meth:`on_expiration`. Called by the timer."},
     {"_op_drain", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
     {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, "Have the check made by somebody else."},
-    {"_op_start_over", (PyCFunction)operation_start_over, METH_NOARGS, "In a forked child: nobody has the hold."},
+    {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, "In a forked child: nobody has the hold."},
     {"cancel", (PyCFunction)operation_cancel, METH_NOARGS,
      "cancel($self, /)\n--\n\n"
      "Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.\n\n"

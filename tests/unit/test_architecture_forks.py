@@ -1,9 +1,8 @@
 """For each lock, event and thread in ``timer`` and ``purgatory`` it is known what a forked child does with it.
 
 A fork copies locks as they are, and no thread. Locks and events are made by ``timer._fork``, which frees them in the
-child. A class that keeps a thread forgets it in a method ``after_fork`` (some classes of the core still replace their
-locks in ``start_over`` or ``_start_over``, and modules in ``_renew``). The sources are walked. A lock or thread that is
-made in another way must be named in ``LEFT``, with the reason.
+child. A class that keeps a thread or a lock of another kind forgets it in a method ``after_fork``. The sources are
+walked. A lock or thread that is made in another way must be named in ``LEFT``, with the reason.
 """
 
 import ast
@@ -18,7 +17,7 @@ MAKERS = frozenset(
     }
 )
 MODULES = frozenset({"threading", "concurrent.futures", "queue"})
-RENEWING = frozenset({"after_fork", "start_over", "_start_over", "_renew"})
+RENEWING = "after_fork"
 
 #: What a child doesn't make anew, and why that is well.
 LEFT = {
@@ -27,8 +26,8 @@ LEFT = {
     "timer._fork.new_lock.lock": "likewise",
     "timer._fork.new_rlock.lock": "likewise",
     "timer._reaper.Driver._thread": "nothing expires in a child, and a thread that isn't there is joined at once",
-    "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which start_over forgets",
-    "purgatory._keys.shard.Shard.__init__": "kept as key_lock, which start_over makes anew",
+    "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",
+    "purgatory._keys.shard.Shard.__init__": "kept as key_lock, which after_fork makes anew",
     "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",
     "purgatory._serving.WsgiServer._thread": "the parent's server",
     "purgatory.console.cli._get.thread": "a request of one command, which does not fork",
@@ -70,7 +69,7 @@ def unmended(module, source):
             inner = child if isinstance(child, ast.stmt) else statement
             if isinstance(child, ast.Call) and ast.unparse(child.func) in makers:
                 sites.append((within, inner))
-            if isinstance(child, ast.stmt) and within and within[-1] in RENEWING:
+            if isinstance(child, ast.stmt) and within and within[-1] == RENEWING:
                 renewed.update((within[:-1], target) for target in targets(child))
             named = isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
             walk(child, (*within, child.name) if named else within, inner)
@@ -80,11 +79,9 @@ def unmended(module, source):
     for within, statement in sites:
         kept = targets(statement)
         own = [target for target in kept if target.startswith("self.")]
-        if within and within[-1] in RENEWING:
+        if within and within[-1] == RENEWING:
             continue
         if own and (within[:-1], own[0]) in renewed:
-            continue
-        if kept and not within and ((), kept[0]) in renewed:
             continue
         place = (*within[:-1], own[0].removeprefix("self.")) if own else (*within, *kept[:1])
         found.append(".".join((module, *place)))
@@ -102,24 +99,19 @@ def test_of_each_lock_and_thread_it_is_known_how_a_forked_child_has_it():
 
 
 def test_a_lock_that_is_forgotten_is_seen():
-    """Of a class and of a module, under whatever name it was imported; one that is made anew is not."""
+    """Of a class and of a module, under whatever name it was imported; one that a class makes anew is not."""
     source = """
 import threading
 from threading import Lock as Gate
 
 _one = threading.Lock()
-_two = Gate()
-
-def _renew():
-    global _one
-    _one = threading.Lock()
 
 class Thing:
     def __init__(self):
         self._kept = Gate()
         self._lost = Gate()
 
-    def start_over(self):
+    def after_fork(self):
         self._kept = Gate()
 """
-    assert ["m._two", "m.Thing._lost"] == unmended("m", source)
+    assert ["m._one", "m.Thing._lost"] == unmended("m", source)
