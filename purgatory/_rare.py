@@ -16,7 +16,7 @@ from purgatory._operations.operation import LOBBY
 from purgatory._operations.subclasses import warn_still_open
 from purgatory._operations.user_lock import checked_lock
 from purgatory._purgatory import parking as _parking
-from purgatory._purgatory.many_keys import checked_keys
+from purgatory._purgatory.many_keys import RestOfCheck, checked_keys
 from purgatory._support.edition import CORE
 from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable, whole
 from timer import NS_PER_MS, TimerClosed
@@ -132,6 +132,7 @@ if CORE is not None:
         refuse_own_hook=_refuse_own_hook,
         refuse_timed=_parking.refuse_timed,
         timer_closed=TimerClosed,
+        hand_over=RestOfCheck.hand_over,
         checked_limit=_checked_limit,
         checked_when_closed=_parking.checked_when_closed,
         checked_keys=checked_keys,

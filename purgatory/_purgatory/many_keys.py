@@ -1,25 +1,62 @@
-"""Checks of many keys at once, for an event that touches many keys.
+"""Checks of many keys, and checks with a limit.
 
 An operation under several of the keys is checked once, under the first of them. So an event on 100 keys that share 20
 operations makes 20 checks in place of 2,000.
+
+**Interrupts.** If the thread of a check is interrupted, the retrier makes what is left of it, because no other thread
+knows of the event: every operation again if there is no limit, and otherwise the rest up to the limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from purgatory._events.outcome import NEW, PARKED, SATISFIED
 from purgatory._support.errors import WatchKeysType, unhashable, whole
 
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
     from purgatory._operations.operation import Operation
+    from purgatory._purgatory.parking import Parking
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["check_keys", "checked_keys"]
+__all__ = ["RestOfCheck", "check_keys", "checked_keys", "stretches"]
 
 #: How many operations a check with a limit copies from a key at first.
 STRETCH: Final = 16
+
+
+class RestOfCheck:
+    """For the retrier: what an interrupted check with a limit has not done. The retrier treats it as an operation.
+
+    Args:
+        parking: the purgatory.
+        keys: the keys to check.
+        limit: how many operations to complete.
+    """
+
+    __slots__ = ("_limit", "_op_home", "_parking", "keys")
+
+    #: It is never overdue.
+    _op_state = NEW
+
+    def __init__(self, parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
+        self._parking = parking
+        self._limit = limit
+        self._op_home = parking._shards.of(keys[0])
+        self.keys = keys
+
+    def maybe_try_complete(self) -> None:
+        """Make the rest of the check."""
+        self._parking.check_and_complete_all(self.keys, self._limit)
+
+    @classmethod
+    def hand_over(cls, parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
+        """Pass what is left of a check to the retrier."""
+        rest = cls(parking, keys, limit)
+        if limit > 0 and rest._op_home.retrier is not None:
+            rest._op_home.retrier.retry(rest)
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
@@ -33,23 +70,28 @@ def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
     return tuple(keys)
 
 
-def check_keys(shards: Shards, keys: Iterable[Hashable], limit: int | None) -> int:
+def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) -> int:
     """Check the operations under the keys until ``limit`` were completed. Returns how many this thread completed."""
     if limit is not None:
         whole("limit", limit, 1)
     given = checked_keys(keys)
-    try:
-        once = dict.fromkeys(given)
-    except TypeError:
-        raise unhashable(given) from None
-    rows = [watchers for key in once if (watchers := shards.find(key)) is not None]
+    rows = _rows(parking._shards, given)
     completed = 0
+    begun: Operation | None = None
     try:
         for operation in _in_order(rows, all_at_once=limit is None):
+            if operation._op_state > PARKED:
+                continue
+            begun = operation
             completed += bool(operation.maybe_try_complete())
+            begun = None
             if completed == limit:
                 break
-    except BaseException:  # this thread is interrupted, so the retrier makes the checks that are still owed
+    except BaseException:
+        if limit is not None:
+            completed += begun is not None and begun._op_state == SATISFIED
+            RestOfCheck.hand_over(parking, given, limit - completed)
+            raise
         for watchers in rows:
             for operation in watchers.operations():
                 operation._op_retry()
@@ -57,15 +99,35 @@ def check_keys(shards: Shards, keys: Iterable[Hashable], limit: int | None) -> i
     return completed
 
 
+def _rows(shards: Shards, keys: Sequence[Hashable]) -> list[Watchers]:
+    """The watchers of those keys that are known, each once."""
+    try:
+        once = dict.fromkeys(keys)
+    except TypeError:
+        raise unhashable(keys) from None
+    return [watchers for key in once if (watchers := shards.find(key)) is not None]
+
+
 def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]:
     """The operations under the keys, each once. A key's are read when it is reached, all at once or in stretches."""
     seen: set[Operation] = set()
     for watchers in rows:
-        fresh = watchers.operations() if all_at_once else watchers.head(2 * len(seen) + STRETCH)
-        while fresh := [operation for operation in fresh if operation not in seen]:
-            for operation in fresh:
-                seen.add(operation)
-                yield operation
-            if all_at_once:
-                break
-            fresh = watchers.head(2 * len(seen) + STRETCH)  # checked operations that still wait stand at the head
+        if all_at_once:
+            fresh = [operation for operation in watchers.operations() if operation not in seen]
+            seen.update(fresh)
+            yield from fresh
+        else:
+            for stretch in stretches(watchers, seen):
+                yield from stretch
+
+
+def stretches(watchers: Watchers, seen: set[Operation] | None = None) -> Iterator[list[Operation]]:
+    """The operations under a key in order of arrival, some at a time, for a caller that may not need all of them.
+
+    Those in ``seen`` are left out. All that were yielded are added to it.
+    """
+    seen = set() if seen is None else seen
+    # Operations that were looked at and still wait stand at the head, so each look goes twice as far.
+    while stretch := [each for each in watchers.head(2 * len(seen) + STRETCH) if each not in seen]:
+        yield stretch
+        seen.update(stretch)

@@ -26,7 +26,7 @@ the flag and removes it again.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from contextvars import copy_context
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final
@@ -35,7 +35,7 @@ from purgatory._events.log import log, throttle
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import LOBBY, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
-from purgatory._purgatory.many_keys import STRETCH, check_keys
+from purgatory._purgatory.many_keys import check_keys
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
     AlreadyParked,
@@ -46,7 +46,6 @@ from purgatory._support.errors import (
     PurgatoryFull,
     WatchKeysType,
     unhashable,
-    whole,
 )
 from purgatory._threads.watchdog import hooks_on_this_stack
 from timer import NS_PER_MS, TimerClosed
@@ -54,7 +53,6 @@ from timer import NS_PER_MS, TimerClosed
 if TYPE_CHECKING:
     from purgatory._events.observers import Observers
     from purgatory._keys.shard import Shard
-    from purgatory._keys.watchers import Watchers
     from purgatory._limits.capacity import Capacity
     from purgatory._purgatory.shards import Shards
     from timer import Timer
@@ -221,10 +219,10 @@ class Parking:
             UnhashableKey: the key has no hash.
             InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
-        watchers = self._shards.find(key)
         if limit is not None:
-            completed = check_some(watchers, limit)
+            completed = check_keys(self, [key], limit)
         else:
+            watchers = self._shards.find(key)
             completed = 0 if watchers is None else check_all(watchers.operations())
         if self._closed and not completed:
             checked_when_closed(self._name)
@@ -248,7 +246,7 @@ class Parking:
             UnhashableKey: a key has no hash. Nothing was checked.
             InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
-        completed = check_keys(self._shards, keys, limit)
+        completed = check_keys(self, keys, limit)
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed
@@ -261,13 +259,11 @@ def checked_when_closed(name: str) -> None:
         log.info("checked_when_closed", purgatory=name, suppressed=suppressed)
 
 
-def check_all(operations: Sequence[DelayedOperation], limit: int | None = None) -> int:
-    """Check operations until ``limit`` were completed. Returns how many this thread completed."""
+def check_all(operations: Sequence[DelayedOperation]) -> int:
+    """Check operations. Returns how many this thread completed."""
     completed = 0
     try:
         for operation in operations:
-            if completed == limit:
-                break
             if operation._op_state <= PARKED and operation.maybe_try_complete():
                 completed += 1
     except BaseException:  # this thread is interrupted, so the retrier makes the checks that are still owed
@@ -276,36 +272,6 @@ def check_all(operations: Sequence[DelayedOperation], limit: int | None = None) 
                 operation._op_retry()
         raise
     return completed
-
-
-def check_some(watchers: Watchers | None, limit: int) -> int:
-    """Check the operations under a key until ``limit`` were completed, without copying all of them first."""
-    whole("limit", limit, 1)
-    if watchers is None:
-        return 0
-    completed = 0
-    seen: set[DelayedOperation] = set()
-    stretch = watchers.head(STRETCH)
-    while stretch and completed < limit:
-        completed += check_all(stretch, limit - completed)
-        stretch = _behind(watchers, seen, stretch)
-    return completed
-
-
-def stretches(watchers: Watchers) -> Iterator[list[DelayedOperation]]:
-    """The operations under a key in order of arrival, some at a time, for a caller that may not need all of them."""
-    seen: set[DelayedOperation] = set()
-    stretch = watchers.head(STRETCH)
-    while stretch:
-        yield stretch
-        stretch = _behind(watchers, seen, stretch)
-
-
-def _behind(watchers: Watchers, seen: set[DelayedOperation], stretch: list[DelayedOperation]) -> list[DelayedOperation]:
-    """The next operations after a stretch that was checked. Adds the stretch to ``seen``."""
-    # The operations that were looked at and still wait stand at the head, so look twice as far each time.
-    seen.update(stretch)
-    return [operation for operation in watchers.head(2 * len(seen) + STRETCH) if operation not in seen]
 
 
 def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:

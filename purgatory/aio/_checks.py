@@ -28,8 +28,7 @@ from itertools import chain, islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from purgatory._purgatory.many_keys import checked_keys
-from purgatory._purgatory.parking import stretches
+from purgatory._purgatory.many_keys import checked_keys, stretches
 from purgatory._support.errors import unhashable, whole
 
 if TYPE_CHECKING:

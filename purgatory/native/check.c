@@ -103,18 +103,18 @@ static int is_to_be_checked(Operation *op, Met *met)
     return met == NULL || __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) == 0 ? 1 : is_first_time(met, op);
 }
 
-/* Check the operations under a key until `limit` of them were completed: how many, or -1 with an error. Without a limit
- * these are the operations that are there now. With one they are taken in stretches, each as long as all before it.
- * Those in `met` are passed over; it is NULL for a check of one key. */
-static Py_ssize_t check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met)
+/* Check the operations under a key until `*completed`, the number of those that were completed, has reached the limit.
+ * 0, or -1 with an error. Without a limit these are the operations that are there now. With one they are taken in
+ * stretches, each as long as all before it. Those in `met` are passed over; it is NULL for a check of one key. */
+static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssize_t *completed)
 {
     Row row;
     row.all = row.few;
     row.room = FEW;
     row.count = 0;
-    Py_ssize_t completed = 0, at = 0, most = limit == PY_SSIZE_T_MAX ? limit : FEW;
+    Py_ssize_t at = 0, most = limit == PY_SSIZE_T_MAX ? limit : FEW;
     int failed = 0;
-    while (completed < limit && !failed) {
+    while (*completed < limit && !failed) {
         if (at == row.count) {
             Py_ssize_t further = at > 0 && limit == PY_SSIZE_T_MAX ? 0 : take_further(watchers, &row, most);
             failed = further < 0;
@@ -124,18 +124,31 @@ static Py_ssize_t check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met)
         }
         Operation *op = row.all[at++];
         int done = is_to_be_checked(op, met);
-        done = done > 0 ? check_as_defined(op) : done;
+        int checks = done > 0;
+        done = checks ? check_as_defined(op) : done;
         failed = done < 0;
-        completed += done > 0;
+        *completed += done > 0 || (checks && failed && state_of(op) == SATISFIED); /* a hook may have raised */
     }
     for (Py_ssize_t i = 0; i < row.count; i++) {
-        if (failed && met == NULL && state_of(row.all[i]) <= PARKED) /* this thread is being stopped: other threads check them */
+        if (failed && met == NULL && limit == PY_SSIZE_T_MAX && state_of(row.all[i]) <= PARKED) /* this thread is being stopped: other threads check them */
             retry(row.all[i]);
         Py_DECREF(row.all[i]);
     }
     if (row.all != row.few)
         PyMem_Free(row.all);
-    return failed ? -1 : completed;
+    return failed ? -1 : 0;
+}
+
+/* This thread is being stopped: pass what is left of a check with a limit to the retrier. The error that is set stays
+ * set. */
+static void hand_over(Parking *self, PyObject *keys, Py_ssize_t left)
+{
+    Kept kept = keep_error();
+    PyObject *number = PyLong_FromSsize_t(left);
+    if (number == NULL || done_call(PyObject_CallFunctionObjArgs(core.hand_over, self, keys, number, NULL)))
+        PyErr_WriteUnraisable((PyObject *)self);
+    Py_XDECREF(number);
+    set_again(kept);
 }
 
 /* The number that `limit` stands for; PY_SSIZE_T_MAX if there is none. -1 with an error. */
@@ -185,11 +198,20 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     Watchers *watchers = watchers_of(self, key);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
-    Py_ssize_t limit = number_of_limit(given[1]), completed = limit;
-    if (limit >= 0)
-        completed = watchers == NULL ? 0 : check_watchers(watchers, limit, NULL);
+    Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
+    int failed = limit < 0;
+    if (!failed && watchers != NULL)
+        failed = check_watchers(watchers, limit, NULL, &completed);
+    if (failed && limit >= 0 && limit != PY_SSIZE_T_MAX) {
+        Kept kept = keep_error();
+        PyObject *keys = PyTuple_Pack(1, key);
+        set_again(kept);
+        if (keys != NULL)
+            hand_over(self, keys, limit - completed);
+        Py_XDECREF(keys);
+    }
     Py_XDECREF(watchers);
-    return number_completed(self, completed);
+    return number_completed(self, failed ? -1 : completed);
 }
 
 /* The watchers of keys, each once, in order: how many, or -1 with an error. */
@@ -233,7 +255,7 @@ static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssiz
     PyObject *given[2];
     if (each_argument(args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given) || is_unmade(self))
         return NULL;
-    Py_ssize_t limit = number_of_limit(given[1]), completed = -1, count = -1;
+    Py_ssize_t limit = number_of_limit(given[1]), completed = 0, count = -1;
     if (limit < 0)
         return NULL;
     PyObject *keys = given[0];
@@ -249,15 +271,13 @@ static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssiz
         PyErr_NoMemory();
     else if (keys != NULL)
         count = watchers_of_all(self, keys, found, &met);
-    if (count >= 0)
-        completed = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (completed >= 0 && completed < limit) {
-            Py_ssize_t more = check_watchers(found[i], limit == PY_SSIZE_T_MAX ? limit : limit - completed, &met);
-            completed = more < 0 ? -1 : completed + more;
-            if (more < 0)
-                retry_all(found, count);
-        }
+    int failed = count < 0;
+    for (Py_ssize_t i = 0; i < count && !failed && completed < limit; i++) {
+        failed = check_watchers(found[i], limit, &met, &completed);
+        if (failed && limit == PY_SSIZE_T_MAX)
+            retry_all(found, count);
+        else if (failed)
+            hand_over(self, keys, limit - completed);
     }
     for (Py_ssize_t i = 0; i < count; i++)
         Py_DECREF(found[i]);
@@ -266,5 +286,5 @@ static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssiz
     if (met.slots != met.few)
         PyMem_Free(met.slots);
     Py_XDECREF(keys);
-    return number_completed(self, completed);
+    return number_completed(self, failed ? -1 : completed);
 }

@@ -115,6 +115,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"refuse_own_hook", &core.refuse_own_hook},
                   {"refuse_timed", &core.refuse_timed},
                   {"timer_closed", &core.timer_closed},
+                  {"hand_over", &core.hand_over},
                   {"checked_limit", &core.checked_limit},
                   {"checked_when_closed", &core.checked_when_closed},
                   {"checked_keys", &core.checked_keys},

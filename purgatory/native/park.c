@@ -442,7 +442,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         if (state_of(op) != IMMEDIATE && any(&((Told *)self->observers)->any_parked)
             && done_call(PyObject_CallOneArg(core.tell_parked, given)))
             completed = -1;
-        else if (flag_of(&op->pending) && check_as_defined(op) < 0)
+        else if (flag_of(&op->pending) && state_of(op) <= PARKED && check_as_defined(op) < 0)
             completed = -1;
     }
     if (completed < 0) {

@@ -36,7 +36,10 @@ STEPS = 250
 class Plan:
     """What happens to one purgatory, and what was seen of it."""
 
+    last = None
+
     def __init__(self, seed):
+        Plan.last = self
         self.random = random.Random(seed)
         self.lines = []
         self.depth = 0
@@ -407,8 +410,12 @@ if __name__ == "__main__":
 
     from purgatory._threads.retrier import Retrier
 
-    # It has a thread, whose steps no seed decides: written down is what it is handed.
-    Retrier.retry = lambda self, operation: operation.plan.say("handed over", operation.number)
+    def hand_over(retrier, what):
+        """Write down what the retrier gets. It has a thread, whose steps no seed decides."""
+        plan = Plan.last
+        plan.say("handed over", what.number if what in plan.operations else (what.keys, what._limit))
+
+    Retrier.retry = hand_over
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     start, many = map(int, sys.argv[1:])
     sys.stdout.write(("native" if purgatory.COMPILED else "pure") + "\n")

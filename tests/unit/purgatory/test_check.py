@@ -479,3 +479,26 @@ def test_interrupted_check_of_many_keys_is_repeated(purgatory):
     with pytest.raises(KeyboardInterrupt):
         purgatory.check_and_complete_all(["a", "b"])
     assert eventually(lambda: operations[1].is_completed)
+
+
+@pytest.mark.parametrize("check", ["check_and_complete", "check_and_complete_all"])
+def test_interrupted_check_with_a_limit_is_ended_by_the_retrier(purgatory, check):
+    """A check that is interrupted in a hook is made to its end, and completes as many as its limit says."""
+
+    class Stop(BaseException):
+        pass
+
+    def stop(operation):
+        raise Stop
+
+    for _ in range(40):  # more than a check with a limit looks at in one go
+        park(purgatory, "k")
+    ready = [park(purgatory, "k", complete=stop if number == 1 else None) for number in range(50)]
+    for operation in ready:
+        operation.ready = True
+    with pytest.raises(Stop):
+        getattr(purgatory, check)("k" if check == "check_and_complete" else ["k"], limit=45)
+
+    assert eventually(lambda: sum(operation.is_completed for operation in ready) == 45)
+    assert eventually(lambda: not purgatory._retrier.waiting())
+    assert [True] * 45 + [False] * 5 == [operation.is_completed for operation in ready]
