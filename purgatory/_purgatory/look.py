@@ -1,16 +1,24 @@
-"""Taking a snapshot: visit every key, one shard after the other, and look at its first operation."""
+"""Taking a snapshot: visit every key, and look at its first operation.
+
+The keys are visited in stretches, one shard after the other, so that other threads run in between. The visit itself is
+also implemented in C.
+"""
 
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from purgatory._events.outcome import PARKED
 from purgatory._purgatory.snapshot import PurgatorySnapshot
+from purgatory._support.edition import CORE
 from timer import NS_PER_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from purgatory._events.observers import Observers
     from purgatory._keys.idle_keys import IdleKeys
     from purgatory._keys.watchers import Watchers
@@ -35,31 +43,23 @@ def take_snapshot(
     largest: int,
 ) -> PurgatorySnapshot:
     """The purgatory as it is now, with the ``largest`` keys and tenants."""
-    watched = keys = known = 0
+    known = keys = least = 0
     sizes: list[tuple[int, Hashable]] = []
     oldest_ns: int | None = None
-    for shard in shards:
-        for watchers in shard.watchers():
-            known += 1
-            size = len(watchers)
-            if not size:
-                continue
-            watched += size
-            keys += 1
-            sizes.append((size, watchers.key))
-            created_ns = _since(watchers)
-            if created_ns is not None and (oldest_ns is None or created_ns < oldest_ns):
-                oldest_ns = created_ns
-        if len(sizes) > largest:
-            sizes = heapq.nlargest(largest, sizes, key=_size)
-    sizes.sort(key=_size, reverse=True)
+    for stretch in shards.stretches():
+        in_use, since_ns, large = visit(stretch, least)
+        known += len(stretch)
+        keys += in_use
+        oldest_ns = since_ns if oldest_ns is None or (since_ns is not None and since_ns < oldest_ns) else oldest_ns
+        sizes = heapq.nlargest(largest, [*sizes, *large], key=_size)
+        least = 0 if len(sizes) < largest else sizes[-1][0] if sizes else sys.maxsize
     totals = shards.totals()
     statistics = None if timer is None else timer.statistics()
     return PurgatorySnapshot(
         name=observers.name,
         broker_id=broker_id,
         parked=totals.waiting,
-        watched=watched,
+        watched=shards.watched(),
         keys=keys,
         delayed=totals.waiting if timer is not None else 0,
         capacity=None if capacity is None else capacity.limit,
@@ -73,6 +73,22 @@ def take_snapshot(
         rejected=0 if capacity is None else capacity.rejected,
         closed=closed,
         tenants=() if capacity is None else tuple(capacity.tenants()[:largest]),
+    )
+
+
+def visit(stretch: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
+    """Look at the watchers of some keys.
+
+    Returns:
+        The number of keys in use, when the oldest parked operation was parked (None if there is none), and the keys
+        with more than ``least`` operations, with the number of these.
+    """
+    sizes = [(len(watchers), watchers.key) for watchers in stretch]
+    since_ns = [created_ns for watchers in stretch if (created_ns := _since(watchers)) is not None]
+    return (
+        sum(size > 0 for size, _ in sizes),
+        min(since_ns, default=None),
+        [(size, key) for size, key in sizes if size > least],
     )
 
 
@@ -114,3 +130,7 @@ def _since(watchers: Watchers) -> int | None:
         if len(operations) < most:
             return None
         most *= 8
+
+
+if not TYPE_CHECKING and CORE is not None:
+    visit = CORE.visit

@@ -11,7 +11,7 @@ numbers can be of different moments.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, PARKED, SATISFIED
 from purgatory._purgatory.snapshot import Totals
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
 __all__ = ["Shards"]
+
+#: How many keys are looked at before another thread may run.
+STRETCH: Final = 2048
 
 
 class _Made(dict[int, "Shard"]):
@@ -95,6 +98,13 @@ class Shards:
         """The watchers of every key, idle keys included, one shard after the other."""
         for shard in self:
             yield from shard.watchers()
+
+    def stretches(self) -> Iterator[list[Watchers]]:
+        """The same, at most :data:`STRETCH` keys at a time."""
+        for shard in self:
+            watchers = shard.watchers()
+            for start in range(0, len(watchers), STRETCH):
+                yield watchers[start : start + STRETCH]
 
     def keys(self) -> int:
         """The number of known keys, idle keys included."""

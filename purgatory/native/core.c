@@ -10,6 +10,7 @@
  *     watchers.c     Watchers: the operations under one key, a linked list of links
  *     idle_keys.c    IdleKeys: the queue of keys without operations, linked through their watchers
  *     shard.c        Shard: keys and counters
+ *     visit.c        visit: what a snapshot reads of each key
  *     steps.c        the lock of an operation, its outcome, its check
  *     operation.c    Operation: its methods and attributes
  *     ready_made.c   FuturesWait, ThresholdWait: operations with a try_complete in C
@@ -48,6 +49,7 @@
 #include "purgatory/native/watchers.c"
 #include "purgatory/native/idle_keys.c"
 #include "purgatory/native/shard.c"
+#include "purgatory/native/visit.c"
 #include "purgatory/native/steps.c"
 #include "purgatory/native/operation.c"
 #include "purgatory/native/ready_made.c"
@@ -178,6 +180,7 @@ static int fill(PyObject *module)
                  {&core.str_taken, "taken"},
                  {&core.str_pop, "pop"},
                  {&core.str_add, "add"},
+                 {&core.str_added_ns, "added_ns"},
                  {&core.str_numbered, "numbered"},
                  {&core.str_cancel, "cancel"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -207,7 +210,9 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Take what is left to Python."}, {NULL}};
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Take what is left to Python."},
+    {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
+    {NULL}};
 
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
 

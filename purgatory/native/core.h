@@ -99,7 +99,7 @@ static struct {
     PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
         *str_cancelled_and_notified, *str_value, *str_error;
     PyObject *str_try_complete, *str_on_complete, *str_on_expiration, *str_acquire, *str_release, *str_pop, *str_taken,
-        *str_add, *str_numbered, *str_cancel, *str_maybe_try_complete;
+        *str_add, *str_added_ns, *str_numbered, *str_cancel, *str_maybe_try_complete;
 } core;
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, floor
+from tests.benchmarks.growth import by_population, empty
 from tests.benchmarks.harness import Case, Table, clock, compare, say
 
 if TYPE_CHECKING:
@@ -146,6 +147,9 @@ def hot_key(*, sizes: tuple[int, ...] = (1, 100, 10_000, 100_000), rounds: int =
 def main(*, quick: bool = False) -> Iterator[Table]:
     """Everything in here."""
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
+    say("scale: calls")
+    yield by_population((1_000, 10_000) if quick else ())
+    yield empty(20 if quick else 300)
     say("scale: by operations parked")
     sizes = (0, 1_000, 10_000) if quick else (0, 1_000, 10_000, 100_000, 1_000_000, 3_000_000)
     most = () if quick else (10_000_000,)  # some 6 GB

@@ -18,6 +18,7 @@ from tests.benchmarks import (
     bench_state,
     bench_timer,
     bench_where,
+    growth,
     harness,
     load,
     plots,
@@ -51,6 +52,16 @@ def test_both_editions_stand_in_one_table():
     assert not bench_editions._editions()["Python"][0].COMPILED
     assert 4 == len(bench_editions.timers(outstanding=50, **TINY).rows)
     assert [2, 2] == [len(table.rows) for table in bench_editions.rotations(numbers=(5, 1_200), **TINY)]
+
+
+def test_calls_stand_beside_the_population_with_their_slope():
+    """Each call has one column per size and its slope, and an empty purgatory has its costs."""
+    table = growth.by_population((100, 200))
+    assert ("call", "100", "200", "slope") == table.columns
+    assert {"snapshot(), ms", "one scrape, ms", "watched, ms", "the collector's pause, ms"} < table.column(
+        "slope"
+    ).keys()
+    assert 2 == len(growth.empty(2).rows)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import attrs
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatorySnapshot, Totals
+from purgatory._purgatory import shards as _shards
 from tests.support import Waiting
 from timer import SystemTimer, SystemTimerReaper
 
@@ -112,3 +113,32 @@ def test_settings_are_told(mock_timer):
         assert ("fetch", 7, 5) == (snapshot.name, snapshot.broker_id, snapshot.capacity)
         assert ("fetch", 7, 5) == (purgatory.name, purgatory.broker_id, purgatory.capacity)
         assert "'fetch': 0 parked" in repr(purgatory)
+
+
+def test_snapshot_visits_keys_in_stretches(mock_timer, monkeypatch):
+    """The keys of one shard are visited a few at a time, and the figures are those of all of them."""
+    monkeypatch.setattr(_shards, "STRETCH", 3)
+    with DelayedOperationPurgatory("test", timer=mock_timer, shards=1) as purgatory:
+        for number in range(10):
+            park(purgatory, number, *[f"shared {each}" for each in range(number % 4)])
+        mock_timer.advance_clock(7)
+        purgatory.cancel_for_key(5)
+
+        assert [3, 3, 3, 3, 1] == [len(stretch) for stretch in purgatory._shards.stretches()]
+        snapshot = purgatory.snapshot(largest=3)
+        assert (9, 12, 1, 21) == (snapshot.parked, snapshot.keys, snapshot.idle_keys, snapshot.watched)
+        assert (("shared 0", 6), ("shared 1", 4), ("shared 2", 2)) == snapshot.largest_keys
+        assert 7 == snapshot.oldest_age_ms
+        assert () == purgatory.snapshot(largest=0).largest_keys
+        assert 12 == len(purgatory.snapshot(largest=100).largest_keys)
+
+
+def test_oldest_operation_may_have_the_longest_delay(purgatory, mock_timer):
+    """The age of an operation is known even if its deadline is beyond 64 bits of nanoseconds."""
+    park(purgatory, "k", delay_ms=10**18)
+    mock_timer.advance_clock(3)
+    park(purgatory, "k", "j")
+
+    assert 3 == purgatory.snapshot().oldest_age_ms
+    purgatory.cancel_for_key("k")
+    assert None is purgatory.snapshot().oldest_age_ms

@@ -1,0 +1,163 @@
+"""
+What grows with the operations parked: the garbage collector's pause, snapshots, scrapes, listings, checks with a limit.
+
+One population is grown in one process. Each row is one call, each column one size, and the slope is that of the row's
+line on logarithmic scales: 0 for a call that does not grow, 1 for one that grows as the population does.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import sys
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory.metrics import register, unregister
+from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
+from tests.benchmarks.harness import Table
+from timer import SystemTimer, SystemTimerReaper
+
+__all__ = ["by_population", "empty"]
+
+#: The sizes, and the memory that must be free for each.
+SIZES = {100_000: 0, 1_000_000: 2 << 30, 5_000_000: 6 << 30}
+
+Cells = tuple[str | float | None, ...]
+
+
+def by_population(sizes: tuple[int, ...] = ()) -> Table:
+    """What calls cost beside a population of operations with a key each, and under one key."""
+    sizes = sizes or tuple(size for size, least in SIZES.items() if _free_bytes() > least)
+    cells: dict[str, list[float]] = {}
+    registry = CollectorRegistry()
+    with DelayedOperationPurgatory[DelayedOperation]("bench") as own, DelayedOperationPurgatory("bench 2") as shared:
+        register(registry)
+        gc.disable()  # the pause is measured once per size; filling would run dozens of collections
+        try:
+            parked = 0
+            for size in sizes:
+                _park(own, parked, size, lambda number: [f"group-{number}"])
+                parked = size
+                rows: dict[str, Callable[[], object]] = {
+                    "snapshot()": own.snapshot,
+                    "one scrape": lambda: generate_latest(registry),
+                    "watched": lambda: own.watched,
+                    "operations()": own.operations,
+                }
+                for name, call in rows.items():
+                    cells.setdefault(f"{name}, ms", []).append(_best_ms(call))
+                for name in ("snapshot()", "operations()"):
+                    waits = [_longest_wait_ms(rows[name]) for _ in range(5)]  # the least: other processes run as well
+                    cells.setdefault(f"{name}: another thread waits, ms", []).append(min(waits))
+                cells.setdefault("the collector's pause, ms", []).append(_best_ms(gc.collect, 1))
+            own.shutdown("cancel")
+            _limited(shared, sizes, cells)
+        finally:
+            gc.enable()
+            unregister(registry)
+        shared.shutdown("cancel")
+    table = [(name, *(round(value, 3) for value in values), _slope(sizes, values)) for name, values in cells.items()]
+    columns = ("call", *(f"{size:,}" for size in sizes), "slope")
+    note = "slope 0: does not grow; 1: grows as the population does"
+    return Table("scale: calls by operations parked, a key each", columns, tuple(table), note, "scale-calls")
+
+
+def empty(count: int = 300) -> Table:
+    """An empty purgatory: its creation, its shutdown and its memory."""
+    rows: list[Cells] = []
+    with SystemTimerReaper("bench", SystemTimer()) as shared:
+        for name, timer in (("with a shared timer", shared), ("with its own timer and thread", None)):
+            for number in (10, count):  # the first are not measured
+                start = time.process_time()
+                made = [DelayedOperationPurgatory("bench", timer=timer) for _ in range(number)]
+                between = time.process_time()
+                for each in made:
+                    each.shutdown()
+                end = time.process_time()
+            tracemalloc.start()
+            made = [DelayedOperationPurgatory("bench", timer=timer) for _ in range(20)]
+            size = tracemalloc.get_traced_memory()[0] / len(made)
+            tracemalloc.stop()
+            for each in made:
+                each.shutdown()
+            rows.append((name, (between - start) / count * 1e6, (end - between) / count * 1e6, round(size)))
+    note = "reach: 50 us and 10 kB; the stack of a thread is not counted"
+    return Table("scale: an empty purgatory", ("case", "create, us", "shut down, us", "bytes"), tuple(rows), note)
+
+
+def _limited(
+    purgatory: DelayedOperationPurgatory[DelayedOperation], sizes: tuple[int, ...], cells: dict[str, list[float]]
+) -> None:
+    """A check with a limit of a key under which nothing is ready, beside one without."""
+    parked = 0
+    for size in sizes:
+        _park(purgatory, parked, size, lambda _: ["one"])
+        parked = size
+        all_ms = _best_ms(lambda: purgatory.check_and_complete("one"))
+        limited_ms = _best_ms(lambda: purgatory.check_and_complete("one", limit=1))
+        cells.setdefault("a check of one key of all, ms", []).append(all_ms)
+        cells.setdefault("the same with limit=1, ms", []).append(limited_ms)
+
+
+def _park(
+    purgatory: DelayedOperationPurgatory[DelayedOperation], start: int, end: int, keys: Callable[[int], list[str]]
+) -> None:
+    for number in range(start, end):
+        purgatory.try_complete_else_watch(Ready(DELAY_MS), keys(number))
+
+
+def _best_ms(call: Callable[[], object], times: int = 3) -> float:
+    """The least CPU time of a few calls."""
+    best = math.inf
+    for _ in range(times):
+        start = time.thread_time()
+        call()
+        best = min(best, time.thread_time() - start)
+    return best * 1000
+
+
+def _longest_wait_ms(call: Callable[[], object]) -> float:
+    """The longest time for which a second thread, which always wants to run, does not run during the call."""
+    stopped = threading.Event()
+    waits = [0.0]
+
+    def run() -> None:
+        before = time.perf_counter()
+        while not stopped.is_set():
+            now = time.perf_counter()
+            waits[0] = max(waits[0], now - before)
+            before = now
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    thread = threading.Thread(target=run)
+    try:
+        thread.start()
+        time.sleep(0.01)
+        waits[0] = 0.0
+        call()
+    finally:
+        stopped.set()
+        thread.join()
+        sys.setswitchinterval(interval_s)
+    return waits[0] * 1000
+
+
+def _slope(sizes: tuple[int, ...], values: list[float]) -> float | None:
+    if len(sizes) < 2 or min(values[0], values[-1]) <= 0:
+        return None
+    return round(math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0]), 2)
+
+
+def _free_bytes() -> int:
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # not known here
+        return 3 << 30
