@@ -18,7 +18,7 @@ class Leadership:
         isr: the in-sync replicas, from which the next leader is chosen.
         controller_epoch: of the controller that decided it.
         version: of the node in the coordination store that holds it; who changes it names the version that it saw.
-        gone: replicas that were in sync before the controller elected this leader, until the leader changes them.
+        gone: replicas that were in sync before the controller removed them, until the leader changes the in-sync replicas.
     """
 
     leader: int
@@ -29,12 +29,16 @@ class Leadership:
     gone: tuple[int, ...] = ()
 
     def led_by(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
-        """Give what follows when another node leads: the next leader epoch."""
+        """Give what follows when the controller changes the leader or the in-sync replicas: the next leader epoch.
+
+        The epoch rises also if the leader stays. A log that has this epoch then proves that its node has led without
+        the replicas that are gone. Without this proof the node may have crashed before they were removed.
+        """
         gone = tuple(dict.fromkeys(node for node in (*self.isr, *self.gone) if node not in isr))
         return Leadership(leader, self.leader_epoch + 1, isr, controller_epoch, self.version, gone)
 
     def with_isr(self, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
-        """Give what follows when the leader stays and others leave or join the in-sync replicas."""
+        """Give what follows when the leader itself changes the in-sync replicas."""
         return Leadership(self.leader, self.leader_epoch, isr, controller_epoch, self.version)
 
     def written(self) -> Leadership:

@@ -92,7 +92,12 @@ class Load:
             self.failed.append(error.name())
 
 
-def read_all(cluster, topic, partition=0):
+def read_all(cluster, topic, partition=0, at_least=0):
+    """Read up to the end of the partition, and on until ``at_least`` records are there.
+
+    A leader that was just elected serves records up to the high watermark that it last saved. It raises the mark when
+    the followers fetch, so the first end of the partition can come too early.
+    """
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -109,13 +114,14 @@ def read_all(cluster, topic, partition=0):
         if message is not None and message.error() is None:
             found.append(message.value())
         elif message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            break
+            if len(found) >= at_least:
+                break
     consumer.close()
     return found
 
 
 def all_kept_once(cluster, topic, load):
     for partition, values in load.acknowledged.items():
-        found = read_all(cluster, topic, partition)
+        found = read_all(cluster, topic, partition, at_least=len(values))
         assert values == found, (len(values), len(found))
     assert [] == load.failed

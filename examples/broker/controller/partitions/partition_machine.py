@@ -212,7 +212,7 @@ class PartitionMachine:
                     # Nobody could be elected in its place. The in-sync replicas stay: they say who has the records.
                     wanted[key] = now.led_by(NO_LEADER, now.isr, self._context.epoch)
                 elif staying:
-                    wanted[key] = now.with_isr(staying, self._context.epoch)
+                    wanted[key] = now.led_by(now.leader, staying, self._context.epoch)
             keys = self._write(wanted, set())
             if not keys:
                 break

@@ -68,14 +68,14 @@ def test_dead_controller_and_leader(cluster):
 
 
 def test_dead_follower_leaves_the_isr(cluster):
-    """A dead follower leaves the in-sync replicas, and the leader is told and stays."""
+    """A dead follower leaves the in-sync replicas, and the leader stays, in a new epoch that says who has left."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2)})
 
     cluster.die(2)
 
     state = cluster.state(T0)
-    assert (1, (1,), 0) == (state.leader, state.isr, state.leader_epoch)
+    assert (1, (1,), 1, (2,)) == (state.leader, state.isr, state.leader_epoch, state.gone)
     assert (1, (1,)) == cluster.told(1, T0)
 
 
@@ -193,6 +193,18 @@ def test_a_crash_of_all_that_is_noticed_one_by_one(cluster):
     cluster.restart(1, {"t-0": ends[1]})
 
     assert (1, (1,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_a_crashed_leader_whose_followers_are_back_first_waits_for_them(cluster):
+    """A leader of which the controller knows too late that it crashed, too, may lack what its followers have."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2, 3)})
+    ends = {1: (0, 80), 2: (0, 100), 3: (0, 100)}
+    for node in (2, 3):  # the session of node 1 has not ended yet
+        cluster.restart(node, {"t-0": ends[node]})
+    cluster.restart(1, {"t-0": ends[1]})
+
+    assert 2 == cluster.leader("t")
 
 
 def test_a_leader_that_was_alone_leads_again_at_once(cluster):
