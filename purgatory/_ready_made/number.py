@@ -51,21 +51,27 @@ class ThresholdWait(Operation):
     Attributes:
         threshold: completes when the number is at least this.
         number: the number.
+        answer: the value and the error that :func:`complete` gave it. None: it waits for the number.
         value: what the number was when the operation completed, or the value it was completed with.
         error: what the operation fails with instead.
     """
 
-    __slots__ = ("error", "number", "threshold", "value")
+    # value and error are written by the thread that has the turn.
+    __slots__ = ("answer", "error", "number", "threshold", "value")
 
     def __init__(self, threshold: int, delay_ms: int, number: Number) -> None:
         super().__init__(delay_ms)
         self.threshold = threshold
         self.number = number
+        self.answer: tuple[int | None, BaseException | None] | None = None
         self.value: int | None = None
         self.error: BaseException | None = None
 
     def try_complete(self) -> bool:
-        """Complete if the number has reached the threshold, or was forgotten."""
+        """Complete if the number has reached the threshold or was forgotten, or if there is an answer."""
+        if self.answer is not None:
+            self.value, self.error = self.answer
+            return self.force_complete()
         error = self.number.error
         if error is not None:
             self.error = error
@@ -175,12 +181,13 @@ class Number:
 def complete(
     waiters: Iterable[DelayedOperation], *, value: int | None = None, error: BaseException | None = None
 ) -> int:
-    """Complete waiters with a value or an error, whatever their thresholds. Returns how many."""
+    """Complete waiters with a value or an error, whatever their thresholds. Returns how many this thread completed."""
     completed = 0
     for waiter in waiters:
         assert isinstance(waiter, ThresholdWait)
-        waiter.value, waiter.error = value, error
-        completed += waiter.force_complete()
+        # A check in place of force_complete(): only the thread that has the turn writes the value and the error.
+        waiter.answer = value, error
+        completed += waiter.maybe_try_complete()
     return completed
 
 

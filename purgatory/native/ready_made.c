@@ -13,7 +13,7 @@ typedef struct {
 
 typedef struct {
     Operation op;
-    PyObject *threshold, *number, *value, *error; /* owned; NULL: __init__ was not called */
+    PyObject *threshold, *number, *answer, *value, *error; /* owned; NULL: __init__ was not called */
 } ThresholdWait;
 
 static PyObject *own(Operation *op, PyObject **place)
@@ -195,12 +195,18 @@ static int is_reached(ThresholdWait *self)
     PyObject *number = own(&self->op, &self->number), *threshold = own(&self->op, &self->threshold);
     PyObject *error = number == NULL || threshold == NULL ? NULL : PyObject_GetAttr(number, core.str_error);
     PyObject *value = error == NULL ? NULL : PyObject_GetAttr(number, core.str_value);
-    int completed = value == NULL ? -1 : 0;
-    if (value != NULL && error != Py_None) {
+    PyObject *answer = value == NULL ? NULL : own(&self->op, &self->answer);
+    int completed = answer == NULL ? -1 : 0;
+    if (answer != NULL && PyTuple_Check(answer) && PyTuple_GET_SIZE(answer) == 2) {
+        replace(&self->op, &self->value, Py_NewRef(PyTuple_GET_ITEM(answer, 0)));
+        replace(&self->op, &self->error, Py_NewRef(PyTuple_GET_ITEM(answer, 1)));
+        completed = 1;
+    }
+    else if (answer != NULL && error != Py_None) {
         replace(&self->op, &self->error, Py_NewRef(error));
         completed = 1;
     }
-    else if (value != NULL && value != Py_None) {
+    else if (answer != NULL && value != Py_None) {
         int falls_short = PyObject_RichCompareBool(value, threshold, Py_LT);
         completed = falls_short < 0 ? -1 : !falls_short;
         if (completed > 0)
@@ -210,6 +216,7 @@ static int is_reached(ThresholdWait *self)
     Py_XDECREF(threshold);
     Py_XDECREF(error);
     Py_XDECREF(value);
+    Py_XDECREF(answer);
     return completed;
 }
 
@@ -234,6 +241,7 @@ static int threshold_init(ThresholdWait *self, PyObject *args, PyObject *kwargs)
         return -1;
     replace(&self->op, &self->threshold, Py_NewRef(threshold));
     replace(&self->op, &self->number, Py_NewRef(number));
+    replace(&self->op, &self->answer, Py_NewRef(Py_None));
     replace(&self->op, &self->value, Py_NewRef(Py_None));
     replace(&self->op, &self->error, Py_NewRef(Py_None));
     return 0;
@@ -243,6 +251,7 @@ static int threshold_traverse(ThresholdWait *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->threshold);
     Py_VISIT(self->number);
+    Py_VISIT(self->answer);
     Py_VISIT(self->value);
     Py_VISIT(self->error);
     return operation_traverse(&self->op, visit, arg);
@@ -252,6 +261,7 @@ static void let_go(ThresholdWait *self)
 {
     Py_CLEAR(self->threshold);
     Py_CLEAR(self->number);
+    Py_CLEAR(self->answer);
     Py_CLEAR(self->value);
     Py_CLEAR(self->error);
 }
@@ -271,6 +281,7 @@ static void threshold_dealloc(ThresholdWait *self)
 
 static PyMemberDef threshold_members[] = {{"threshold", Py_T_OBJECT_EX, offsetof(ThresholdWait, threshold), READONLY, NULL},
                                           {"number", Py_T_OBJECT_EX, offsetof(ThresholdWait, number), READONLY, NULL},
+                                          {"answer", Py_T_OBJECT_EX, offsetof(ThresholdWait, answer), 0, NULL},
                                           {"value", Py_T_OBJECT_EX, offsetof(ThresholdWait, value), 0, NULL},
                                           {"error", Py_T_OBJECT_EX, offsetof(ThresholdWait, error), 0, NULL},
                                           {NULL}};

@@ -10,12 +10,13 @@ from purgatory import (
     DelayedOperationPurgatory,
     InvalidSetting,
     KeyedThresholdPurgatory,
+    Observer,
     PurgatoryClosed,
     ThresholdPurgatory,
     UnhashableKey,
     WaitDrained,
 )
-from purgatory._ready_made.number import Numbers
+from purgatory._ready_made.number import Numbers, complete
 from timer import DelayTypeError
 
 
@@ -85,6 +86,22 @@ def test_complete_all(watermark):
     assert 3 == watermark.complete_all(2)
     assert [2, 2, 2] == [future.result(0) for future in futures]
     assert (None, 0) == (watermark.value, watermark.num_waiting)
+
+
+def test_failing_a_waiter_that_has_completed_changes_no_answer(watermark):
+    """A waiter that a value has completed keeps its answer, if it is failed before its future has it."""
+    failed = []
+
+    class Late(Observer):
+        def leaving(self, waiter, /):
+            failed.append(complete([waiter], error=ValueError("late")))
+
+    future = watermark.wait(5, 10_000)
+    watermark.purgatory.attach(Late())
+
+    assert 1 == watermark.maybe_complete(6)
+    assert [0] == failed
+    assert 6 == future.result(0)
 
 
 def test_fail_all(watermark):
