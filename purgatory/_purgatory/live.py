@@ -35,18 +35,25 @@ def live() -> list[DelayedOperationPurgatory[Any]]:
 
 
 def on_start(greet: Greet, /) -> Callable[[], None]:
-    """Call ``greet(purgatory)`` for each live purgatory and each later one. Returns a function that ends this."""
-    with _lock:
-        _greeters.append(greet)
-        present = [p for p in _purgatories if not p.is_closed]
-    for purgatory in present:
-        greet(purgatory)
+    """Call ``greet(purgatory)`` for each live purgatory and each later one. Returns a function that ends this.
+
+    If ``greet`` raises for a live purgatory, it is not called for later ones.
+    """
 
     def stop() -> None:
         with _lock:
             if greet in _greeters:
                 _greeters.remove(greet)
 
+    with _lock:
+        _greeters.append(greet)
+        present = [p for p in _purgatories if not p.is_closed]
+    try:
+        for purgatory in present:
+            greet(purgatory)
+    except BaseException:
+        stop()
+        raise
     return stop
 
 

@@ -8,6 +8,7 @@ why.
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -115,7 +116,7 @@ class DelayedFuturePurgatory:
     Outcome.IMMEDIATE
     """
 
-    __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory", "_serial")
+    __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory", "_serial", "_workers")
 
     def __init__(
         self,
@@ -142,6 +143,7 @@ class DelayedFuturePurgatory:
         self._lock = new_lock()
         self._executor = executor
         self._own_executor: ThreadPoolExecutor | None = None
+        self._workers: set[int] = set()  # the id of its thread
         call_after_fork(self)
 
     @property
@@ -188,7 +190,7 @@ class DelayedFuturePurgatory:
                 return
             try:
                 self._executor_now().submit(self._purgatory.check_and_complete, key)
-            except RuntimeError:  # the executor is shut down: check on the thread that completed the future
+            except Exception:  # noqa: BLE001  # shut down or full: check on the thread that completed the future
                 self._purgatory.check_and_complete(key)
 
         for future in operation.futures:
@@ -197,6 +199,7 @@ class DelayedFuturePurgatory:
     def after_fork(self) -> None:
         """Forget, in a forked child, the executor's thread. Another one starts when it is needed."""
         self._own_executor = None
+        self._workers.clear()
         for operation in self._purgatory.operations():
             for future in operation.futures:
                 free_future(future)
@@ -206,12 +209,15 @@ class DelayedFuturePurgatory:
         return self._purgatory.snapshot()
 
     def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
-        """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread."""
+        """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread.
+
+        A callback that runs on this thread may call it, too. The thread then ends after the callback.
+        """
         report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
         with self._lock:
             executor = self._own_executor
         if executor is not None:
-            executor.shutdown()
+            executor.shutdown(wait=threading.get_ident() not in self._workers)
         return report
 
     def __enter__(self) -> Self:
@@ -227,5 +233,11 @@ class DelayedFuturePurgatory:
             return self._executor
         with self._lock:
             if self._own_executor is None:
-                self._own_executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+                self._own_executor = ThreadPoolExecutor(
+                    1, f"{self._name}-executor", initializer=_note_this_thread, initargs=(self._workers,)
+                )
             return self._own_executor
+
+
+def _note_this_thread(workers: set[int]) -> None:
+    workers.add(threading.get_ident())

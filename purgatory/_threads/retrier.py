@@ -69,8 +69,9 @@ class Retrier:
             if self._stopped:
                 return
             self._missed[operation] = None
-            stand_in = self._wake()
-        self._ask(stand_in)
+            error = self._wake()
+        if error is not None:
+            self._ask_timer(error)
 
     def stand_in(self) -> None:
         """Make one round, because no thread could be started. Called by the timer."""
@@ -106,30 +107,30 @@ class Retrier:
         self._missed.clear()
         return missed
 
-    def _wake(self) -> _Round | None:
-        """Wake or start the thread. Returns a round for the timer if no thread can be started. The lock is held."""
-        if (
-            self._thread is not None and self._thread.is_alive()
-        ):  # False in a forked child, where the thread does not run
+    def _wake(self) -> RuntimeError | None:
+        """Wake or start the thread. Returns why it cannot be started. The lock is held."""
+        if self._thread is not None and self._thread.is_alive():  # in a forked child it is not
             self._changed.notify_all()
-        elif not self._stopped:
-            # Assigned before start(): if start() is interrupted, stop() still finds the thread.
-            self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            try:
-                thread.start()
-            except RuntimeError as error:  # the process has no more threads
-                self._thread = None
-                if throttle.admit("retrier_not_started", self._name) is not None:
-                    log.error("retrier_not_started", retrier=self._name, error=repr(error))
-                if self._round is None and self._timer is not None:
-                    self._round = _Round(self)
-                    return self._round
+            return None
+        # Assigned before start(): if start() is interrupted, stop() still finds the thread.
+        self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the process has no more threads
+            self._thread = None
+            return error
         return None
 
-    def _ask(self, stand_in: _Round | None) -> None:
-        """Add the round to the timer, without the lock."""
-        if stand_in is None or self._timer is None:
+    def _ask_timer(self, why: RuntimeError) -> None:
+        """Let the timer make a round. Called without the lock, because a log handler may call back."""
+        if throttle.admit("retrier_not_started", self._name) is not None:
+            log.error("retrier_not_started", retrier=self._name, error=repr(why))
+        if self._timer is None:
             return
+        with self._changed:
+            if self._round is not None:
+                return
+            self._round = stand_in = _Round(self)
         try:
             self._timer.add(stand_in)
         except Exception as error:  # noqa: BLE001  # full, or shut down: the operations stay for the next round

@@ -73,20 +73,17 @@ class Watchdog:
         """Watch the hooks of a purgatory."""
         with self._lock:
             self._purgatories.add(purgatory)
-            self._start()
+            problem = self._start()
+        _log_problem(problem)
 
     def set_threshold(self, threshold_ms: float | None) -> None:
         """Set how long a hook may run. None ends the thread."""
         with self._lock:
             self.threshold_ms = threshold_ms
-            if threshold_ms is None:
-                thread = self._stop()
-            else:
-                thread = None
-                if self._purgatories:
-                    self._start()
-        if thread is not None:
-            thread.join()
+            thread = self._stop() if threshold_ms is None else None
+            problem = self._start() if self._purgatories else None
+        _log_problem(problem)
+        _join(thread)
 
     def after_fork(self) -> None:
         """Forget the thread, which a forked child does not have."""
@@ -98,8 +95,7 @@ class Watchdog:
         with self._lock:
             self._purgatories.discard(purgatory)
             thread = None if self._purgatories else self._stop()
-        if thread is not None:
-            thread.join()
+        _join(thread)
 
     def counts(self) -> dict[tuple[str | None, str], int]:
         """The number of slow calls, by purgatory and hook. The purgatory is None for a plain timer task."""
@@ -130,23 +126,25 @@ class Watchdog:
                 ]
         self._seen = seen
 
-    def _start(self) -> None:
-        """Start the thread if it is needed and does not run. The lock is held."""
+    def _start(self) -> str | BaseException | None:
+        """Start the thread if it is needed and does not run. The lock is held.
+
+        Returns:
+            What prevents it, for the caller to log without the lock, because a log handler may call back.
+        """
         if self.threshold_ms is None or (self._thread is not None and self._thread.is_alive()):
-            return
+            return None
         if not frames_may_be_read():
-            if not self._said:
-                self._said = True
-                log.warning("watchdog_unavailable", reason="threads' frames can't be read without a global lock")
-            return
+            was_said, self._said = self._said, True
+            return None if was_said else "threads' frames can't be read without a global lock"
         self._rest = new_event()
         thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the process has no more threads: a purgatory works without the watchdog
-            log.error("watchdog_not_started", error=repr(error))
-            return
+            return error
         self._thread = thread
+        return None
 
     def _stop(self) -> threading.Thread | None:
         """Ask the thread to end. Returns the thread to wait for, without the lock. The lock is held."""
@@ -190,6 +188,19 @@ class Watchdog:
                         self._thread = None
                     break
         self._seen.clear()
+
+
+def _log_problem(problem: str | BaseException | None) -> None:
+    if isinstance(problem, str):
+        log.warning("watchdog_unavailable", reason=problem)
+    elif problem is not None:
+        log.error("watchdog_not_started", error=repr(problem))
+
+
+def _join(thread: threading.Thread | None) -> None:
+    """Wait for the thread to end, unless it is the caller: a log handler that the watchdog called."""
+    if thread is not None and thread is not threading.current_thread():
+        thread.join()
 
 
 def frames_may_be_read() -> bool:

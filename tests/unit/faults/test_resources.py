@@ -1,6 +1,7 @@
 """Executors that refuse, threads that can't be had, clocks that stand still or jump."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,6 +80,26 @@ def test_no_thread_for_the_retrier_is_made_up_for_later(monkeypatch, mock_timer)
             checker.start()
             checker.join(PATIENCE_S)
         assert eventually(lambda: operation.is_completed)
+
+
+def test_the_retrier_logs_without_its_lock(monkeypatch, mock_timer):
+    """A log handler may check the purgatory that reports that its retrier cannot start."""
+    lock, logged = threading.RLock(), []
+    with DelayedOperationPurgatory("logged once", timer=mock_timer, reaper_enabled=False) as purgatory:
+        operation = Waiting(lock=lock)
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+        def back(event, **fields):
+            logged.append((event, purgatory.check_and_complete("k")))
+
+        monkeypatch.setattr("purgatory._threads.retrier.log", SimpleNamespace(error=back))
+        monkeypatch.setattr(threading.Thread, "start", start_all_but_retriers)
+        with lock:
+            checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"), daemon=True)
+            checker.start()
+            checker.join(PATIENCE_S)
+        assert not checker.is_alive()
+        assert [("retrier_not_started", 0)] == logged
 
 
 def test_the_timer_stands_in_for_a_retrier_that_cannot_start(monkeypatch, mock_timer):

@@ -422,3 +422,31 @@ def test_operation_can_be_collected(purgatory):
 
     assert gone() is None
     assert not hasattr(DelayedFuture[Future](5, [], print), "__dict__")
+
+
+def test_callback_may_shut_the_purgatory_down(mock_timer):
+    """A callback on the executor's thread ends the purgatory. Its thread does not wait for itself, and ends."""
+    votes = DelayedFuturePurgatory("votes", timer=mock_timer)
+    answers, reports = [Future()], []
+    votes.try_complete_else_watch(60_000, answers, lambda _: reports.append(votes.shutdown()))
+    answers[0].set_result("yes")
+
+    assert eventually(lambda: len(reports) == 1)
+    assert eventually(lambda: not threads("votes-executor"))
+    assert {} == votes.purgatory.callback_errors
+
+
+def test_executor_that_fails_costs_no_check(mock_timer, called):
+    """If the executor raises, whatever it is, the future is checked on the thread that completes it."""
+
+    class Full:
+        def submit(self, fn, /, *args):
+            raise BlockingIOError("the queue is full")
+
+    with DelayedFuturePurgatory("votes", timer=mock_timer, executor=Full()) as votes:
+        answer = Future()
+        vote = votes.try_complete_else_watch(60_000, [answer], called)
+        answer.set_result("yes")
+
+        assert Outcome.SATISFIED is vote.outcome
+        assert 1 == len(called.calls)

@@ -159,6 +159,21 @@ def test_greeter_that_raises(logs, mock_timer):
     assert "greeted" == only(logs, "greeter_failed")["purgatory"]
 
 
+def test_greeter_that_raises_at_once_is_forgotten(logs, mock_timer):
+    """A function that raises for a purgatory that is there gets no later one: its caller has no way to end that."""
+    met = []
+
+    def raises(purgatory):
+        met.append(purgatory.name)
+        raise ValueError("no")
+
+    with DelayedOperationPurgatory("first", timer=mock_timer):
+        with pytest.raises(ValueError, match="no"):
+            on_start(raises)
+        with DelayedOperationPurgatory("second", timer=mock_timer):
+            assert ["first"] == met
+
+
 def test_throttle_says_how_many_it_kept_back():
     """One of a cause a period; the next says how many there were in between; causes don't hold each other back."""
     throttle = Throttle(period_s=0.05)

@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -209,3 +210,40 @@ def test_threshold_is_checked(threshold):
     """A threshold that makes no sense is refused."""
     with pytest.raises(InvalidSetting):
         slow_callback_ms(threshold)
+
+
+@watched
+def test_log_handler_on_the_watchdogs_thread_may_stop_it(purgatory, watchdog, monkeypatch):
+    """A log handler that a slow hook calls may end the watchdog, on whose thread it runs."""
+    stopped = threading.Event()
+
+    def stop(event, **fields):
+        if event == "callback_slow" and not stopped.is_set():
+            watchdog.set_threshold(None)
+            stopped.set()
+
+    monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=stop, error=stop))
+    purgatory.try_complete_else_watch(Waiting(1, complete=lambda _: stopped.wait(20)), ["k"])
+
+    assert stopped.wait(20)
+    assert watchdog._thread is None
+
+
+def test_watchdog_logs_without_its_lock(monkeypatch, watchdog):
+    """A log handler may call the watchdog that reports that it cannot start."""
+    logged = []
+
+    def back(event, **fields):
+        logged.append((event, watchdog.counts()))
+
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr("purgatory._threads.watchdog.frames_may_be_read", lambda: True)
+    monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=back, error=back))
+    with purgatory_unwatched("p") as purgatory:
+        watchdog.watch(purgatory)
+        watchdog.unwatch(purgatory)
+
+    assert [("watchdog_not_started", {})] == logged
