@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, floor
-from tests.benchmarks.growth import by_population, empty
+from tests.benchmarks.growth import by_population, collector, empty
 from tests.benchmarks.harness import Case, Table, clock, compare, say
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     say("scale: calls")
     yield by_population((1_000, 10_000) if quick else ())
     yield empty(20 if quick else 300)
+    yield collector(10_000 if quick else 1_000_000)
     say("scale: by operations parked")
     sizes = (0, 1_000, 10_000) if quick else (0, 1_000, 10_000, 100_000, 1_000_000, 3_000_000)
     most = () if quick else (10_000_000,)  # some 6 GB

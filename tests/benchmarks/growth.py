@@ -7,6 +7,7 @@ line on logarithmic scales: 0 for a call that does not grow, 1 for one that grow
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import os
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -24,7 +25,7 @@ from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
 from tests.benchmarks.harness import Table
 from timer import SystemTimer, SystemTimerReaper
 
-__all__ = ["by_population", "empty"]
+__all__ = ["by_population", "collector", "empty"]
 
 #: The sizes, and the memory that must be free for each.
 SIZES = {100_000: 0, 1_000_000: 2 << 30, 5_000_000: 6 << 30}
@@ -53,9 +54,8 @@ def by_population(sizes: tuple[int, ...] = ()) -> Table:
                 }
                 for name, call in rows.items():
                     cells.setdefault(f"{name}, ms", []).append(_best_ms(call))
-                for name in ("snapshot()", "operations()"):
-                    waits = [_longest_wait_ms(rows[name]) for _ in range(5)]  # the least: other processes run as well
-                    cells.setdefault(f"{name}: another thread waits, ms", []).append(min(waits))
+                waits = [_longest_wait_ms(own.snapshot) for _ in range(5)]  # the least: other processes run as well
+                cells.setdefault("snapshot(): another thread waits, ms", []).append(min(waits))
                 cells.setdefault("the collector's pause, ms", []).append(_best_ms(gc.collect, 1))
             own.shutdown("cancel")
             _limited(shared, sizes, cells)
@@ -90,6 +90,63 @@ def empty(count: int = 300) -> Table:
             rows.append((name, (between - start) / count * 1e6, (end - between) / count * 1e6, round(size)))
     note = "reach: 50 us and 10 kB; the stack of a thread is not counted"
     return Table("scale: an empty purgatory", ("case", "create, us", "shut down, us", "bytes"), tuple(rows), note)
+
+
+def collector(size: int = 1_000_000) -> Table:
+    """The collector's pauses while a population grows, and what a service can do about them."""
+    rows: list[Cells] = []
+    least_s = 0.0
+    ways: tuple[tuple[str, Callable[[], None], Callable[[], None] | None], ...] = (
+        ("no collector", gc.disable, None),
+        ("default thresholds", lambda: None, None),
+        ("gc.set_threshold(50_000, 10, 10)", lambda: gc.set_threshold(50_000, 10, 10), None),
+        ("gc.collect(1) and gc.freeze() each 50,000 operations", lambda: None, _freeze),
+    )
+    for name, prepare, between in ways:
+        pauses: list[float] = []
+        thresholds = gc.get_threshold()
+        with DelayedOperationPurgatory[DelayedOperation]("bench") as purgatory, _noted_pauses(pauses):
+            prepare()
+            start = time.thread_time()
+            for begin in range(0, size, 50_000):
+                _park(purgatory, begin, min(begin + 50_000, size), lambda number: [f"group-{number}"])
+                if between is not None:
+                    between()
+            spent_s = time.thread_time() - start
+            gc.set_threshold(*thresholds)
+            gc.enable()
+            gc.unfreeze()
+            purgatory.shutdown("cancel")
+        del purgatory  # with its report, which holds the operations
+        gc.collect()
+        least_s = least_s or spent_s
+        rows.append((name, round(spent_s / least_s, 2), len(pauses), round(max(pauses, default=0.0) * 1000, 1)))
+    title = f"scale: the garbage collector while {size:,} operations are parked, a key each"
+    return Table(title, ("case", "CPU ratio", "full collections", "longest, ms"), tuple(rows), "", "scale-collector")
+
+
+def _freeze() -> None:
+    gc.collect(1)
+    gc.freeze()
+
+
+@contextlib.contextmanager
+def _noted_pauses(pauses: list[float]) -> Iterator[None]:
+    """Append the seconds of each full collection."""
+    started = 0.0
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        nonlocal started
+        if phase == "start":
+            started = time.thread_time()
+        elif info["generation"] == 2:  # noqa: PLR2004  # the oldest
+            pauses.append(time.thread_time() - started)
+
+    gc.callbacks.append(note)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(note)
 
 
 def _limited(

@@ -62,6 +62,7 @@ def test_calls_stand_beside_the_population_with_their_slope():
         "slope"
     ).keys()
     assert 2 == len(growth.empty(2).rows)
+    assert 4 == len(growth.collector(100).rows)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,57 @@
+"""The remedy for long pauses of the garbage collector: ``gc.freeze()`` while operations are parked."""
+
+import gc
+import weakref
+
+import pytest
+
+from purgatory import DelayedOperationPurgatory
+from tests.support import Waiting
+
+pytestmark = pytest.mark.skipif(not hasattr(gc, "freeze"), reason="this interpreter has no gc.freeze()")
+
+
+@pytest.fixture(autouse=True)
+def undisturbed():
+    """No automatic collection, and nothing is frozen afterwards."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_frozen_operations_complete_and_are_freed(purgatory):
+    """The collector does not visit frozen operations. They complete, and are freed without the collector."""
+    operations = [Waiting() for _ in range(10)]
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, [number])
+    gc.freeze()
+    visited = {id(each) for each in gc.get_objects()}
+    assert not visited & set(map(id, operations))
+
+    left = [weakref.ref(operation) for operation in operations]
+    while operations:
+        operations.pop().ready = True
+    del operation
+    assert 10 == sum(purgatory.check_and_complete(number) for number in range(10))
+    assert not any(reference() for reference in left)
+
+
+def test_frozen_purgatory_without_references_is_collected_after_unfreeze():
+    """A purgatory that was frozen and abandoned is in a cycle with its operations. ``gc.unfreeze()`` frees it."""
+    purgatory = DelayedOperationPurgatory("abandoned", timer=None, timer_enabled=False)
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.purgatory = purgatory
+    gc.freeze()
+    left = weakref.ref(operation)
+    del purgatory, operation
+
+    gc.collect()
+    assert left() is not None
+    gc.unfreeze()
+    gc.collect()
+    assert left() is None
