@@ -4,7 +4,7 @@ An ASGI server reports a hang-up in the stream of the request itself: after the 
 ``http.disconnect``. An endpoint that waits does not read the stream. So a second task, the listener, reads on while the
 endpoint waits.
 
-:class:`Listener` serves the operations of :class:`~purgatory.web.LongPolls`: when the client goes, it takes the
+:func:`listen` serves the operations of :class:`~purgatory.web.LongPolls`: when the client goes, it takes the
 operation out of the purgatory, which wakes the endpoint. A wait costs that one task. The endpoint cancels it and does
 not wait for its end.
 
@@ -32,7 +32,7 @@ from starlette.requests import ClientDisconnect, Request
 if TYPE_CHECKING:
     from purgatory import DelayedOperation
 
-__all__ = ["HungUp", "Listener", "unless_hung_up"]
+__all__ = ["HungUp", "is_gone", "is_gone_by_now", "listen", "unless_hung_up"]
 
 ResultT = TypeVar("ResultT")
 
@@ -53,48 +53,38 @@ class HungUp(HTTPException):
         super().__init__(_CLIENT_CLOSED_REQUEST, "the client hung up")
 
 
-class Listener:
-    """Listens for the client of one request while an operation waits for it.
+def listen(request: Request, operation: DelayedOperation) -> asyncio.Task[bool]:
+    """Listen for the client of a request while an operation waits for it. Cancel the task to stop.
 
-    Args:
-        request: the request.
-        operation: is taken out of its purgatory when the client goes.
+    The task takes the operation out of its purgatory when the client goes. See :func:`is_gone` for its result.
     """
+    return asyncio.ensure_future(_listen(request, operation))
 
-    __slots__ = ("_operation", "_task")
 
-    def __init__(self, request: Request, operation: DelayedOperation) -> None:
-        self._operation = operation
-        self._task = asyncio.ensure_future(self._listen(request))
+def is_gone(listener: asyncio.Task[bool]) -> bool:
+    """Whether the client is known to have gone."""
+    return listener.done() and not listener.cancelled() and listener.result()
 
-    @property
-    def heard(self) -> bool:
-        """Whether the client is known to have gone."""
-        task = self._task
-        return task.done() and not task.cancelled() and task.result()
 
-    async def look(self) -> bool:
-        """Whether the client has gone as far as this process can know: the loop reads its sockets first."""
-        for _ in range(_TURNS):
-            if self.heard:
-                break
-            await asyncio.sleep(0)
-        return self.heard
+async def is_gone_by_now(listener: asyncio.Task[bool]) -> bool:
+    """Whether the client has gone as far as this process can know: the loop reads its sockets first."""
+    for _ in range(_TURNS):
+        if is_gone(listener):
+            break
+        await asyncio.sleep(0)
+    return is_gone(listener)
 
-    def stop(self) -> None:
-        """Listen no more."""
-        self._task.cancel()
 
-    async def _listen(self, request: Request) -> bool:
-        # As in _gone(), without its coroutine: the garbage collector visits each one of each poll that waits.
-        try:
-            there = await _body_read(request)
-            while there:
-                there = (await request.receive())["type"] != "http.disconnect"
-        except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
-            return False
-        self._operation.cancel()
-        return True
+async def _listen(request: Request, operation: DelayedOperation) -> bool:
+    # As in _gone(), without its coroutine: the garbage collector visits each one of each poll that waits.
+    try:
+        there = await _body_read(request)
+        while there:
+            there = (await request.receive())["type"] != "http.disconnect"
+    except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
+        return False
+    operation.cancel()
+    return True
 
 
 async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> ResultT:
@@ -113,7 +103,7 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
             task.cancel()
         await asyncio.wait({waiter, listener})  # what was waited for has ended before the endpoint goes on
         if not listener.cancelled():
-            listener.exception()  # as in Listener
+            listener.exception()  # as in _listen()
     if waiter.cancelled() and not listener.cancelled():
         raise HungUp
     return waiter.result()

@@ -30,7 +30,7 @@ from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed
 from purgatory._operations.operation_type import OperationT
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import result_of, taking, until
-from purgatory.web._hang_up import HungUp, Listener
+from purgatory.web._hang_up import HungUp, is_gone, is_gone_by_now, listen
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -104,7 +104,14 @@ class LongPolls(Generic[OperationT]):
             Exception: what the predicate raises, and what ``AsyncPurgatory.wait_for`` raises for wrong arguments.
         """
         wait = until(predicate, self.delay_ms(timeout_ms), name)
-        outcome = await self._wait(request, wait, keys)
+        future, listener = self._begin(wait, keys), None
+        if future is not None:
+            listener = listen(request, wait)
+            try:
+                await future
+            finally:
+                self._end(wait, listener)
+        outcome = self._outcome(wait, listener)
         if wait.error is not None:
             raise wait.error
         return outcome
@@ -133,7 +140,17 @@ class LongPolls(Generic[OperationT]):
         """
         wait = taking(find, give_back, self.delay_ms(timeout_ms), name)
         try:
-            await self._wait(request, wait, keys, look=give_back is not None)
+            future, listener = self._begin(wait, keys), None
+            if future is not None or give_back is not None:
+                listener = listen(request, wait)
+                try:
+                    if future is not None:
+                        await future
+                    if give_back is not None and await is_gone_by_now(listener):
+                        raise HungUp
+                finally:
+                    self._end(wait if future is not None else None, listener)
+            self._outcome(wait, listener)
         except BaseException:
             wait.give_back()
             raise
@@ -152,7 +169,14 @@ class LongPolls(Generic[OperationT]):
             Unavailable: the server is stopping, or the purgatory is full.
             PurgatoryError: as ``AsyncPurgatory.park``.
         """
-        return await self._wait(request, operation, keys)
+        future, listener = self._begin(operation, keys), None
+        if future is not None:
+            listener = listen(request, operation)
+            try:
+                await future
+            finally:
+                self._end(operation, listener)
+        return self._outcome(operation, listener)
 
     def delay_ms(self, timeout_ms: int) -> int:
         """How long to wait for a client that waits for ``timeout_ms``: less by the margin and the jitter."""
@@ -171,38 +195,8 @@ class LongPolls(Generic[OperationT]):
             if self._undo is not None:
                 self._undo()
 
-    async def _wait(
-        self, request: Request, operation: DelayedOperation, keys: Sequence[Hashable], *, look: bool = False
-    ) -> Outcome:
-        """Park an operation, and return how it left.
-
-        One coroutine does all of it, because the garbage collector visits each coroutine of each poll that waits.
-
-        Args:
-            request: whose client to listen for.
-            operation: what to park.
-            keys: where.
-            look: let the loop read its sockets before an outcome is returned, also one that was there at once.
-        """
-        future = self._begin(operation, keys)
-        if future is not None or look:
-            listener = Listener(request, operation)
-            try:
-                if future is not None:
-                    try:
-                        await future
-                    finally:
-                        self._waiters.end(operation)
-                gone = await listener.look() if look else listener.heard and operation.outcome is Outcome.CANCELLED
-            finally:
-                listener.stop()
-            if gone:
-                raise HungUp
-        outcome = operation.outcome
-        assert outcome is not None
-        if outcome is Outcome.EXPIRED and self.purgatory.is_closed:
-            raise self._stopping()
-        return outcome
+    # What the three methods above share. None of it is a coroutine, and the methods await nothing but the future: the
+    # garbage collector visits each coroutine of each poll that waits, which is a large part of what a poll costs.
 
     def _begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
         """Park an operation; the future to await, or None if it left at once."""
@@ -214,6 +208,27 @@ class LongPolls(Generic[OperationT]):
             raise Unavailable("too many requests are waiting", self._retry_after_s) from None
         except PurgatoryClosed:
             raise self._stopping() from None
+
+    def _end(self, operation: DelayedOperation | None, listener: asyncio.Task[bool]) -> None:
+        """Await an operation no longer, if one was awaited, and stop to listen."""
+        if operation is not None:
+            self._waiters.end(operation)
+        listener.cancel()
+
+    def _outcome(self, operation: DelayedOperation, listener: asyncio.Task[bool] | None) -> Outcome:
+        """How an operation left, if its client is to be told.
+
+        Raises:
+            HungUp: the client has gone, and that took the operation out.
+            Unavailable: the shutdown expired it.
+        """
+        outcome = operation.outcome
+        assert outcome is not None
+        if outcome is Outcome.CANCELLED and listener is not None and is_gone(listener):
+            raise HungUp
+        if outcome is Outcome.EXPIRED and self.purgatory.is_closed:
+            raise self._stopping()
+        return outcome
 
     def _stopping(self) -> Unavailable:
         return Unavailable("the server is stopping", self._retry_after_s)

@@ -21,7 +21,7 @@ import contextlib
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -59,8 +59,8 @@ class WithPurgatory:
     def waiting(self) -> int:
         return self._purgatory.parked
 
-    async def poll(self, request: Request, key: str, at: int) -> None:
-        await self._polls.wait_for(request, lambda: versions[key] >= at, keys=[key], timeout_ms=TIMEOUT_S * 1000)
+    def poll(self, request: Request, key: str, at: int) -> Awaitable[object]:
+        return self._polls.wait_for(request, lambda: versions[key] >= at, keys=[key], timeout_ms=TIMEOUT_S * 1000)
 
     async def changed(self, key: str) -> None:
         self._purgatory.check_and_complete(key)
