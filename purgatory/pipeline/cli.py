@@ -224,7 +224,7 @@ def _report_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--window", type=whole_seconds, help="length of a window, such as 60s (default: at most 90 windows)"
     )
-    sub.add_argument("--title", default="", help="heading of the page")
+    sub.add_argument("--title", default="", help="heading of the page (default: the journal's instance)")
     _normal(sub)
     sub.add_argument("--quiet", action="store_true", help="print no progress")
 

@@ -98,7 +98,7 @@ class Wishes:
 
     Args:
         window_s: the length of a window; by default what fits the journal's span.
-        title: the page's heading.
+        title: the page's heading. By default the names of the instances that wrote the journal.
         expiry_normal: types whose operations end by their deadline as a rule, which is then no failure.
         cancel_normal: types whose operations end by a cancel as a rule, which is then a success.
         against: the folder of an earlier report, to compare with.
@@ -150,7 +150,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         rows = {name: output.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
         found = attrs.evolve(_found(rows, unread, engine, span, wishes), earlier=earlier)
         path = folder / "index.html"
-        path.write_text(page(found, wishes.title or f"{span.operations:,} delayed operations"), encoding="utf-8")
+        path.write_text(page(found, wishes.title), encoding="utf-8")
         _describe(folder, found)
     return path
 

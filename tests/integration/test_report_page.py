@@ -93,6 +93,21 @@ def test_both_colour_schemes_differ_and_the_button_changes_them(driver):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
+def test_findings_are_not_cut_off(driver, width):
+    """On a laptop and on a telephone each finding is as wide as its section or narrower."""
+    script = """
+        const list = document.querySelector(".findings");
+        return Math.max(...[...list.children].map((each) => each.getBoundingClientRect().right)) -
+            list.closest("section").getBoundingClientRect().right;"""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    )
+    beyond = driver.execute_script(script)
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert 0 > beyond
+
+
+@pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_screen(driver, width):
     """On a laptop and on a telephone the page itself doesn't scroll sideways; wide plots do so within their section."""
     driver.set_window_size(width, 900)

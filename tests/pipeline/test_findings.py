@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.findings import cards, find
+from purgatory.pipeline.pages.cards import cards
+from purgatory.pipeline.pages.findings import find
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.plan import plan
 from purgatory.pipeline.pages.plots import Series, ticks
@@ -293,11 +294,45 @@ def test_instants_have_a_date_where_the_clock_goes_round(tables, hours, windows)
 
 
 def test_findings_of_one_cause_are_one_card(tables):
-    """Two types that expire are two lines of one card, whose tone is that of the worse."""
-    rows = [*tables().outcomes, *({**outcome(n, 3), "type": "DelayedFetch"} for n in range(30))]
-    (card,) = [each for each in cards(find(tables(outcomes=rows))) if each.cause == "Operations expire"]
-    assert ["DelayedProduce", "DelayedFetch"] == [each.head for each in card.findings]
+    """Two types that expire all the time are two lines of one card, whose tone is that of the worse."""
+    rows = [{**outcome(n, count), "type": kind} for n in range(30) for kind, count in (("Slow", 40), ("Slower", 3))]
+    found = tables(outcomes=rows, expiries=[])
+    (card,) = [each for each in cards(find(found), found) if each.cause == "Operations expire"]
+    assert ["Slow", "Slower"] == [each.head for each in card.findings]
     assert "bad" == card.tone
+
+
+def test_an_incident_is_one_card(tables):
+    """Expiries, the timeout, a peak and slow answers of the same minutes are one card, which comes first."""
+    slow = [{**row, "p99_ms": 900.0 if n == 11 else 200.0} for n, row in enumerate(tables().latency)]
+    found = tables(latency=slow)
+    first, *others = cards(find(found), found)
+    assert "Incident, 10:10 to 10:13" == first.cause
+    assert {"Operations expire", "Timeouts", "Peaks", "Slow moments"} == {each.cause for each in first.findings}
+    assert not {"Operations expire", "Timeouts", "Peaks", "Slow moments"} & {each.cause for each in others}
+
+
+def test_without_an_incident_there_is_no_card_of_one(tables):
+    """Expiries that are spread over all of the time, and a slow moment, are two causes."""
+    slow = [{**row, "p99_ms": 900.0 if n == 11 else 200.0} for n, row in enumerate(tables().latency)]
+    found = tables(outcomes=[outcome(n, 40) for n in range(30)], expiries=[], latency=slow)
+    assert {"Operations expire", "Slow moments"} <= {each.cause for each in cards(find(found), found)}
+
+
+@pytest.mark.parametrize(
+    ("names", "heading"),
+    [
+        (["node-1"], "node-1"),
+        (["b", "a", ""], "a, b"),
+        (["a", "b", "c", "d", "e"], "a, b, c and 2 more"),
+        ([], "30,000 delayed operations"),
+    ],
+)
+def test_the_heading_names_the_instances(tables, names, heading):
+    """Without a title, the page is headed by the instances that wrote the journal."""
+    whole = {"purgatory": "produce", "type": "x", "operations": 1, "expiry_share": 0.0, "mean_ms": 1.0, "errors": 0}
+    text = page(tables(instances=[{**whole, "instance": name} for name in names]), "")
+    assert f"<h1>{heading}</h1>" in text
 
 
 @pytest.mark.parametrize("how", ["cancelled", "forced"])

@@ -315,7 +315,8 @@ def test_a_fleet_is_one_report(engine, tmp_path):
     assert ["node-0", "node-1"] == [Path(name).name for name in together.journals]
     path = report(together, tmp_path / "out", Wishes(quiet=True))
     text = path.read_text(encoding="utf-8")
-    assert "800 delayed operations" in text
+    assert "<title>node-0, node-1</title>" in text
+    assert "<b>800</b><span>operations</span>" in text
     assert "By instance" in text
     found = pq.read_table(tmp_path / "out" / "tables" / "instances").to_pylist()
     assert {"node-0": 400, "node-1": 400} == {

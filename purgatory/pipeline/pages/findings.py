@@ -18,13 +18,11 @@ from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text
 from purgatory.pipeline.summaries.advice import meets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from purgatory.pipeline.summaries.groups import Row
 
 Tone: TypeAlias = Literal["good", "plain", "note", "bad"]
 
-_TONES: Final[tuple[Tone, ...]] = ("good", "plain", "note", "bad")
+TONES: Final[tuple[Tone, ...]] = ("good", "plain", "note", "bad")
 _GAPS, _ODD, _EXPIRE, _TIMEOUT = "Records are missing", "Records can't be true", "Operations expire", "Timeouts"
 _MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Checks in vain", "Slow moments", "Hooks raise"
 _SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Changes", "In order"
@@ -42,26 +40,23 @@ _CHANGED: Final = 1.5
 
 @attrs.frozen
 class Finding:
-    """One sentence or two, and how much they matter."""
+    """One sentence or two, and how much they matter.
+
+    Attributes:
+        at: the stretch of time that it is about, in microseconds since the epoch. None if it is about all of the time.
+    """
 
     weight: float
     tone: Tone
     head: str
     text: str
     cause: str
-
-
-@attrs.frozen
-class Card:
-    """The findings of one cause, the weightiest first."""
-
-    cause: str
-    findings: tuple[Finding, ...]
+    at: tuple[int, int] | None = None
 
     @property
-    def tone(self) -> Tone:
-        """That of the worst."""
-        return max((finding.tone for finding in self.findings), key=_TONES.index)
+    def begins_incident(self) -> bool:
+        """Whether it reports that operations expired in a short stretch of time."""
+        return self.at is not None and self.cause == _EXPIRE
 
 
 def find(tables: Tables) -> list[Finding]:
@@ -83,7 +78,7 @@ def find(tables: Tables) -> list[Finding]:
             if not stopped or total(rows, "expired"):
                 found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
             if not stopped and kind[1] not in tables.cancel_normal:  # else hardly any is known to have needed so long
-                found += _timeout(name, rows, advice.get(kind, []), curves.get(kind, []))
+                found += _timeout(tables, name, rows, advice.get(kind, []), curves.get(kind, []))
         found += _too_late(name, rows)
         found += _waste(name, rows)
         found += _tail(tables, name, latency.get(kind, []))
@@ -94,14 +89,6 @@ def find(tables: Tables) -> list[Finding]:
     found += _set_aside(tables)
     found += _changes(tables)
     return sorted(found, key=lambda f: -f.weight)
-
-
-def cards(findings: Iterable[Finding]) -> list[Card]:
-    """The findings by their cause, in the order of the weightiest of each."""
-    groups: dict[str, list[Finding]] = defaultdict(list)
-    for finding in findings:
-        groups[finding.cause].append(finding)
-    return [Card(cause, tuple(each)) for cause, each in groups.items()]
 
 
 def _set_aside(tables: Tables) -> list[Finding]:
@@ -168,14 +155,15 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], cur
     text = f"{share_text(share)} expire ({expired:,} of {count_text(operations)})"
     special = _special_key(operations, expired, expiries)
     concentrated = 0
+    at = _stretch(tables, rows)
     if special is not None:
         concentrated = 10
         on_it = special["of_key"] / expired
         how = "nearly all" if on_it >= _NEARLY_ALL else share_text(on_it)
         mine = [row for row in expiries if row["key"] == special["key"]]
-        text += f", {how} of them on key {special['key']}{_when(tables, mine)}"
+        text += f", {how} of them on key {special['key']}{_when(tables, at := _stretch(tables, mine))}"
     else:
-        text += _when(tables, rows)
+        text += _when(tables, at)
     text += "."
     delay = max(row["delay_ms"] for row in rows)
     longer = next((r for r in curve if r["survival"] <= share / 2 and r["wait_ms"] > delay), None)
@@ -184,10 +172,10 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], cur
             f" A timeout of {duration_text(longer['wait_ms'])} would have let {share_text(longer['survival'])} expire."
         )
     if operations < _FEW:
-        return [Finding(8, "note", name, text, _EXPIRE)]
+        return [Finding(8, "note", name, text, _EXPIRE, at)]
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
     weight = (30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5) + concentrated
-    return [Finding(weight, tone, name, text, _FINE if tone == "good" else _EXPIRE)]
+    return [Finding(weight, tone, name, text, _FINE if tone == "good" else _EXPIRE, at)]
 
 
 def _special_key(operations: int, expired: int, expiries: list[Row]) -> Row | None:
@@ -205,7 +193,14 @@ def _special_key(operations: int, expired: int, expiries: list[Row]) -> Row | No
     return key
 
 
-def _when(tables: Tables, rows: list[Row]) -> str:
+def _when(tables: Tables, stretch: tuple[int, int] | None) -> str:
+    if stretch is None:
+        return ""
+    first, last = (clock_text(us, tables.span_us, tables.window_us) for us in stretch)
+    return f", most of them between {first} and {last}"
+
+
+def _stretch(tables: Tables, rows: list[Row]) -> tuple[int, int] | None:
     """The shortest stretch of windows with most of the expiries, if it is a small part of the whole."""
     counts: dict[int, int] = defaultdict(int)
     for row in rows:
@@ -216,18 +211,17 @@ def _when(tables: Tables, rows: list[Row]) -> str:
     start, held = 0, 0
     for window in windows:
         held += counts[window]
-        while held - counts[windows[start]] >= wanted:
+        while start < len(windows) - 1 and held - counts[windows[start]] >= wanted:
             held -= counts[windows[start]]
             start += 1
         if held >= wanted and (best is None or window - windows[start] < best[1] - best[0]):
             best = (windows[start], window)
     if best is None or best[1] + tables.window_us - best[0] > tables.span_us / 2:
-        return ""
-    first, last = (clock_text(us, tables.span_us, tables.window_us) for us in (best[0], best[1] + tables.window_us))
-    return f", most of them between {first} and {last}"
+        return None
+    return best[0], best[1] + tables.window_us
 
 
-def _timeout(name: str, rows: list[Row], advice: list[Row], curve: list[Row]) -> list[Finding]:
+def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row], curve: list[Row]) -> list[Finding]:
     delay, shortest = max(row["delay_ms"] for row in rows), min(row["shortest_ms"] for row in rows)
     if not advice or not curve or total(rows, "operations") < 100:
         return []
@@ -248,11 +242,11 @@ def _timeout(name: str, rows: list[Row], advice: list[Row], curve: list[Row]) ->
         there, known = target["survival_there"], target["known_to_ms"]
         text = (
             f"No timeout up to {duration_text(known)} keeps expiries at {goal}: {share_text(there)} need longer than "
-            "that. How much longer, this journal can't know, because nobody was let wait."
+            "that. How much longer, this journal can't know: none was allowed to wait longer."
         )
         if mixed:
             text += f" (Its {named} are a mix.)"
-        return [Finding(26, "note", name, text, _TIMEOUT)]
+        return [Finding(26, "note", name, text, _TIMEOUT, _stretch(tables, rows))]
     if mixed:
         text = f"Its {named} are a mix; {duration_text(timeout)} for all would keep expiries at or below {goal}."
         return [Finding(7, "plain", name, text, _TIMEOUT)]
@@ -286,7 +280,7 @@ def _tail(tables: Tables, name: str, rows: list[Row]) -> list[Finding]:
         f"At {clock_text(worst['window_us'], tables.span_us, tables.window_us)} the slowest 1% of answers took "
         f"{duration_text(worst['p99_ms'])} or more; {duration_text(middle)} is usual."
     )
-    return [Finding(15 + min(20, worst["p99_ms"] / middle), "note", name, text, _TAIL)]
+    return [Finding(15 + min(20, worst["p99_ms"] / middle), "note", name, text, _TAIL, _window(tables, worst))]
 
 
 def _late(tables: Tables) -> list[Finding]:
@@ -299,8 +293,13 @@ def _late(tables: Tables) -> list[Finding]:
                 f"{clock_text(worst['window_us'], tables.span_us, tables.window_us)}: the timer's thread or the "
                 "executor was held up, by the machine or by a hook."
             )
-            found.append(Finding(13 + min(10, worst["max_ms"] / 1000), "note", tables.called(kind), text, _LATE))
+            weight = 13 + min(10, worst["max_ms"] / 1000)
+            found.append(Finding(weight, "note", tables.called(kind), text, _LATE, _window(tables, worst)))
     return found
+
+
+def _window(tables: Tables, row: Row) -> tuple[int, int]:
+    return row["window_us"], row["window_us"] + tables.window_us
 
 
 def _errors(tables: Tables) -> list[Finding]:
@@ -337,7 +336,7 @@ def _peaks(tables: Tables) -> list[Finding]:
                 f"At most {row['peak']:,} operations were parked at once, at {at}; "
                 f"{count_text(row['mean'])} on average. A limit (max_parked) wants to be above the first figure."
             )
-            found.append(Finding(11, "note", row["purgatory"], text, _PEAK))
+            found.append(Finding(11, "note", row["purgatory"], text, _PEAK, (row["at_us"], row["at_us"] + 1)))
     return found
 
 

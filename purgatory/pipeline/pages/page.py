@@ -11,7 +11,8 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import listings, sections
-from purgatory.pipeline.pages.findings import Card, cards, find
+from purgatory.pipeline.pages.cards import Card, cards
+from purgatory.pipeline.pages.findings import find
 from purgatory.pipeline.pages.parts import tile
 from purgatory.pipeline.pages.style import shell
 from purgatory.pipeline.pages.tables import Tables, total
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 4
 _LINES: Final = 2
+_NAMED: Final = 3
 
 
 def page(tables: Tables, title: str) -> str:
-    """The whole page."""
+    """The whole page. Without a title the heading names the instances that wrote the journal."""
     parts = [
-        _findings(cards(find(tables))),
+        _findings(cards(find(tables), tables)),
         sections.outcomes(tables),
         listings.changes(tables),
         sections.latency(tables),
@@ -46,7 +48,15 @@ def page(tables: Tables, title: str) -> str:
     body = "\n".join(part for part in parts if part)
     name = tables.journals[0].rpartition("/")[2] if tables.journals else ""
     source = f"the journal in {name}" if len(tables.journals) == 1 else f"{len(tables.journals)} journals"
-    return shell(title, listings.about_when(tables), _tiles(tables), body, source)
+    return shell(title or _instances(tables), listings.about_when(tables), _tiles(tables), body, source)
+
+
+def _instances(tables: Tables) -> str:
+    names = sorted({row["instance"] for row in tables.instances if row["instance"]})
+    if not names:
+        return f"{total(tables.outcomes, 'operations'):,} delayed operations"
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _tiles(tables: Tables) -> str:

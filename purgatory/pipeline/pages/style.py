@@ -32,14 +32,13 @@ button{font:inherit;font-size:13px;color:var(--soft);background:var(--card)}
 button{border:1px solid var(--rule);border-radius:8px;padding:5px 11px;cursor:pointer}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:0 0 16px}
 .tile,section{background:var(--card);border:1px solid var(--rule);border-radius:12px}
-@media(max-width:560px){.findings{grid-template-columns:1fr}main{padding:20px 10px}section{padding:14px 12px}}
 .tile{padding:11px 16px;display:flex;flex-direction:column}
 .tile b{font-size:25px;line-height:1.2;font-weight:650;font-variant-numeric:tabular-nums}
 .tile span{font-weight:500}
 .tile small{color:var(--soft)}
 section{padding:20px 22px 16px;margin-bottom:16px;overflow-x:auto}
 .findings{list-style:none;margin:10px 0 4px;padding:0;display:grid;gap:8px}
-.findings{grid-template-columns:repeat(auto-fit,minmax(430px,1fr))}
+.findings{grid-template-columns:repeat(auto-fit,minmax(min(430px,100%),1fr))}
 .findings h3{font-size:13px;font-weight:500;color:var(--soft);margin:0 0 1px}
 summary{cursor:pointer;color:var(--soft);font-size:13px;margin-top:4px}
 .findings li{border-left:4px solid var(--note);background:var(--track);border-radius:0 8px 8px 0;padding:8px 14px}
@@ -78,6 +77,7 @@ thead th{color:var(--soft);font-weight:500}
 tbody th{font-weight:500}
 .unknown{color:var(--soft);font-style:italic}
 footer{font-size:13px;margin-top:22px}
+@media(max-width:560px){main{padding:20px 10px}section{padding:14px 12px}header button{white-space:nowrap}}
 @media print{body{background:#fff}button{display:none}section{break-inside:avoid}}
 """
 _SCRIPT: Final = """
