@@ -156,7 +156,9 @@ class WithCondition:
 
 def application(kind: str) -> Starlette:
     """One of the three servers."""
-    waits = {"purgatory": WithPurgatory, "by hand": ByHand, "condition": WithCondition}[kind]()
+    kinds: dict[str, Callable[[], WithPurgatory | ByHand | WithCondition]]
+    kinds = {"purgatory": WithPurgatory, "by hand": ByHand, "condition": WithCondition}
+    waits = kinds[kind]()
 
     async def poll(request: Request) -> Response:
         asked = request.query_params
