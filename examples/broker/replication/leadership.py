@@ -18,7 +18,7 @@ class Leadership:
         isr: the in-sync replicas, from which the next leader is chosen.
         controller_epoch: of the controller that decided it.
         version: of the node in the coordination store that holds it; who changes it names the version that it saw.
-        gone: replicas that were in sync before the controller removed them, until the leader changes the in-sync replicas.
+        gone: replicas that were in sync before the controller removed them, until the leader changes the isr.
     """
 
     leader: int

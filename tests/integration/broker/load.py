@@ -6,7 +6,7 @@ import threading
 import time
 
 import confluent_kafka
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.broker.controller.tree import layout
@@ -113,9 +113,8 @@ def read_all(cluster, topic, partition=0, at_least=0):
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
             found.append(message.value())
-        elif message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-            if len(found) >= at_least:
-                break
+        elif message is not None and message.error().code() == KafkaError._PARTITION_EOF and len(found) >= at_least:
+            break
     consumer.close()
     return found
 
