@@ -90,14 +90,17 @@ def _wait_for(operation: DelayedOperation | None = None) -> None:
 _extensions: dict[DelayedOperation, int] = {}
 
 
-def _extension(operation: DelayedOperation, timer: Timer | None, delay_ms: int | None) -> None:
-    """With a delay, keep it for the operation. With a timer, apply the delay that was kept. With neither, drop it."""
+def _extension(operation: DelayedOperation, timer: Timer | None, delay_ms: int | None) -> bool:
+    """With a delay, keep it for the operation. With a timer, apply the delay that was kept. With neither, drop it.
+
+    Returns:
+        Whether a deadline was moved.
+    """
     if delay_ms is not None:
         _extensions[operation] = checked_delay_ms(delay_ms)
-        return
+        return False
     kept = _extensions.pop(operation, None)
-    if timer is not None and kept is not None:
-        timer.put_off(operation, kept)
+    return timer is not None and kept is not None and timer.put_off(operation, kept)
 
 
 def _put_off(timer: Timer | None, operation: DelayedOperation, delay_ms: int) -> bool:

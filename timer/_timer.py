@@ -121,6 +121,9 @@ class SystemTimer(Timer):
     def add(self, task: TimerTask) -> None:
         """Run ``task`` once, when its delay from now has passed; a pending task is moved.
 
+        A pending task that is rejected stays where it was. (If another thread closes or fills this timer while the task
+        is moved here from another timer, the task is in neither.)
+
         Raises:
             TimerClosed: the timer is shut down.
             TimerFull: ``max_pending`` tasks are pending.
@@ -129,24 +132,38 @@ class SystemTimer(Timer):
         """
         if not isinstance(task, TimerTaskEntry):
             raise InvalidTask(task)
-        if task._bucket is not None:
+        source = task._bucket
+        if source is not None:
             if not task._movable:
                 raise TaskHeld(task)
-            task._withdraw()
+            if source.lock is not self._lock:  # of another timer
+                with self._lock:
+                    self._check_room()
+                task._withdraw()
         delay_ms = task._delay_ms
         now_ns = self._clock()
         deadline_ns = now_ns + delay_ms * NS_PER_MS
         with self._lock:
-            if self._closed:
+            source = task._bucket
+            if source is None:
+                self._check_room()
+            elif self._closed:
                 raise TimerClosed(self._name)
-            if self._max_pending is not None and self._pending() >= self._max_pending:
-                raise TimerFull(self._name, self._max_pending)
             bucket, is_due = self._bucket_for(now_ns, delay_ms)
+            if source is not None:
+                source.remove(task)
             task._moved_ns = 0
             task._deadline_ns = deadline_ns
             bucket.put(task)
         if is_due:
             self._expire_due()
+
+    def _check_room(self) -> None:
+        """Check that one more task can be added. The lock is held."""
+        if self._closed:
+            raise TimerClosed(self._name)
+        if self._max_pending is not None and self._pending() >= self._max_pending:
+            raise TimerFull(self._name, self._max_pending)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have.

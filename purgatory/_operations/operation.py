@@ -256,8 +256,9 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Move the deadline to ``delay_ms`` from now, later or earlier than it was.
 
         Returns:
-            True if the new deadline counts, also if the operation is still being parked. False, and nothing has
-            changed, if the operation is not in a purgatory (any more), is expiring, or if the purgatory has no timer.
+            True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any
+            more), is expiring, or if the purgatory has no timer. An operation that is still being parked gets the new
+            deadline at the end of that, and True, unless its first deadline has passed by then.
 
         Raises:
             timer.DelayTypeError: the delay is not a number, or it is a bool.
@@ -406,9 +407,10 @@ class DelayedOperation(TimerTask, abc.ABC):
                     turn.is_parked = True
                     return
                 self._op_new_delay_ms = None
-                home.extended += 1
             assert home.timer is not None
-            home.timer.put_off(self, delay_ms)
+            if home.timer.put_off(self, delay_ms):  # False if it is expiring already
+                with home.lock:
+                    home.extended += 1
 
     def _op_turn_back(self) -> bool:
         """The step from arriving back to new, if the purgatory is full. False if the operation has an outcome."""

@@ -11,12 +11,9 @@ Because the parking thread has the turn, the checking thread sets the recheck fl
 checks once more after it has given up the turn.
 
 **Completed while arriving.** Any thread may force or cancel the operation while it is being parked. That thread decides
-the outcome, and the parking thread removes the operation. It is in the timer before it is PARKED, so the thread that
-finds it PARKED can remove it from everywhere:
-
-    1. The parking thread takes the step to PARKED before it adds the operation to the timer.
-    2. Another thread completes the operation in between, and finds no timer entry to cancel.
-    3. The entry stays in the timer until its deadline.
+the outcome, and the parking thread removes the operation from its keys and the timer. The operation is added to the
+timer before the step to PARKED. Otherwise a thread that completes it between the two would find nothing to remove from
+the timer, and the entry would stay there until its deadline.
 
 **Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the watched operations. The parking
 thread watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread finds
@@ -123,6 +120,8 @@ class Parking:
                 be parked again later.
             InvalidTenant: the ``tenant`` function failed. The operation is unchanged.
             PurgatoryClosed: the purgatory is shut down.
+            timer.TimerFull: a timer that was given to the purgatory holds its ``max_pending`` tasks. The operation is
+                cancelled. To limit a purgatory, use ``max_parked``.
         """
         if type(operation) not in self._admitted:
             admit(self._admitted, operation)

@@ -111,7 +111,6 @@ static int settle_down(Operation *op)
         int settles = op->state == ARRIVING, extended = settles && op->extended;
         if (settles) {
             lock_shard(op->home);
-            op->home->extended += extended;
             op->home->parked += !extended;
             unlock_shard(op->home);
             if (extended)
@@ -122,8 +121,12 @@ static int settle_down(Operation *op)
         unlock_operation(op);
         if (!extended)
             return settles;
-        if (done_call(PyObject_CallFunctionObjArgs(core.extension, op, op->home->timer, Py_None, NULL)))
+        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.extension, op, op->home->timer, Py_None, NULL));
+        if (moved < 0)
             return -1;
+        lock_shard(op->home);
+        op->home->extended += moved; /* 0 if it is expiring already */
+        unlock_shard(op->home);
     }
 }
 

@@ -109,28 +109,6 @@ static int add_slowly(QuickTimer *self, TimerEntry *task)
     return done_call(PyObject_CallMethodOneArg((PyObject *)self, core.str_add_slowly, (PyObject *)task));
 }
 
-/* Before a task is added it is taken out of where it is pending, unless it is not anybody's to move. */
-static int make_free(TimerEntry *task)
-{
-    if (peek(&task->delay_ms) == TIMER_UNSET) {
-        Py_XDECREF(get_time(task, 0));
-        return -1;
-    }
-    if (peek_bucket(task) == NULL)
-        return 0;
-    PyObject *movable = PyObject_GetAttrString((PyObject *)task, "_movable");
-    int truth = movable == NULL ? -1 : PyObject_IsTrue(movable);
-    Py_XDECREF(movable);
-    if (truth < 0)
-        return -1;
-    if (!truth && peek_bucket(task) != NULL) {
-        raise_made(python("timer._errors", "TaskHeld", (PyObject *)task));
-        return -1;
-    }
-    withdraw(task);
-    return 0;
-}
-
 /* A new deadline, delay_ms from now. 1 if it fits into 64 bits and lies ahead; 0 if not; -1 with an error. */
 static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
 {
@@ -167,8 +145,12 @@ static int add_task(QuickTimer *self, TimerEntry *task)
         PyErr_SetString(PyExc_AttributeError, "the timer was not initialized; call super().__init__() in its __init__");
         return -1;
     }
-    if (make_free(task))
+    if (peek(&task->delay_ms) == TIMER_UNSET) {
+        Py_XDECREF(get_time(task, 0));
         return -1;
+    }
+    if (peek_bucket(task) != NULL) /* a pending task is moved */
+        return add_slowly(self, task);
     int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
     if (counts < 0)
         return -1;
@@ -200,10 +182,7 @@ static int add_task(QuickTimer *self, TimerEntry *task)
     Py_XDECREF(forgotten);
     if (added)
         return 0;
-    /* Closed just now; or another thread added the task, too, and one of the two will have it moved. */
-    if (bucket != NULL && make_free(task))
-        return -1;
-    return add_slowly(self, task);
+    return add_slowly(self, task); /* no bucket; or it was closed just now, or another thread has added the task, too */
 }
 
 static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)

@@ -20,7 +20,7 @@ from purgatory import (
 )
 from purgatory._operations.subclasses import RESERVED
 from tests.support import Waiting, eventually, in_thread, run_threads
-from timer import DelayTypeError, MockTimer, TaskHeld, TimerTask
+from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, TimerTask
 
 
 def test_operation_is_abstract():
@@ -773,6 +773,19 @@ def test_extend_inside_the_first_check_counts(purgatory, mock_timer):
     assert operation.outcome is None
     mock_timer.advance_clock(1)
     assert operation.outcome is Outcome.EXPIRED
+
+
+def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted():
+    """An operation without a delay expires as soon as it is in the timer, also if it extends itself before."""
+    with (
+        SystemTimer("timer", executor=InlineExecutor()) as timer,
+        DelayedOperationPurgatory("due", timer=timer, reaper_enabled=False) as purgatory,
+    ):
+        operation = Waiting(delay_ms=0, look=lambda operation: operation.checks == 1 and operation.extend(500))
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert Outcome.EXPIRED is operation.outcome
+        assert (0, 1) == (purgatory.totals().extended, purgatory.totals().expired)
 
 
 def test_extend_inside_its_own_check(purgatory, mock_timer):

@@ -19,7 +19,7 @@ from purgatory import (
     WatchKeysType,
 )
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread, run_threads
-from timer import DelayTypeError, DelayValueError, SystemTimer, TimerFull
+from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, TimerFull
 
 
 def held(lock):
@@ -403,6 +403,19 @@ def test_operation_that_parks_itself_is_refused(purgatory):
     operation.try_complete = lambda: False
     assert not purgatory.try_complete_else_watch(operation, ["k"])
     assert 1 == purgatory.parked
+
+
+def test_operation_that_its_timer_has_no_room_for_is_cancelled():
+    """A timer that is full rejects an operation, which is then in no key, and cancelled."""
+    timer = MockTimer(max_pending=1)
+    with DelayedOperationPurgatory("full", timer=timer) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        operation = Waiting()
+        with pytest.raises(TimerFull):
+            purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert Outcome.CANCELLED is operation.outcome
+        assert (1, 1) == (purgatory.parked, purgatory.watched)
 
 
 def test_operation_that_expired_unparked_may_be_parked_from_its_own_hook(purgatory):

@@ -9,7 +9,17 @@ import attrs
 import pytest
 
 from tests.support import PATIENCE_S, Ping, eventually, in_thread
-from timer import InlineExecutor, ManualClock, SystemTimer, Timer, TimerConfigError, TimerTaskList, check_invariants
+from timer import (
+    InlineExecutor,
+    ManualClock,
+    SystemTimer,
+    Timer,
+    TimerClosed,
+    TimerConfigError,
+    TimerFull,
+    TimerTaskList,
+    check_invariants,
+)
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -28,6 +38,37 @@ def timer(clock):
 def test_timer_is_abstract():
     """A timer of one's own defines add, advance_clock, size and shutdown."""
     assert {"add", "advance_clock", "size", "shutdown"} == Timer.__abstractmethods__
+
+
+@pytest.mark.parametrize("problem", [TimerFull, TimerClosed])
+def test_pending_task_that_another_timer_rejects_stays_where_it_was(timer, clock, problem):
+    """A task is taken out of one timer only if the other one accepts it."""
+    task = Ping(5)
+    timer.add(task)
+    with SystemTimer(clock=clock, executor=InlineExecutor(), max_pending=1) as other:
+        other.add(Ping(5))
+        if problem is TimerClosed:
+            other.shutdown()
+        with pytest.raises(problem):
+            other.add(task)
+
+    assert (True, 1) == (task.is_pending, timer.size)
+    clock.advance(5)
+    timer.advance_clock(0)
+    assert [task] == task.log
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_pending_task_can_be_added_again_to_a_full_timer(clock, most):
+    """A task that is added again takes its own place."""
+    with SystemTimer(clock=clock, executor=InlineExecutor(), max_pending=most) as timer:
+        task = Ping(5)
+        timer.add(task)
+        clock.advance(3)
+        timer.add(task)
+        check_invariants(timer)
+        assert (1, clock() + 5_000_000) == (timer.size, task.deadline_ns)
+        assert clock() == task.added_ns
 
 
 # -- never early
