@@ -54,7 +54,7 @@ class Checks:
         self._sweeps: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Sweep] = {}
 
     def check(self, key: Hashable, limit: int | None = None) -> int:
-        """Check a key, from any thread; how many operations were completed before this returned."""
+        """Check a key, from any thread. Returns how many operations were completed before this returned."""
         thread = self._waiters.thread
         if thread is None or thread == get_ident():  # this thread may check: is the key small enough for one go?
             watchers = self._find(key)
@@ -77,7 +77,7 @@ class Checks:
         return self._check(key, limit)
 
     def check_all(self, keys: Iterable[Hashable]) -> int:
-        """Check many keys, from any thread; how many operations were completed before this returned."""
+        """Check many keys, from any thread. Returns how many operations were completed before this returned."""
         given = checked_keys(keys)
         rows = [self._find(key) for key in given]  # a key without a hash raises before any is checked
         thread = self._waiters.thread
@@ -118,7 +118,7 @@ class Checks:
         return sweep.step()
 
     def under(self, key: Hashable, *, all_of_them: bool) -> Iterator[Operation]:
-        """The operations under a key, as they are now; or as many of them as are asked for."""
+        """The operations under a key, as they are now, or as many of them as the caller takes."""
         if all_of_them:
             return iter(self._purgatory.operations_for_key(key))
         watchers = self._find(key)
@@ -140,7 +140,7 @@ class _Sweep:
     def __init__(self, checks: Checks, key: Hashable, mailbox: Mailbox, limit: int | None) -> None:
         self._checks = checks
         self._operations = checks.under(key, all_of_them=limit is None)
-        self._left = limit  # how many it may still complete; None: all
+        self._left = limit  # how many it may still complete, or None for all
         self._again = False
         self._next: int | None = 0  # the limit of the sweep after it, if there is to be one
         self.key = key
@@ -152,7 +152,7 @@ class _Sweep:
         self._next = None if limit is None or self._next is None else self._next + limit
 
     def step(self) -> int:
-        """Check the next slice, and schedule the one after it; how many operations this one completed."""
+        """Check the next slice, and schedule the one after it. Returns how many operations this slice completed."""
         completed = 0
         more = False
         try:

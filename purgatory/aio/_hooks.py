@@ -35,7 +35,7 @@ _HOOKS = ("on_complete", "on_expiration")
 class AsyncOperation(DelayedOperation):
     """A delayed operation whose hooks may be coroutines. Park it with ``await purgatory.park(...)`` or ``start``.
 
-    Deriving from it is optional. It tells a type checker that ``async def on_complete`` is intended.
+    Deriving from it is optional. It shows a type checker that ``async def on_complete`` is intended.
     """
 
     def on_complete(self) -> Coroutine[Any, Any, None] | None:

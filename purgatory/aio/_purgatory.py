@@ -128,7 +128,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._check, self._check_all = checks.check, checks.check_all
         self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
         if owned:
-            watch(purgatory)  # a purgatory without a reaper is not watched otherwise; its shutdown ends the watch
+            watch(purgatory)  # a purgatory without a reaper is watched only here, until its shutdown
 
     # -- park
 
@@ -298,7 +298,9 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._check_all(keys)
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
-        """Take every operation under a key out; whoever awaits one gets ``Outcome.CANCELLED``. Returns the operations.
+        """Remove every operation under a key, and return the operations.
+
+        A task that awaits one of them gets ``Outcome.CANCELLED``.
 
         An exception that strikes this thread meanwhile costs the list, as it does in the core.
 
@@ -336,7 +338,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
     @property
     def watched(self) -> int:
-        """How many entries the watch lists have: one an operation and key."""
+        """The number of entries in the watch lists: one per operation and key."""
         return self._purgatory.watched
 
     @property
@@ -371,7 +373,7 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._purgatory.operations_for_key(key)
 
     def watching(self, key: Hashable) -> int:
-        """How many entries there are under a key: what a check of it may have to look at.
+        """The number of entries under a key, which a check of it may have to look at.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -390,7 +392,7 @@ class AsyncPurgatory(Generic[OperationT]):
     # -- the end
 
     async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
-        """Refuse new operations, settle those that wait, and return when everyone who awaits one has had the answer.
+        """Reject new operations, settle those that wait, and return when every task that awaits one has its answer.
 
         Args:
             drain: ``"expire"`` completes and expires every operation now; ``"cancel"`` takes them out, into the report,

@@ -1,26 +1,26 @@
-"""A drain that begins with the signal, not when the server has already waited.
+"""A drain that begins with the signal, before the server starts to wait.
 
-A web server that is told to stop (SIGTERM) closes its door, waits until every open request has been answered, and only
-then tells the application that this is the end. For an application whose requests wait, that is the wrong way round:
-the server waits for the requests, and the requests wait for events that no longer come in. So the purgatory listens to
-the signal itself, and whoever waits is answered at once; the server then finds nothing left to wait for.
+When a web server receives SIGTERM, it stops accepting connections and waits until every open request has been answered.
+Only then does it shut the application down. For an application whose requests wait, this order deadlocks: the server
+waits for the requests, and the requests wait for events that no longer come in. So the purgatory listens to the signal
+itself and answers every waiting request at once. The server then has nothing left to wait for.
 
-**How.** A signal has one handler a process, and the server has it. :func:`drain_on_signals` puts its own in front,
-which has the loop begin the shutdown and passes the signal on, at once. So it is to be called when the server has put
-up its handler; the simplest such moment is the first request that waits, which is why calling it again costs a look in
-a dict. ``loop.add_signal_handler`` is served as well: there the loop is woken through a file descriptor, which works
-whatever the handler.
+**How.** A signal has one handler per process, and the server has installed it. :func:`drain_on_signals` installs its
+own in front. That one has the loop begin the shutdown, and passes the signal on at once. So call it after the server
+has installed its handler. The simplest such moment is the first request that waits, which is why a repeated call costs
+one look in a dict. ``loop.add_signal_handler`` is supported too: it wakes the loop through a file descriptor, which
+works with any handler.
 
     uvicorn      signal.signal() before the application starts      passed on to it
     hypercorn    loop.add_signal_handler(), where it runs in the process it was started as (``--workers 0``)
     gunicorn     with uvicorn's workers: as uvicorn
-    none         a signal that nobody handles is left alone: it ends the process at once, and nobody waits
+    none         a signal without a handler is left alone: it ends the process at once
 
-**Rejected.** Holding the server's own handler back until all are answered: a loop that hangs would make the process
-immune to SIGTERM. Wrapping the server: each has its own idea of how it is started.
+**Rejected.** Holding the server's own handler back until all requests are answered: a loop that hangs would make the
+process immune to SIGTERM. Wrapping the server: each server is started in its own way.
 
-Handlers run on the main thread, between two steps of whatever it does. So there is no lock here; a handler copies a
-dict, and asks loops to do something soon.
+Handlers run on the main thread, between two steps of the code that runs there. So no lock is used here. A handler
+copies a dict and asks loops to do something soon.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def drain_on_signals(
     drain: Drain = "expire",
     timeout_ms: int = 5_000,
 ) -> Callable[[], None]:
-    """Shut the purgatory down as soon as a signal comes that tells the process to end; the signal goes its way as well.
+    """Shut the purgatory down as soon as a signal comes that ends the process. The signal is passed on as well.
 
     Call it on the purgatory's loop once the server handles signals, for instance in each request that is about to
     wait: again changes nothing. Signals that no Python handler is there for, and loops that don't run on the main
@@ -104,7 +104,7 @@ def forget(purgatory: AsyncPurgatory[Any]) -> None:
 
 
 def _step_in_front(number: int) -> bool:
-    """See to it that a signal comes by here; False if nobody handles it."""
+    """Install the handler for a signal. Returns False if the signal has no handler yet."""
     handler = signal.getsignal(number)
     if handler is not _handle:
         if not callable(handler):
@@ -115,7 +115,7 @@ def _step_in_front(number: int) -> bool:
 
 
 def _step_aside() -> None:
-    """Give back the signals that no purgatory wishes to hear; a handler that was put in front since stays."""
+    """Restore the handlers of signals that no purgatory listens to. A handler that was installed since stays."""
     for purgatory, wish in list(_wishes.items()):
         if purgatory.is_closed or wish.loop.is_closed():
             _wishes.pop(purgatory, None)
@@ -129,7 +129,7 @@ def _step_aside() -> None:
 def _handle(number: int, frame: FrameType | None) -> None:
     for purgatory, wish in list(_wishes.items()):
         if number in wish.signals:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits on it any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits on it
                 wish.loop.call_soon_threadsafe(_begin, purgatory, wish, context=contextvars.Context())
     _before[number](number, frame)
 

@@ -110,15 +110,15 @@ class AsyncThresholdPurgatory:
 
     @property
     def value(self) -> int | None:
-        """The highest value so far of the number without a key; None before the first."""
+        """The highest value so far of the number without a key, or None before the first."""
         return self.value_of(NO_KEY)
 
     def value_of(self, key: Hashable) -> int | None:
-        """The highest value so far of a number; None before the first."""
+        """The highest value so far of a number, or None before the first."""
         return self._numbers.value(key)
 
     def keys(self) -> list[Hashable]:
-        """The keys of the numbers that exist; None for the one without a key."""
+        """The keys of the numbers that exist. None stands for the number without a key."""
         return self._numbers.keys()
 
     def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:

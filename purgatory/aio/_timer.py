@@ -1,27 +1,27 @@
 """The wheel on an event loop: one ``call_at`` handle for the next occupied bucket, and no thread.
 
-Everything about time is :class:`timer.SystemTimer`'s: the wheel, the rounding up, never early. What is left to do is to
-be called when the next bucket comes due:
+:class:`timer.SystemTimer` provides everything about time: the wheel, the rounding up, never early. This class only has
+the loop call it when the next bucket comes due:
 
-- after ``add``: if the task is due before the bucket that the handle is set for, set the handle earlier. One comparison
-  of integers for every other task. (A task whose deadline lies in the tick *before* that bucket's belongs into that
-  very bucket, hence the "one tick earlier".)
-- when the handle calls: flush what is due, set the handle for what is next. Cancelled tasks leave the handle where it
-  is; it then calls for nothing, once, and moves on.
+- After ``add``: if the task is due before the bucket that the handle is set for, set the handle earlier. Every other
+  task costs one comparison of integers. (A task whose deadline lies in the tick *before* that bucket's belongs into the
+  same bucket, hence the "one tick earlier".)
+- When the handle calls: run the tasks that are due, and set the handle for the next bucket. Cancelled tasks leave the
+  handle where it is. It then calls once for nothing, and moves on.
 
-**A loop's clock is not the wheel's.** A loop may call a little early (asyncio by the clock's resolution, uvloop by up
-to a millisecond, because it counts in whole ones from a time it read before). The wheel's own clock decides: called too
-early, the timer looks again a millisecond later, rather than spin.
+**A loop's clock is not the wheel's.** A loop may call a little early: asyncio by the resolution of its clock, uvloop by
+up to a millisecond, because it counts in whole milliseconds. The wheel's own clock decides. If it is called too early,
+the timer looks again a millisecond later, and does not spin.
 
-**The loop is not to starve.** Tasks run on the loop, at most ``slice_size`` before it goes round once. ``wheel_size``
-is 256 rather than 20: a bucket of the second level then spans 256 ms and one of the third 65 s, so that even with a
-million tasks of half a minute, no bucket that has to be spread on the finer level holds more than some thousands.
+**Other callbacks get their turn.** Tasks run on the loop, at most ``slice_size`` in one turn. ``wheel_size`` is 256
+here, not 20. A bucket of the second level then spans 256 ms, and one of the third level 65 s. So even with a million
+tasks of half a minute, spreading one bucket on the finer level moves only some thousands.
 
-**Rejected**: a ``call_later`` for each operation, which is a heap with lazy deletion: cancelling 100,000 is a pause,
-and each keeps its memory until half of them are dead. A thread that sleeps and calls ``call_soon_threadsafe``: two
-wake-ups for one.
+**Rejected**: one ``call_later`` for each operation. That is a heap with lazy deletion: cancelling 100,000 handles is a
+pause, and each handle keeps its memory until half of them are cancelled. Also rejected: a thread that sleeps and calls
+``call_soon_threadsafe``, which needs two wake-ups.
 
-Adding and cancelling may be done from any thread; off the loop's thread, setting the handle is handed to the loop.
+Any thread may add and cancel. Off the loop's thread, the loop is asked to set the handle.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class LoopTimer(SystemTimer):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that the tasks run on; None before it is known."""
+        """The loop that the tasks run on, or None before it is known."""
         return self._loop
 
     @property
@@ -125,7 +125,7 @@ class LoopTimer(SystemTimer):
         self._thread = threading.get_ident()
 
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once on the loop, when its delay from now has passed; a pending task is moved.
+        """Run ``task`` once on the loop, when its delay from now has passed. A pending task is moved.
 
         Raises:
             TimerClosed: the timer is shut down.
@@ -154,7 +154,7 @@ class LoopTimer(SystemTimer):
         return super().advance_clock(0)
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop for good, after running what was due already; returns what was pending, earliest first."""
+        """Stop permanently, after running the due tasks. Returns the pending tasks, earliest first."""
         leftovers = super().shutdown()
         self._turns.finish()
         loop = self._loop

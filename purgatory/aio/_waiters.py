@@ -97,7 +97,10 @@ class Waiters(Observer):
     # -- begin and end to await
 
     def wait(self, wait: Wait, keys: Sequence[Hashable]) -> bool:
-        """Park an operation of ours. If True, await its future and then call :meth:`waited`; else it has completed."""
+        """Park an operation of ours, and return whether it waits.
+
+        If True, await its future and then call :meth:`waited`. If False, it has completed.
+        """
         mailbox = self.home
         if mailbox is None or mailbox.thread != get_ident() or not mailbox.loop.is_running() or self.closed:
             mailbox = self.here()  # asking for the running loop costs more than all of this on CPython 3.11
@@ -147,7 +150,7 @@ class Waiters(Observer):
             self.forget(operation)
 
     def start(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
-        """Park an operation that no task awaits; whether it completed at once."""
+        """Park an operation that no task awaits. Returns whether it completed at once."""
         hooked = self._admit(operation)
         loop = self.here().loop
         entry = Hooked(operation, loop, self, awaited=False) if hooked else _STARTED

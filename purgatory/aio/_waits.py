@@ -167,7 +167,7 @@ def taking(
 
 
 def result_of(wait: Taking[ResultT], purgatory: AsyncPurgatory[Any], keys: Sequence[Hashable]) -> ResultT:
-    """What a wait that has ended found, or the error that says why it found nothing."""
+    """The result of a wait that has ended. Raises the error that explains why there is none."""
     if wait.error is not None:
         raise wait.error
     if wait.result is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "make_app"]
 
-#: Pages that may be open at once; each holds a connection.
+#: The number of pages that may be open at once. Each holds a connection.
 _MOST_WATCHERS: Final = 64
 _PAGE: Final = {
     "/": ("index.html", "text/html"),
@@ -45,7 +45,7 @@ _PAGE: Final = {
 
 
 def app(*, token: str | None = None) -> ASGIApp:
-    """The console, to be mounted in a service. Whoever can reach the path can look, unless a token is set.
+    """The console, to be mounted in a service. Every client that can reach the path can look, unless a token is set.
 
     Args:
         token: what a visitor must know, in the page's address as ``?token=...`` or as a bearer token.

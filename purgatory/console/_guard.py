@@ -1,13 +1,13 @@
-"""Who may look: reads only, from where the console is meant to be seen, and with the token if there is one.
+"""Access control: reads only, from the expected host, and with the token if one is set.
 
-**The token** comes as ``Authorization: Bearer ...``, or once as ``?token=...`` in the page's address: then a cookie
-takes its place and the browser is sent on without it, so that it doesn't stay in the history or in a log of referers.
-The cookie holds a keyed hash, good for this process only.
+**The token** comes as ``Authorization: Bearer ...``, or once as ``?token=...`` in the page's address. A cookie then
+replaces it, and the browser is redirected to the address without it. So the token does not stay in the history or in a
+log of referers. The cookie holds a keyed hash that is valid in this process only.
 
-**The host** is checked where the console is served on loopback without more ado: a page from elsewhere may give its
-own name the address 127.0.0.1 (DNS rebinding), and its scripts could then read this one. But its requests name it.
+**The host** is checked if the console is served on loopback without a token. A foreign page may give its own name the
+address 127.0.0.1 (DNS rebinding), and its scripts could then read the console. But its requests carry that name.
 
-**What goes out** forbids the page everything that it doesn't need: no script, style, picture or connection from
+**The response headers** forbid the page everything that it does not need: no script, style, picture or connection from
 anywhere else, no inline script, no framing.
 """
 
@@ -47,7 +47,7 @@ _HEADERS: Final = {
 
 
 class Guard:
-    """ASGI middleware; see the module's header.
+    """ASGI middleware. See the module's header.
 
     Args:
         app: what is guarded.
@@ -78,7 +78,7 @@ class Guard:
         await (refusal or self._app)(scope, receive, guarded_send)
 
     def _refusal(self, request: Request) -> Response | None:  # noqa: PLR0911  (one for each way to fail)
-        """What to answer instead of the page; None to let pass."""
+        """The response that replaces the page, or None if the request is allowed."""
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("the console only shows", 405, {"Allow": "GET, HEAD"})
         if self._hosts is not None and host_of(request.headers.get("host", "")) not in self._hosts:

@@ -1,8 +1,8 @@
-"""One thread that looks, for all who watch: however many pages are open, the service is looked at once.
+"""One thread that takes the looks for all open pages: however many are open, the service is looked at once.
 
-While somebody watches it looks twice a second; when nobody does it only notes, once a second, how many are parked, so
-that whoever opens the page at 3 a.m. finds the last ten minutes on it. The thread ends with :meth:`Hub.close`, and by
-itself when nobody holds the hub any more.
+While a page is open, the thread looks twice per second. Otherwise it only notes, once per second, how many operations
+are parked. So a page that is opened at 3 a.m. shows the last ten minutes. The thread ends with :meth:`Hub.close`, and
+by itself when nothing refers to the hub any more.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Hub"]
 
-#: Between two looks while somebody watches.
+#: Seconds between two looks while a page is open.
 WATCHED_S: Final = 0.5
-#: Between two notes while nobody does.
+#: Seconds between two notes while no page is open.
 IDLE_S: Final = 1.0
-#: Points of history kept: ten minutes while nobody watches, half of that while somebody does.
+#: Points of history kept: ten minutes while no page is open, half of that otherwise.
 _POINTS: Final = 600
-#: For how long after the last request somebody counts as watching.
+#: For how many seconds after its last request a page counts as open.
 _ATTENTION_S: Final = 3.0
 
 
@@ -37,7 +37,7 @@ class Hub:
     def __init__(self) -> None:
         self._sampler = Sampler()
         self._sampling = new_lock()
-        self._history: tuple[list[Any], ...] = ()  # replaced as a whole: whoever reads it needs no lock
+        self._history: tuple[list[Any], ...] = ()  # replaced as a whole, so that readers need no lock
         self._wanted_at = float("-inf")
         self._woken = new_event()
         self._ended = new_event()
@@ -74,34 +74,34 @@ class Hub:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it ended: who streams must end too."""
+        """Whether it ended. A stream must then end too."""
         return self._ended.is_set()
 
     def want(self) -> None:
-        """Somebody watches."""
+        """A page is being watched."""
         self._wanted_at = time.monotonic()
         self.start()
         self._woken.set()
 
     def latest(self) -> bytes:
-        """The state as JSON; looks if the last look is old."""
+        """The state as JSON. Takes a new look if the last one is old."""
         self.want()
         if time.monotonic() - self._latest[0] > 2 * WATCHED_S:
             self._look()
         return self._latest[1]
 
     def history(self) -> bytes:
-        """What was noted, oldest first: of each moment the time, and by purgatory how many waited and the rates."""
+        """The notes, oldest first: the time, and for each purgatory how many operations waited, and the rates."""
         return json.dumps({"outcomes": OUTCOMES, "points": self._history}).encode()
 
     def operations(self, identity: str, text: str) -> bytes | None:
-        """The operations under a key, as JSON; None if there is no such purgatory."""
+        """The operations under a key, as JSON, or None if there is no such purgatory."""
         with self._sampling:
             found = self._sampler.operations(identity, text)
         return None if found is None else json.dumps(found).encode()
 
     def beat(self) -> float:
-        """Look or take a note; seconds until the next. Called by the thread."""
+        """Take a look or a note. Returns the seconds until the next. Called by the thread."""
         watched = time.monotonic() - self._wanted_at < _ATTENTION_S
         if watched:
             self._look()
@@ -114,7 +114,7 @@ class Hub:
     def _look(self) -> None:
         with self._sampling:
             if time.monotonic() - self._latest[0] < WATCHED_S / 2:
-                return  # somebody else just did
+                return  # another thread just did
             state = self._sampler.look()
             self._note({seen["id"]: [seen["parked"], *seen["rates"].values()] for seen in state["purgatories"]})
             self._latest = (time.monotonic(), json.dumps(state).encode())
@@ -126,12 +126,12 @@ class Hub:
 
 
 def _run(hub: Callable[[], Hub | None], woken: threading.Event, ended: threading.Event) -> None:
-    """Beat until the hub is closed or gone; holds it only while it beats."""
+    """Beat until the hub is closed or gone. The thread refers to the hub only while it beats."""
     while not ended.is_set():
         living = hub()
         if living is None:
             return
         rest = living.beat()
         del living
-        # Idle, it is woken by the first who wants to look; otherwise only the end is a reason.
+        # While it is idle, the first request wakes it. Otherwise only the end does.
         (woken if rest == IDLE_S else ended).wait(rest)

@@ -1,14 +1,14 @@
-"""A bounded look at who waits under which key: the same cost at a hundred keys and at a hundred thousand.
+"""A bounded look at the operations under each key: it costs the same at a hundred keys and at a hundred thousand.
 
-A purgatory of 100,000 keys can't be walked twice a second without its service feeling it. So each look walks a stretch
-of the shards, about :data:`KEYS_A_LOOK` keys, and goes on there the next time; the leaders found before are kept as
-candidates and measured anew. After a few looks the leaders are right, unless they change faster than a round takes; how
-many keys a look saw is part of the answer, and shown.
+Walking 100,000 keys twice per second would slow the service down. So each look walks a part of the shards, about
+:data:`KEYS_A_LOOK` keys, and the next look goes on there. The largest keys found before are kept as candidates and
+measured again. After a few looks the largest keys are right, unless they change faster than a round takes. The page
+shows how many keys a look saw.
 
-Under a key operations stand in order of arrival, so the first that is open has waited longest there.
+Under a key operations are in order of arrival, so the first open one has waited longest there.
 
-This is the one module of the console that reads the core's own structures, which change under its hands: every step is
-one atomic dict operation on a copy, or tolerates that the dict has changed.
+This is the one module of the console that reads the core's own structures, and they change meanwhile. Every step is one
+atomic dict operation on a copy, or tolerates that the dict has changed.
 """
 
 # ruff: noqa: SLF001  (see above)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open"]
 
-#: Keys walked in one look: some 7 ms, twice a second, and only while somebody watches.
+#: Keys walked in one look: some 7 ms, twice a second, and only while a page is open.
 KEYS_A_LOOK: Final = 2_500
 #: How many leaders are shown, and how many candidates are kept for it.
 LEADERS: Final = 12
@@ -40,7 +40,7 @@ CANDIDATES: Final = 4 * LEADERS
 
 @attrs.frozen
 class Waiting:
-    """An operation that waits; nothing of what it carries."""
+    """An operation that waits, without its own data."""
 
     key: str
     type: str
@@ -51,7 +51,7 @@ class Waiting:
 
 @attrs.frozen
 class Found:
-    """What a look saw.
+    """The result of a look.
 
     Attributes:
         keys: how many keys there are.
@@ -67,7 +67,7 @@ class Found:
 
 
 def describe(operation: DelayedOperation, key: Hashable, now_ns: int) -> Waiting:
-    """What may be told of an operation."""
+    """The shown properties of an operation."""
     due_ns = operation.deadline_ns
     return Waiting(
         key=label(key),
@@ -88,7 +88,7 @@ class Peek:
         self._old: list[tuple[weakref.ref[DelayedOperation], Hashable]] = []
 
     def look(self, now_ns: int) -> Found:
-        """Walk a stretch of the keys; ``now_ns`` on the clock of the purgatory's timer."""
+        """Walk a stretch of the keys. ``now_ns`` on the clock of the purgatory's timer."""
         purgatory = self._purgatory()
         if purgatory is None:
             return Found(0, 0, (), ())
@@ -111,7 +111,7 @@ class Peek:
         )
 
     def find(self, text: str) -> Hashable | None:
-        """The key whose label is ``text``; None if nobody waits under one."""
+        """The key whose label is ``text``, or None if no operation waits under such a key."""
         purgatory = self._purgatory()
         if purgatory is None:
             return None
@@ -128,7 +128,7 @@ class Peek:
         return next((watchers.key for watchers in shards.walk() if label(watchers.key) == text), None)
 
     def troubles(self) -> dict[str, int]:
-        """What went wrong so far, and how many keys nobody waits under."""
+        """The errors so far, and the number of idle keys."""
         purgatory = self._purgatory()
         if purgatory is None:
             return {}

@@ -1,6 +1,6 @@
-"""What the console knows at one moment, as plain values for JSON: purgatories, timers, reapers.
+"""The state that the console shows, as plain values for JSON: purgatories, timers, reapers.
 
-A :class:`Sampler` is asked again and again: rates and recent lateness are differences to what it saw before.
+A :class:`Sampler` is used repeatedly: rates and recent lateness are differences between two looks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _now_ns(member: DelayedOperationPurgatory[Any]) -> int:
 
 
 class _Member:
-    """What is remembered of one purgatory between looks."""
+    """The memory of one purgatory between looks."""
 
     def __init__(self, member: DelayedOperationPurgatory[Any]) -> None:
         self.peek = Peek(member)
@@ -65,7 +65,7 @@ class _Member:
 
 
 class Sampler:
-    """Looks at every live purgatory. One thread at a time; the caller sees to that."""
+    """Looks at every live purgatory. The caller makes sure that one thread calls it at a time."""
 
     def __init__(self) -> None:
         self._members: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], _Member]
@@ -104,7 +104,7 @@ class Sampler:
         }
 
     def operations(self, identity: str, text: str) -> Json | None:
-        """The operations under a key, in order of arrival; None if there is no such purgatory."""
+        """The operations under a key, in order of arrival, or None if there is no such purgatory."""
         for name, live, member, _ in self._live():
             if name == identity:
                 key = member.peek.find(text)
@@ -179,7 +179,7 @@ class Sampler:
         }
 
     def _lateness(self, name: str, counts: Sequence[int]) -> Json:
-        """Quantiles of the last minute's lateness: upper bounds, in milliseconds; None if nothing expired."""
+        """Quantiles of the last minute's lateness: upper bounds, in milliseconds, or None if nothing expired."""
         now = time.monotonic()
         seen = self._late.setdefault(name, deque())
         while len(seen) > 1 and seen[1][0] < now - _WINDOW_S:

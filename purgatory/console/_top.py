@@ -171,7 +171,7 @@ def _keys(seen: Json, most: int) -> Panel:
 
 
 def _middle(text: str, most: int) -> str:
-    """The text, shortened in the middle: both ends of a key tell more than its beginning alone."""
+    """The text, shortened in the middle: both ends of a key identify it better than its beginning alone."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) + 1 - most + most // 2 :]}"
 
 

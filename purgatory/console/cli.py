@@ -44,7 +44,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Show, until interrupted; gives the exit status: 0 well, 2 there is nothing to show."""
+    """Show, until interrupted. Returns the exit status: 0 for success, 2 if there is nothing to show."""
     options = _parser().parse_args(argv)
     url = options.url if "://" in options.url else f"http://{options.url}"
     if urlsplit(url).scheme not in ("http", "https"):

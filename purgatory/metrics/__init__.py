@@ -9,7 +9,7 @@
 ...     b'purgatory_parked_operations{purgatory="fetch"} 0.0' in generate_latest(registry)
 True
 
-`register` is all that a service needs which serves ``/metrics`` already; `serve` and `app` serve it otherwise.
+A service that already serves ``/metrics`` needs only `register`. Otherwise `serve` or `app` serves it.
 """
 
 from purgatory.metrics._collector import PurgatoryCollector, register, unregister

@@ -37,7 +37,7 @@ class Attached(Generic[ObserverT]):
         with self._lock:
             if self._stop is not None:
                 return
-            # Weakly: a registry that was dropped with its collector must not go on measuring for ever.
+            # Weakly: a registry that was dropped with its collector must not go on measuring.
             mine = weakref.WeakMethod(self._greet)
 
             def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:

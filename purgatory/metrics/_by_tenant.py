@@ -1,13 +1,13 @@
-"""Operations by tenant: how many are parked, how many were refused; asked for, and bounded.
+"""Operations by tenant: how many are parked, and how many were rejected. Optional and bounded.
 
-A purgatory that has limits by tenant counts by tenant anyway; ``register(tenants=True)`` exports that, read at a
-scrape.
+A purgatory with limits by tenant counts by tenant anyway. ``register(tenants=True)`` exports these counts, which are
+read at a scrape.
 
-**Bounded**: a series is made for the first :data:`MOST_TENANTS` tenants of a purgatory's name, those who hold most
-first. All further ones are added up under ``other``. The labels are keys' labels: one line of text, and short.
+**Bounded**: the first :data:`MOST_TENANTS` tenants of a purgatory's name get a series, those with the most operations
+first. All further tenants are added up under ``other``. The labels are keys' labels: one line of text, and short.
 
-**Refusals never fall.** A purgatory forgets in time what tenants were refused who hold nothing. So what is new since
-the last scrape is added up here, and kept for as long as a purgatory of that name lives.
+**Rejections never fall.** A purgatory forgets in time the rejections of tenants that hold no place. So the increase
+since the last scrape is added up here, and kept for as long as a purgatory of that name lives.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ByTenant:
         self._last.clear()
 
     def families(self) -> Iterator[Metric]:
-        """What there is now; nothing if it isn't asked for."""
+        """The current families, or nothing if the option is off."""
         if not self._started:
             return
         members = [member for member in purgatory.live() if member._capacity is not None]  # noqa: SLF001

@@ -1,14 +1,14 @@
-"""Operations by their type: how many left, how, and how long they had been parked; asked for, and bounded.
+"""Operations by their type: how many left, how they left, and how long they had been parked. Optional and bounded.
 
-The library's own counters don't know types. ``register(types=True)`` attaches an observer to every purgatory, which
+The library's own counters do not know types. ``register(types=True)`` attaches an observer to every purgatory, which
 notes type, outcome and time of each operation that leaves, by one ``list.append``. Notes are added up at a scrape, or
 when :data:`FOLD_AT` of them have come together.
 
-**Bounded**: a series is made for the first :data:`MOST_TYPES` types of a purgatory's name. Operations of further types
-count under ``other``: a program that makes classes as it goes must not flood Prometheus. The labels are
+**Bounded**: the first :data:`MOST_TYPES` types of a purgatory's name get a series. Operations of further types count
+under ``other``, because a program that makes classes as it runs must not flood Prometheus. The labels are
 ``__qualname__``, as in the log and the journal.
 
-Namesakes are one series. What a name has counted is kept for as long as a purgatory of that name lives.
+Purgatories of one name share one series. Its counts are kept for as long as a purgatory of that name lives.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OTHER: Final = "other"
 
 
 class _Tally:
-    """What the purgatories of one name have counted.
+    """The counts of the purgatories of one name.
 
     Attributes:
         waiting: notes that are not added up yet: type, outcome, nanoseconds parked.
@@ -55,10 +55,10 @@ class _Tally:
         self._parked_ns: Counter[str] = Counter()
 
     def fold(self) -> tuple[Counter[tuple[str, Outcome]], Counter[str]]:
-        """Add up the notes; how many left by type and outcome, and nanoseconds parked by type."""
+        """Add up the notes. Returns how many left by type and outcome, and nanoseconds parked by type."""
         waiting = self.waiting
         with self._lock:
-            # Others only append meanwhile; copying and deleting a slice are atomic, and so is appending.
+            # Other threads only append meanwhile. Copying a slice, deleting it and appending are atomic.
             taken = waiting[: len(waiting)]
             del waiting[: len(taken)]
             for kind, outcome, parked_ns in taken:
@@ -110,7 +110,7 @@ class ByType:
         self._tallies.clear()
 
     def families(self, names: Collection[str]) -> Iterator[Metric]:
-        """What was counted, for the purgatories that live; nothing if it isn't asked for."""
+        """The counts of the live purgatories, or nothing if the option is off."""
         if not self._started:
             return
         left, parked = _left(), _parked()

@@ -1,14 +1,16 @@
-"""The collector: turns what lives in the process into metric families, one series a name.
+"""The collector: turns the purgatories and timers of the process into metric families, with one series per name.
 
-**Namesakes.** Two live purgatories of one name are one series: counters and gauges are added up, of an age the greatest
-counts. Were each exported by itself, Prometheus would refuse the whole page for a duplicate.
+**Same names.** Two live purgatories of one name are one series: counters and gauges are added up, and of two ages the
+greater counts. Were each exported by itself, Prometheus would reject the whole page because of a duplicate.
 
-**Coming and going.** A counter that is a sum would fall when one of those summed up goes, and Prometheus takes a fall
-for a restart and counts the rest anew. So the last values seen of a purgatory that went are kept for as long as a
-namesake lives. When the last one goes, the series ends; one of that name made later starts at zero, as a restart does.
+**Coming and going.** A summed counter would fall when one of its purgatories goes. Prometheus takes a fall for a
+restart, and would count the rest again. So the last values of a purgatory that went are kept as long as another one of
+the same name lives. When the last one goes, the series ends. A later purgatory of that name starts at zero, as after a
+restart.
 
-**Timers** are exported once each, under the label ``timer``, however many purgatories share one: under the label
-``purgatory`` every sum over them would count the timer several times. ``purgatory_timer_info`` says who uses which.
+**Timers** are exported once each, under the label ``timer``, however many purgatories share one. Under the label
+``purgatory`` every sum over them would count the timer several times. ``purgatory_timer_info`` shows which purgatory
+uses which timer.
 
 Nothing here keeps a purgatory alive, and nothing runs between scrapes.
 """
@@ -57,10 +59,10 @@ _NOTHING: Final[Observed] = ((), 0)
 
 
 class _Namesakes:
-    """The series of one name: what its live members say, on top of what those said who went.
+    """The series of one name: the values of its live members, added to the last values of those that went.
 
-    Members are told apart by ``id``. Should a newcomer have the ``id`` of one that went since the last scrape, its
-    counters take over from the other's: that is seen as a restart, and was one.
+    Members are distinguished by ``id``. A new member may have the ``id`` of one that went since the last scrape. Its
+    counters then replace the other's, which looks like a restart.
     """
 
     def __init__(self) -> None:
@@ -71,7 +73,7 @@ class _Namesakes:
     def update(
         self, members: dict[int, tuple[dict[Series, float], dict[Series, Observed]]]
     ) -> tuple[dict[Series, float], dict[Series, Observed]]:
-        """Take in what the live members say, by who they are; the sums."""
+        """Add the values of the live members, by their ``id``. Returns the sums."""
         for gone in self._last.keys() - members.keys():
             values, observed = self._last[gone]
             for series, value in values.items():
@@ -125,7 +127,7 @@ class PurgatoryCollector(Collector):
         self.by_tenant.stop()
 
     def describe(self) -> Iterable[Metric]:
-        """The families, without a sample: what a registry checks for duplicates, reading nothing."""
+        """The families without samples, in which a registry looks for duplicates. Reads nothing."""
         yield _timer_info()
         yield _slow_callbacks()
         for family in FAMILIES:

@@ -1,13 +1,13 @@
-"""How long operations were parked and how long their callbacks took, as histograms that cost little to feed.
+"""How long operations were parked and how long their callbacks took, as histograms that are cheap to feed.
 
-An observation is one ``list.append`` of whole nanoseconds. Sorting into buckets is put off until a scrape, or until
-:data:`FOLD_AT` observations have come together, and is then done for all of them at once, in C: the bucket of a value
-is its ``bit_length``. So buckets are powers of two, as those of the timer's lateness are.
+An observation is one ``list.append`` of whole nanoseconds. Observations are sorted into buckets at a scrape, or when
+:data:`FOLD_AT` of them have come together. The bucket of a value is its ``bit_length``, so one pass in C sorts all of
+them. So buckets are powers of two, as those of the timer's lateness are.
 
-Rejected: ``prometheus_client.Histogram``, whose ``labels().observe()`` walks the buckets and takes two locks: on the
-machine this was written on 1.4 us an observation beside 0.05 us, and a whole park and satisfy cycle takes less than 4.
+Rejected: ``prometheus_client.Histogram``, whose ``labels().observe()`` walks the buckets and takes two locks. It took
+1.4 µs per observation, and the list takes 0.05 µs. A whole park and satisfy cycle takes less than 4 µs.
 
-Every method may be called from any thread; what it takes of a list's operations is atomic in both builds.
+Every method may be called from any thread. The list operations used here are atomic in both builds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["FOLD_AT", "CallbackTime", "Observed", "ParkedTime", "PowerHistogram"
 #: How many observations wait to be folded before an observer folds them.
 FOLD_AT: Final = 4096
 
-#: Exponents of the buckets exported: 2**14 ns (16 us) to 2**37 ns (137 s). What is above is in +Inf.
+#: Exponents of the buckets exported: 2**14 ns (16 us) to 2**37 ns (137 s). Greater values are in +Inf.
 EXPONENTS: Final = range(14, 38)
 
 #: Counts by power of two (entry *i*: values of *i* bits), and the sum, of nanoseconds.
@@ -68,10 +68,10 @@ class PowerHistogram:
         self._lock = new_lock()
 
     def fold(self) -> Observed:
-        """Sort into buckets what has come in; all counts, and the sum in nanoseconds."""
+        """Sort the new observations into buckets. Returns all counts, and the sum in nanoseconds."""
         waiting = self.waiting
         with self._lock:
-            # Others only append meanwhile; copying and deleting a slice are atomic, and so is appending.
+            # Other threads only append meanwhile. Copying a slice, deleting it and appending are atomic.
             taken = waiting[: len(waiting)]
             del waiting[: len(taken)]
             for bucket, number in Counter(map(int.bit_length, taken)).items():
@@ -106,7 +106,7 @@ class ParkedTime(Observer):
     """An observer of one purgatory: seconds from parking until the operation's hooks have ended, by outcome.
 
     Attach it with ``purgatory.attach`` or give it as one of ``observers``; ``register(histograms=True)`` does it for
-    every purgatory. What was completed at once was never parked.
+    every purgatory. An operation that completed at once was never parked.
 
     Args:
         now_ns: the clock of the purgatory's timer.

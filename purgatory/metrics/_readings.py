@@ -1,4 +1,4 @@
-"""What is exported, family by family, and how a purgatory or a timer is read.
+"""The exported families, and how a purgatory or a timer is read.
 
 Everything is read from what the core counts anyway. A *reading* is a plain dict from a series (family and outcome) to
 its value, so that the readings of two purgatories of one name can be added up.
@@ -29,7 +29,7 @@ Series = tuple[str, str | None]
 
 
 class Of(enum.Enum):
-    """What a family is about; its label has the same name."""
+    """The object that a family describes. Its label has the same name."""
 
     PURGATORY = "purgatory"
     TIMER = "timer"
@@ -118,7 +118,7 @@ def encodable(name: str) -> str:
 
 
 def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
-    """The thread that drives a purgatory's timer, whosever it is; None if it is driven another way, or by hand."""
+    """The thread that drives a purgatory's timer, or None if no thread does."""
     timer = purgatory.timer
     return purgatory.driver or (None if timer is None else timer.driver)
 
@@ -157,7 +157,7 @@ def read_purgatory(
 def read_timer(
     statistics: TimerStatistics, driver: Driver | None, now_ns: int, now_ns_of: Callable[[], int]
 ) -> tuple[dict[Series, float], Mapping[Series, Observed]]:
-    """One timer's values and lateness; ``now_ns`` on ``time.monotonic_ns``, ``now_ns_of`` is the timer's own clock."""
+    """One timer's values and lateness. ``now_ns`` on ``time.monotonic_ns``, ``now_ns_of`` is the timer's own clock."""
     upcoming_ms = statistics.next_deadline_ms
     since_ns = statistics.running_since_ns
     values: dict[Series, float] = {

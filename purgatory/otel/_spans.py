@@ -4,22 +4,22 @@
     wait         |-- park Fetch -----------------|              from parked to answered, hooks included
     event                                   |-----------|       the event's span: a link, for it has a trace of its own
 
-The span begins when the operation is parked, as a child of what is current there. It ends when the operation's hooks
-have run, with the outcome, how often it was checked, and what a hook raised. What is current where the outcome is
-decided (the handler that appended, and then checked the key) is linked: so a trace shows *which* event satisfied a
-wait, and not only that it ended. A deadline has no span, and gives no link.
+The span begins when the operation is parked, as a child of the current span there. It ends when the operation's hooks
+have run, with the outcome, how often it was checked, and what a hook raised. The span that is current where the outcome
+is decided (in the handler that appended, and then checked the key) becomes a link. So a trace shows *which* event
+satisfied a wait, and not only that it ended. A deadline has no span, and gives no link.
 
-An operation that completed at once didn't wait and has no span: the request's own span says all there is to say.
+An operation that completed at once did not wait and has no span. The request's own span is enough.
 
-**Two threads.** The parker tells of a parked operation when it may have been completed already, by another thread,
-whose word may come first. Either stores what it knows, then looks for the other's part; the span is taken out of a dict
-in one atomic step, and whoever gets it ends it:
+**Two threads.** Another thread may complete an operation before its parking thread reports it as parked, so the two
+reports may come in either order. Each thread stores its part, and then looks for the other's part. The span is removed
+from a dict in one atomic step, and the thread that removes it ends it:
 
     1. finisher: no span yet; stores the end, looks again: still none
     2. parker:   stores the span, finds the end, takes the span, ends it, at the finisher's time
 
-An end whose parker never comes (it raised, because the purgatory was shut down meanwhile) would stay for ever: of ends
-without a span the latest :data:`MOST_ENDS` are kept.
+If parking raised because the purgatory was shut down meanwhile, an end never gets its span. So only the latest
+:data:`MOST_ENDS` ends without a span are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Spans"]
 
-#: How many operations may have ended without that their parker has told of them.
+#: How many operations may have ended before their parking thread reported them as parked.
 MOST_ENDS: Final = 1_000
 #: How many keys of an operation are named.
 MOST_KEYS: Final = 16
@@ -103,7 +103,7 @@ class Spans(Observer):
             self._links[operation] = here
 
     def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:
-        """End the span, or leave word how for a parker who is yet to begin it."""
+        """End the span, or store its end for a parking thread that has yet to begin it."""
         if outcome is Outcome.IMMEDIATE:
             return
         end = _End(time.time_ns(), outcome, error, self._links.pop(operation, None))
@@ -117,7 +117,7 @@ class Spans(Observer):
                 del self._ends[next(iter(self._ends))]
 
     def _end(self, operation: DelayedOperation, end: _End) -> bool:
-        """End the operation's span, if it is there and nobody else has it."""
+        """End the operation's span, unless another thread has it."""
         span = self._spans.pop(operation, None)
         if span is None:
             return False

@@ -1,4 +1,4 @@
-"""Long polls in FastAPI and Starlette: who hangs up is let go, and a server that stops answers everybody first.
+"""Long polls in FastAPI and Starlette: a hang-up ends the wait, and a server that stops answers every client first.
 
 Start at :class:`LongPolls`. Needs the extra ``[web]``.
 """

@@ -38,7 +38,7 @@ ResultT = TypeVar("ResultT")
 
 _CLIENT_CLOSED_REQUEST = 499  # no standard defines it, but proxies log it
 
-#: How many turns of the loop it takes from a closed socket to a listener that has ended: the transport reads the end
+#: How many turns of the loop it takes from a closed socket to a listener that has ended. The transport reads the end
 #: of the stream, it reports the lost connection, the listener wakes, and the listener's callback runs.
 _TURNS = 4
 
@@ -101,7 +101,7 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
     finally:
         for task in (waiter, listener):
             task.cancel()
-        await asyncio.wait({waiter, listener})  # what was waited for has ended before the endpoint goes on
+        await asyncio.wait({waiter, listener})  # both have ended before the endpoint goes on
         if not listener.cancelled():
             listener.exception()  # as in _listen()
     if waiter.cancelled() and not listener.cancelled():
@@ -117,7 +117,7 @@ async def _gone(request: Request) -> None:
 
 
 async def _body_read(request: Request) -> bool:
-    """Read the body, which the request keeps; whether the client is still there."""
+    """Read the body, which the request keeps. Returns whether the client is still there."""
     try:
         await request.body()
     except ClientDisconnect:

@@ -10,7 +10,7 @@ The last two are ``HTTPException``: Starlette and FastAPI turn them into respons
 **Earlier than the client's own timeout.** A client that gives up after 30 seconds does not receive an answer that is
 made at 30.0. ``margin_ms`` answers that much earlier. **Spread out.** Polls that began together, when a server started
 or a hot key was answered, end together, and their clients return together. ``jitter_ms`` ends each at a random moment
-of the last so many milliseconds. With both, a poll of 30,000 ms, a margin of 500 and a jitter of 2,000 ends between
+within the last ``jitter_ms``. With both, a poll of 30,000 ms, a margin of 500 and a jitter of 2,000 ends between
 27.5 and 29.5 seconds. Neither ever makes a poll longer.
 
 Everything here belongs to the purgatory's loop.
@@ -195,11 +195,11 @@ class LongPolls(Generic[OperationT]):
             if self._undo is not None:
                 self._undo()
 
-    # What the three methods above share. None of it is a coroutine, and the methods await nothing but the future: the
-    # garbage collector visits each coroutine of each poll that waits, which is a large part of what a poll costs.
+    # The rest is shared by the three methods above. None of it is a coroutine, and the methods await only the future.
+    # The garbage collector visits each coroutine of each waiting poll, which is a large part of the cost of a poll.
 
     def _begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
-        """Park an operation; the future to await, or None if it left at once."""
+        """Park an operation. Returns the future to await, or None if the operation left at once."""
         if self._undo is None:
             self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
         try:
@@ -216,7 +216,7 @@ class LongPolls(Generic[OperationT]):
         listener.cancel()
 
     def _outcome(self, operation: DelayedOperation, listener: asyncio.Task[bool] | None) -> Outcome:
-        """How an operation left, if its client is to be told.
+        """How an operation left, if its client gets an answer.
 
         Raises:
             HungUp: the client has gone, and that took the operation out.
