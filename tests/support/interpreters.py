@@ -4,5 +4,6 @@ import sys
 
 import pytest
 
-#: For tests of what PyPy does not have: reference counts, allocated blocks, subinterpreters, floats with an identity.
+#: For tests of what PyPy does not have: reference counts, allocated blocks, subinterpreters, floats with an identity,
+#: and an interrupt that strikes only between two steps of Python code.
 cpython_only = pytest.mark.skipif(sys.implementation.name != "cpython", reason="needs what CPython alone has")

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from tests.support import Waiting
+from tests.support import Waiting, cpython_only
 
 
 def park(purgatory, *keys, **settings):
@@ -196,6 +196,7 @@ def test_key_whose_purge_was_interrupted_is_forgotten_by_the_next(purgatory):
     assert (0, 1) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
 
 
+@cpython_only
 def test_key_that_finds_no_stack_to_be_forgotten_on_stays_noted(purgatory):
     """A purge on a stack that is used up forgets what it can, and the next one the rest."""
 

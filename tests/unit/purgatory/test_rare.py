@@ -13,7 +13,7 @@ import pytest
 
 from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
 from purgatory._operations.operation import LOBBY
-from tests.support import Waiting, eventually, in_thread
+from tests.support import Waiting, cpython_only, eventually, in_thread
 from timer import MockTimer
 
 
@@ -181,6 +181,7 @@ def is_free(operation):
     return not operation._op_is_held if COMPILED else operation._op_turn is None or operation.outcome is not None
 
 
+@cpython_only
 def test_interrupts_leave_no_lock_held():
     """A signal's exception, wherever it strikes the thread that parks and checks, leaves no lock taken."""
     strikes = unseen = 0
@@ -223,9 +224,8 @@ def test_interrupts_leave_no_lock_held():
             signal.setitimer(signal.ITIMER_REAL, 0)
             armed = False
 
-            assert in_thread(can_be_had, next(iter(purgatory._shards)).key_lock), (
-                "a lock is held by a thread that has gone on"
-            )
+            for shard in purgatory._shards:  # none, if the strike came before the first key
+                assert in_thread(can_be_had, shard.key_lock), "a lock is held by a thread that has gone on"
             # The retrier may be repeating the interrupted check, and takes the lock for a moment.
             assert COMPILED or eventually(lambda shards=purgatory._shards: not any(s.lock.locked() for s in shards))
             at_home = [operation for operation in operations if operation._op_home is not LOBBY]

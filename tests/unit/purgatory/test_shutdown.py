@@ -98,18 +98,19 @@ def test_closed_purgatory_refuses(drain):
     assert purgatory.snapshot().closed
 
 
-def test_check_after_the_shutdown_is_logged(caplog):
+def test_check_after_the_shutdown_is_logged(logs):
     """A check on a closed purgatory completes nothing, and the log says so at level info."""
     purgatory, many = DelayedOperationPurgatory("closed"), DelayedOperationPurgatory("many")
     for each in (purgatory, many):
         each.check_and_complete("k")
         each.shutdown()
-    with caplog.at_level("INFO", "purgatory"):
-        assert 0 == purgatory.check_and_complete("k") == purgatory.check_and_complete("k", 1)
-        assert 0 == many.check_and_complete_all(["k", "l"])
+    assert 0 == purgatory.check_and_complete("k") == purgatory.check_and_complete("k", 1)
+    assert 0 == many.check_and_complete_all(["k", "l"])
 
-    lines = [record.fields for record in caplog.records if record.event == "checked_when_closed"]
-    assert [("closed", 0), ("many", 0)] == [(line["purgatory"], line["suppressed"]) for line in lines]
+    lines = [line for line in logs if line["event"] == "checked_when_closed"]
+    assert [("closed", 0, "info"), ("many", 0, "info")] == [
+        (line["purgatory"], line["suppressed"], line["log_level"]) for line in lines
+    ]
 
 
 def test_second_call_gives_the_same_report():
