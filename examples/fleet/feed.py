@@ -1,14 +1,14 @@
-"""What every worker knows: the newest messages, read from one Redis stream.
+"""Each worker's copy of the newest messages, read from one Redis stream.
 
 A purgatory is in the memory of one process, and so are the requests that wait in it. An event that comes in elsewhere
 has to reach all of them. Here it goes through a stream:
 
     any worker        XADD              the message gets its number, for all workers the same
-    every worker      XREAD, for ever   takes it into its own copy, then has its key checked
+    every worker      XREAD, always   takes it into its own copy, then has its key checked
 
 **In this order**: the copy is what waiting polls look at, so it changes before the check. **Reading on**: a worker
-knows the last number that it has read. A lost connection, or a Redis that was started anew, costs time and no message:
-the worker goes on behind that number. (With publish and subscribe, what is said meanwhile is gone.)
+knows the last number that it has read. A lost connection or a restart of Redis costs time and no message: the worker
+goes on behind that number. (With publish and subscribe, the messages sent meanwhile are lost.)
 
 A copy holds the last ``keep`` messages of all topics together. Everything runs on the worker's loop: nothing is locked.
 """
@@ -42,7 +42,7 @@ log = logging.getLogger("fleet")
 
 @attrs.frozen
 class Message:
-    """One message; numbers rise, in the order of the stream."""
+    """One message. Numbers rise, in the order of the stream."""
 
     number: str
     topic: str
@@ -67,7 +67,7 @@ class Feed:
         self._reader: asyncio.Task[None] | None = None
 
     async def publish(self, topic: str, body: str) -> str:
-        """Add a message to the stream; its number. Who polls hears of it by the stream, in this worker, too.
+        """Add a message to the stream. Returns its number. The polls of this worker, too, get it through the stream.
 
         Raises:
             RedisError: there is no Redis now.

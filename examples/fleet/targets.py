@@ -3,7 +3,7 @@
 Workers that share a port cannot share ``/metrics``: each scrape would reach another worker. So each worker serves its
 metrics on a free port of its own, and writes the address into a file. It removes the file when it stops.
 
-**A worker that is killed** leaves its file behind, and Prometheus would report a target that is down for ever. So each
+**A worker that is killed** leaves its file behind, and Prometheus would report the target as down permanently. So each
 worker holds a lock on its file (``flock``), which the kernel releases with the process. Every worker that starts, and
 every worker each ``SWEEP_S`` seconds, removes the files that are not locked.
 
@@ -51,7 +51,7 @@ async def target(folder: Path, address: str, **labels: str) -> AsyncIterator[Pat
 
 
 def sweep(folder: Path) -> list[Path]:
-    """Remove the files of workers that are gone; which ones."""
+    """Remove the files of workers that are gone. Returns them."""
     stale = []
     for file in folder.glob("worker-*.json"):
         with contextlib.suppress(OSError), file.open(encoding="utf-8") as opened:  # locked, or just removed

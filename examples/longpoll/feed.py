@@ -1,4 +1,4 @@
-"""What there is to be told: topics, each a list of messages, numbered from 1.
+"""The topics, each a list of messages, numbered from 1.
 
 Everything runs on one loop, so nothing here is locked. A topic keeps its last ``keep`` messages.
 """
@@ -44,7 +44,7 @@ class Feed:
         return message
 
     def last(self, topic: str) -> int:
-        """The number of a topic's newest message; 0 if it has none."""
+        """The number of a topic's newest message, or 0 if it has none."""
         messages = self._topics.get(topic)
         return messages[-1].number if messages else 0
 

@@ -6,11 +6,11 @@
                                                is shutting down, or as many polls wait as it will hold
     GET  /stats                                what waits, and how polls ended so far
 
-A poll is five lines (``poll``): it waits under one key a topic until the feed has news. Publishing checks the topic's
+A poll is five lines (``poll``): it waits under one key per topic until the feed has news. Publishing checks the topic's
 key.
 
-**Who hangs up** is not kept waiting for: the server is run with ``handler_cancellation=True``, so aiohttp cancels the
-handler of a connection that was closed, and the purgatory takes the operation of a cancelled task out.
+**A hang-up** ends the wait. The server is run with ``handler_cancellation=True``, so aiohttp cancels the handler of a
+closed connection, and the purgatory removes the operation of a cancelled task.
 
 **At the end** ``on_shutdown`` drains the purgatory: every poll that waits gets its 503 *before* the connections are
 closed.
@@ -41,7 +41,7 @@ routes = web.RouteTableDef()
 
 
 def make_app(*, max_polls: int = 100_000, keep: int = 1000) -> web.Application:
-    """The service, ready to be run by aiohttp; run it with ``handler_cancellation=True``."""
+    """The service, for aiohttp. Run it with ``handler_cancellation=True``."""
     app = web.Application()
     app[FEED] = Feed(keep)
     app[PURGATORY] = AsyncPurgatory("polls", max_parked=max_polls)
@@ -56,7 +56,7 @@ async def _answer_all(app: web.Application) -> None:
 
 @routes.post("/topics/{topic}")
 async def publish(request: web.Request) -> web.Response:
-    """Take a message, and wake whoever polls its topic."""
+    """Take a message, and wake the polls of its topic."""
     try:
         body = await request.json()
     except (JSONDecodeError, UnicodeDecodeError) as error:

@@ -1,9 +1,9 @@
 """
 Clients and replicas.
 
-A handful of threads stand for a whole crowd, because nobody waits in a thread: the producers' thread draws
-arrivals as they would come from many independent clients, and the consumers' thread only hands each
-consumer's next long poll to the service when its last one was answered.
+A few threads are enough for many clients, because no thread waits. The producers' thread draws arrivals as they would
+come from many independent clients. The consumers' thread sends a consumer's next long poll when its last one was
+answered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Settings:
 
 
 class Load:
-    """Drives a service until it is stopped; keeps every request that it made."""
+    """Drives a service until it is stopped, and keeps every request that it made."""
 
     def __init__(self, service: Service, settings: Settings) -> None:
         self.service = service
@@ -69,7 +69,7 @@ class Load:
             thread.join()
 
     def _produce(self) -> None:
-        """Appends at random moments, as independent clients send them; a few partitions get most of them."""
+        """Appends at random moments, as independent clients send them. A few partitions get most of them."""
         draw = random.Random(self.settings.seed)
         partitions = self.service.partitions
         weights = [1 / (place + 1) ** 2 for place in range(len(partitions))]

@@ -1,9 +1,9 @@
 """
 A partition of the log: the leader's records, and how far each follower has copied them.
 
-A record is *committed* once every replica has it. The offset of the first record that isn't is the high
-watermark; consumers see only what lies beneath. Everything here is plain state under a lock: nothing in this
-module waits, and nothing knows that others wait for it.
+A record is *committed* once every replica has it. The offset of the first uncommitted record is the high watermark.
+Consumers see only the records below it. Everything here is plain state under a lock: nothing in this module waits, and
+nothing knows that others wait for it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Partition:
             return len(self._records) - 1
 
     def copy(self, follower: int) -> bool:
-        """Let a follower copy all that there is; whether that committed anything."""
+        """Let a follower copy all records. Returns whether that committed any."""
         with self._lock:
             before = min(self._copied)
             self._copied[follower] = len(self._records)

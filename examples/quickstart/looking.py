@@ -27,7 +27,7 @@ METRICS_PORT = 9100
 
 @contextlib.contextmanager
 def looked_at() -> Iterator[dict[str, str]]:
-    """Serve both, on their usual ports where these are free; what is served, and where."""
+    """Serve both, on their usual ports if these are free. Returns what is served, and where."""
     registry = CollectorRegistry()
     with contextlib.ExitStack() as stack:
         urls = {}

@@ -1,5 +1,5 @@
 """
-What the clients wait for: two delayed operations.
+The two delayed operations of the clients: an append and a fetch.
 
 Each looks at the partition in ``try_complete`` and answers in ``on_complete``, whether it got what it waited
 for or its time was up. ``answered`` counts the answers, so that the report can show that every client got

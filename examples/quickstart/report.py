@@ -1,7 +1,7 @@
 """
 What came of it: outcomes and latencies, as figures to print or to test.
 
-The outcomes are counted by the purgatories; latencies are the clients' own, from asking to the answer.
+The outcomes are counted by the purgatories. Latencies are the clients' own, from asking to the answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "max": 100.0}
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` percent of the values don't exceed; NaN if there are none."""
+    """The smallest value that ``share`` percent of the values don't exceed, or NaN if there are none."""
     if not ordered:
         return math.nan
     return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
@@ -33,7 +33,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @attrs.frozen
 class Line:
-    """One purgatory's operations; latencies in the order of ``PERCENTILES``."""
+    """One purgatory's operations, with latencies in the order of ``PERCENTILES``."""
 
     name: str
     asked: int

@@ -1,8 +1,8 @@
 """
-What a run shows: a line that moves while it runs, and a table at the end.
+The output of a run: a progress line while it runs, and tables at the end.
 
-With rich where it is installed, else in plain text; the moving line is plain too when the output goes to a
-file. Both say the same.
+Uses rich if it is installed, and plain text otherwise. The progress line is plain too if the output goes to a file.
+Both say the same.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ __all__ = ["Service"]
 
 
 class Service:
-    """A broker of one process. A context manager: leaving it answers everyone who still waits."""
+    """A broker of one process. A context manager: leaving it answers every operation that still waits."""
 
     def __init__(self, *, partitions: int, followers: int, observers: Sequence[Observer] = ()) -> None:
         self.partitions = [Partition(number, followers) for number in range(partitions)]
@@ -64,7 +64,7 @@ class Service:
             self.fetch.check_and_complete(partition)
 
     def close(self) -> int:
-        """Answer everyone who still waits, stop the timer, and return how many that were."""
+        """Answer every operation that still waits, stop the timer, and return how many there were."""
         waiting = self.produce.shutdown().expired + self.fetch.shutdown().expired
         self.timer.shutdown()
         return waiting

@@ -1,13 +1,13 @@
 """The whole story in a minute: a replicated broker, real clients, a leader that is killed, and what was learned.
 
-Three processes of :mod:`examples.broker` replicate a topic on loopback. A client that nobody here wrote
-(confluent-kafka) produces to it with `acks=all` and long-polls it as a consumer group. In the middle a node
-is killed, which leads a third of the partitions and follows the others: writes that wait for it time out and
-are sent again, until its session is over; then others lead what it led. Started again, it catches up, is in
-sync again, and leadership comes back to it.
+Three processes of :mod:`examples.broker` replicate a topic on loopback. A client of another project (confluent-kafka)
+produces to it with `acks=all` and long-polls it as a consumer group. In the middle a node is killed, which leads a
+third of the partitions and follows the others. Writes that wait for it time out and are sent again, until its session
+is over. Then other nodes lead its partitions. Started again, it catches up, is in sync again, and leadership comes back
+to it.
 
-Then the books are balanced (is every acknowledged record there, once?), the clients' figures stand beside
-those of the purgatories, Spark makes a page of the journal, and the addresses are printed.
+Then the records are counted (is every acknowledged record there, once?). The clients' figures are shown beside those of
+the purgatories, Spark makes a page of the journal, and the addresses are printed.
 
     __main__     the order of events
     settings     how long, how much

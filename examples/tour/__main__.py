@@ -1,4 +1,4 @@
-"""`python -m examples.tour`: the order of events. `make run` runs it; see the package for what it shows."""
+"""`python -m examples.tour`: the order of events. `make run` runs it. The package's docstring describes it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; 0 if every acknowledged record is in the log, once, and the report was made."""
+    """Run it. Returns 0 if every acknowledged record is in the log, once, and the report was made."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if code == 0:
-        shutil.rmtree(folder / "data")  # what is worth keeping is the journal and the page
+        shutil.rmtree(folder / "data")  # the journal and the page stay
     return code
 
 

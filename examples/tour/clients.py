@@ -1,12 +1,13 @@
 """The load: producers that want all replicas to have their records, and a group of consumers that long-poll.
 
-The client is confluent-kafka, which knows nothing of us. A record's value is its number and when it was sent.
+The client is confluent-kafka. A record's value is its number and when it was sent.
 
-The producers are idempotent: they number what they send, and when a write was answered "timed out" or "not leader", or
-not at all, they send it again until it is acknowledged. All three happen when a leader dies, and in all three the
-record may be in the log already; by the number a leader knows. A producer that isn't idempotent would have to choose
-between losing records and having them twice, and librdkafka chooses for it: it sends again what a leader that goes had
-appended and not yet acknowledged, even with `retries=0`, for it takes "not leader" to say that nothing was appended.
+The producers are idempotent: they number their records. If a write was answered "timed out" or "not leader", or not at
+all, they send it again until it is acknowledged. All three happen when a leader dies, and in all three the record may
+be in the log already. The leader recognizes it by its number. A producer that isn't idempotent would have to choose
+between losing records and having them twice, and librdkafka chooses the second. Even with `retries=0` it sends a record
+again that the old leader had appended and not yet acknowledged, because it reads "not leader" as "nothing was
+appended".
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Topic:
         self._wait_for(partitions, set(range(1, replicas + 1)))
 
     def in_sync(self) -> set[int] | None:
-        """The replicas that are in sync in every partition; None if nobody says."""
+        """The replicas that are in sync in every partition, or None if no node answers."""
         try:
             found = self._admin.list_topics(TOPIC, timeout=2).topics[TOPIC].partitions.values()
         except KafkaException:
@@ -60,7 +61,7 @@ class Topic:
         return set.intersection(*sets) if sets else None
 
     def leaders(self) -> list[int] | None:
-        """Who leads each partition, -1 where nobody does; None if nobody says."""
+        """The leader of each partition, -1 for none. None if no node answers."""
         try:
             found = self._admin.list_topics(TOPIC, timeout=2).topics[TOPIC].partitions.values()
         except KafkaException:
@@ -76,7 +77,7 @@ class Topic:
 
 
 class Load:
-    """Clients at work from entering to leaving; what they see goes into the ledger."""
+    """Clients that work inside the block, and write their results into the ledger."""
 
     def __init__(self, bootstrap: str, settings: Settings, ledger: Ledger, *, rate: float | None = None) -> None:
         self._bootstrap = bootstrap

@@ -33,11 +33,11 @@ _STOP_S = 15.0
 
 
 class ClusterError(RuntimeError):
-    """A node did not start, or ended when nobody asked it to."""
+    """A node did not start, or ended without a request to end."""
 
 
 class Cluster:
-    """Three nodes; node 1 shows its purgatories and keeps a journal of them. A context manager."""
+    """Three nodes. Node 1 shows its purgatories and keeps a journal of them. A context manager."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
@@ -102,7 +102,7 @@ class Cluster:
                 raise ClusterError(f"node {node} ended with {process.returncode}; its log is {self._log(node)}")
 
     def purgatories(self) -> dict[str, dict[str, Any]]:
-        """What the purgatories of node 1 did so far, by name, as its console tells scripts.
+        """The figures of node 1's purgatories so far, by name, from its console's JSON.
 
         Raises:
             OSError: nobody answers.
@@ -119,7 +119,7 @@ class Cluster:
         _close_pipes(process)
 
     def start_again(self, node: int) -> None:
-        """Have it live again; this doesn't wait until it does."""
+        """Start it again, without waiting until it is up."""
         self._start(node)
         self._killed.discard(node)
 

@@ -1,4 +1,4 @@
-"""What the clients saw: of every record what became of it, and when it arrived where."""
+"""The clients' ledger: the result of every record, and when it arrived."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACKNOWLEDGED = "acknowledged"
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` percent of the values don't exceed; NaN if there are none."""
+    """The smallest value that ``share`` percent of the values don't exceed, or NaN if there are none."""
     if not ordered:
         return math.nan
     return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
@@ -37,7 +37,7 @@ class Answer:
 
 @attrs.frozen
 class Balance:
-    """The records of the log against what clients were told.
+    """The records of the log, compared with the answers to the clients.
 
     Attributes:
         acknowledged: records that the broker said it has.
@@ -60,7 +60,10 @@ class Balance:
 
 
 class Ledger:
-    """Written by the threads of the clients, read by whoever shows it. Seconds count from when it was made."""
+    """Written by the threads of the clients, and read by the thread that shows it.
+
+    Seconds count from when it was made.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""The leader that is killed, as a timeline: what is done to it, and what that does to the clients."""
+"""The outage as a timeline: the steps done to the leader, and their effect on the clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outage:
         """When leadership came back; the story isn't over before."""
 
     def act(self, passed_s: float) -> str | None:
-        """Do what is due; say what was done."""
+        """Take the steps that are due. Returns their descriptions."""
         if self.stopped_s is None and passed_s >= self._settings.stop_at:
             self._cluster.kill(VICTIM)
             self.stopped_s = self._ledger.now_s()
@@ -49,7 +49,7 @@ class Outage:
         return None
 
     def notice(self, in_sync: set[int] | None, leaders: list[int] | None, timed_out: int) -> list[str]:
-        """What is new, in words."""
+        """The news, in words."""
         news = self._leadership(leaders)
         if timed_out and not self._timed_out:
             self._timed_out = True
@@ -93,7 +93,10 @@ def _names(nodes: set[int]) -> str:
 def watch(
     cluster: Cluster, topic: Topic, settings: Settings, ledger: Ledger, say: Callable[[float, str], None]
 ) -> Outage:
-    """Let the time of the load pass, with the outage in it; say once a second how it goes, and at once what is new."""
+    """Let the time of the load pass, with the outage in it.
+
+    Print the progress once per second, and each step at once.
+    """
     outage = Outage(cluster, settings, ledger)
     began = time.monotonic()
     next_line = 0.0

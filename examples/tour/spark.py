@@ -28,7 +28,7 @@ class ReportError(RuntimeError):
 
 
 def what_is_missing() -> str | None:
-    """What there should be to run Spark and isn't, in words; None if all is there."""
+    """What is missing to run Spark, in words, or None if nothing is."""
     if importlib.util.find_spec("pyspark") is None:
         return "PySpark is not installed (pip install 'delayed-operation-purgatory[spark]')"
     home = os.environ.get("JAVA_HOME")
@@ -59,7 +59,7 @@ def equal_tables(one: Path, other: Path) -> int:
 
 
 def report(journal: Path, out: Path, log: Path, engine: str = "auto") -> Path:
-    """Have the journal reported on, showing the steps; gives the page. What else there is to say goes to the log.
+    """Make the report of the journal, and show the steps. Returns the page. All other output goes to the log.
 
     Raises:
         ReportError: it ended without one.
