@@ -199,6 +199,15 @@ class Parking:
 
     # -- check
 
+    def watching(self, key: Hashable) -> int:
+        """The number of operations under a key, which is what a check of the key costs.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        watchers = self._shards.find(key)
+        return 0 if watchers is None else len(watchers)
+
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
         """Check the operations parked under a key, in order of arrival.
 

@@ -286,15 +286,6 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             return []
         return [operation for operation in watchers.operations() if operation._op_state <= PARKED]
 
-    def watching(self, key: Hashable) -> int:
-        """The number of operations under a key, which is what a check of the key costs.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
-        watchers = self._shards.find(key)
-        return 0 if watchers is None else len(watchers)
-
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.
 

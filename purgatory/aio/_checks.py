@@ -43,12 +43,12 @@ __all__ = ["Checks"]
 class Checks:
     """The checks of one purgatory."""
 
-    __slots__ = ("_asked", "_check", "_find", "_purgatory", "_size", "_sweeps", "_waiters")
+    __slots__ = ("_asked", "_check", "_purgatory", "_size", "_sweeps", "_waiters", "_watching")
 
     def __init__(self, purgatory: DelayedOperationPurgatory[Any], waiters: Waiters, size: int) -> None:
         self._purgatory = purgatory
         self._waiters = waiters
-        self._find, self._check = purgatory._shards.find, purgatory.check_and_complete
+        self._watching, self._check = purgatory.watching, purgatory.check_and_complete
         self._size = size
         self._asked: dict[Hashable, None] = {}  # keys that other threads have asked the loop to check
         self._sweeps: dict[tuple[asyncio.AbstractEventLoop, Hashable], _Sweep] = {}
@@ -57,12 +57,7 @@ class Checks:
         """Check a key, from any thread. Returns how many operations were completed before this returned."""
         thread = self._waiters.thread
         if thread is None or thread == get_ident():  # this thread may check: is the key small enough for one go?
-            watchers = self._find(key)
-            if watchers is None:
-                if limit is not None:
-                    whole("limit", limit, 1)
-                return self._check(key) if self._purgatory.is_closed else 0  # which logs it
-            if len(watchers) <= self._size:
+            if self._watching(key) <= self._size:
                 return self._check(key) if limit is None else self._check(key, limit)
         if limit is not None:
             whole("limit", limit, 1)
@@ -79,9 +74,9 @@ class Checks:
     def check_all(self, keys: Iterable[Hashable]) -> int:
         """Check many keys, from any thread. Returns how many operations were completed before this returned."""
         given = checked_keys(keys)
-        rows = [self._find(key) for key in given]  # a key without a hash raises before any is checked
+        waiting = sum(map(self._watching, given))  # a key without a hash raises before any is checked
         thread = self._waiters.thread
-        if (thread is None or thread == get_ident()) and sum(map(len, filter(None, rows))) <= self._size:
+        if (thread is None or thread == get_ident()) and waiting <= self._size:
             return self._purgatory.check_and_complete_all(given)
         return sum(self.check(key) for key in dict.fromkeys(given))
 
@@ -104,10 +99,7 @@ class Checks:
 
     def _sweep(self, key: Hashable, mailbox: Mailbox, limit: int | None = None) -> int:
         """Check a key on the mailbox's loop, a slice at a time if many wait."""
-        watchers = self._find(key)
-        if watchers is None:
-            return 0
-        if len(watchers) <= self._size:
+        if self._watching(key) <= self._size:
             return self._check(key, limit)
         place = mailbox.loop, key
         sweep = self._sweeps.get(place)
@@ -121,7 +113,7 @@ class Checks:
         """The operations under a key, as they are now, or as many of them as the caller takes."""
         if all_of_them:
             return iter(self._purgatory.operations_for_key(key))
-        watchers = self._find(key)
+        watchers = self._purgatory._shards.find(key)
         if watchers is None:
             return iter(())
         # No more than there are now: parking checks those that arrive meanwhile.

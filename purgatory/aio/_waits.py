@@ -47,10 +47,10 @@ class Wakes:
     def on_complete(self) -> None:
         """Wake the task."""
         mailbox = self.mailbox
-        if mailbox.thread != get_ident():
+        if mailbox.thread == get_ident():
+            _wake(self.future)
+        else:
             mailbox.post(_wake, self.future)
-        elif not self.future.done():
-            self.future.set_result(None)
 
     def cancel(self) -> bool:
         """Take the operation out of its purgatory, and wake the task."""
@@ -194,5 +194,7 @@ def _named(kind: type[WaitT], name: str) -> type[WaitT]:
 
 
 def _wake(future: asyncio.Future[Any]) -> None:
-    if not future.done():
+    try:
         future.set_result(None)
+    except asyncio.InvalidStateError:  # the task was cancelled
+        return

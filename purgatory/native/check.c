@@ -214,6 +214,20 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     return number_completed(self, failed ? -1 : completed);
 }
 
+static PyObject *parking_watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
+{
+    static const char *const wanted[] = {"key", NULL};
+    PyObject *key;
+    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_unmade(self))
+        return NULL;
+    Watchers *watchers = watchers_of(self, key);
+    if (watchers == NULL)
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    Py_ssize_t number = watchers_length(watchers);
+    Py_DECREF(watchers);
+    return PyLong_FromSsize_t(number);
+}
+
 /* The watchers of keys, each once, in order: how many, or -1 with an error. */
 static Py_ssize_t watchers_of_all(Parking *self, PyObject *keys, Watchers **found, Met *met)
 {

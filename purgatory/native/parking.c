@@ -98,6 +98,8 @@ static PyMethodDef parking_methods[] = {
      "        parked again later.\n"
      "    InvalidTenant: the ``tenant`` function failed. The operation was not touched.\n"
      "    PurgatoryClosed: the purgatory is shut down."},
+    {"watching", (PyCFunction)(void (*)(void))parking_watching, METH_FASTCALL | METH_KEYWORDS,
+     "watching($self, /, key)\n--\n\nThe number of operations under a key."},
     {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete($self, /, key, limit=None)\n--\n\n"
      "Check the operations parked under a key, in the order in which they came.\n\n"

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from purgatory import COMPILED, DelayedOperationPurgatory
+from purgatory import COMPILED, DelayedOperationPurgatory, UnhashableKey
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, in_thread, run_threads
 
@@ -352,3 +352,16 @@ def test_watched_counts_what_comes_and_goes(purgatory, mock_timer):
     assert 3 == purgatory.watched == purgatory.snapshot().watched
     purgatory.cancel_for_key("c")
     assert 0 == purgatory.watched
+
+
+def test_watching_is_the_number_of_operations_under_a_key(purgatory):
+    """The number is that of one key. An unknown key has none, and a key without a hash is an error."""
+    for keys in (["a"], ["a", "b"], ["c"]):
+        purgatory.try_complete_else_watch(Waiting(), keys)
+
+    assert [2, 1, 1, 0] == [purgatory.watching(key) for key in ("a", "b", "c", "d")]
+    assert 2 == purgatory.watching(key="a")
+    with pytest.raises(UnhashableKey):
+        purgatory.watching([])
+    with pytest.raises(TypeError):
+        purgatory.watching()
