@@ -151,7 +151,7 @@ def _reaper(timer: Json) -> Text:
 def _keys(seen: Json, most: int) -> Panel:
     table = Table(expand=True, box=None, header_style="bright_black", pad_edge=False)
     table.add_column("waiting longest under", ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_column("type", no_wrap=True)
+    table.add_column("type", ratio=1, no_wrap=True, overflow="ellipsis")
     for name in ("age", "left", "checks"):
         table.add_column(name, justify="right", no_wrap=True)
     for waiting in seen["oldest"][:most]:

@@ -304,8 +304,13 @@ def keep(driver, name):
 
 def test_long_keys_are_shortened_in_the_middle_at_the_width_of_a_telephone(page, console, fetch):
     """Both ends of a long key are seen, `title` has all of it, and nothing sticks out of the page or its cell."""
+
+    class DelayedProduceWithAnExtraordinarilyLongName(Waiting):
+        pass
+
     keys = [f"tenant-4711/orders/eu-central-1/a-topic-of-some-length/partition-{number:04}" for number in range(3)]
-    park(fetch, keys)
+    for key in keys:
+        fetch.try_complete_else_watch(DelayedProduceWithAnExtraordinarilyLongName(), [key])  # a tile shows the type
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:

@@ -97,3 +97,18 @@ def test_headings_are_whole_at_80_columns(console, capsys, monkeypatch):
     assert wanted.split() == lines[2].split()
     assert "fetch" == lines[3].split()[0]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_long_type_leaves_room_for_the_keys(console, capsys, monkeypatch):
+    """In a terminal of 80 columns a type with a long name is cut, and the heading of the keys is whole."""
+
+    class DelayedProduceWithAnExtraordinarilyLongName(Waiting):
+        pass
+
+    with DelayedOperationPurgatory("produce") as produce:
+        produce.try_complete_else_watch(DelayedProduceWithAnExtraordinarilyLongName(), ["orders-of-the-region-3"])
+        monkeypatch.setenv("COLUMNS", "80")
+        assert 0 == cli.main([console.url, "--once"])
+    shown = capsys.readouterr().out
+    assert 2 == shown.count("waiting longest under")
+    assert "orders-of-the-region-3" in shown
