@@ -32,14 +32,20 @@ def mock_timer():
         yield timer
 
 
+@pytest.fixture(autouse=True)
+def structlog_as_before():
+    """Forget the structlog configuration that a test leaves. The library logs elsewhere once there is one."""
+    configured = structlog.is_configured()
+    yield
+    if not configured:
+        structlog.reset_defaults()
+
+
 @pytest.fixture
 def logs():
     """What the library logs, as a list of dicts."""
-    configured = structlog.is_configured()
     with structlog.testing.capture_logs() as captured:
         yield captured
-    if not configured:
-        structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -66,6 +66,7 @@ def serve(port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> Co
         timeout_graceful_shutdown=1,
         server_header=False,
         ws="none",
+        loop="none",  # uvicorn before 0.36 would set the event loop policy of the whole process
     )
     server = uvicorn.Server(config)
 
