@@ -182,7 +182,7 @@ class TopicStore:
 
     def forget_checkpoint(self, folder: str) -> None:
         """Forget how far a partition was that is deleted."""
-        self._checkpoint = {name: value for name, value in self._checkpoint.items() if name != folder}
+        self._checkpoint.pop(folder, None)
 
     def save_checkpoint(self, checkpoint: dict[str, list[int]], *, durably: bool = False) -> None:
         """Write the checkpoint if it changed; what it doesn't name stays as it was.

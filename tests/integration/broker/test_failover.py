@@ -20,7 +20,7 @@ from examples.broker.controller.tree import layout
 from examples.broker.coordination import EmbeddedStore
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
-from examples.broker.protocol.messages.controller import StoppedPartition, StopReplicaRequest, StopReplicaResponse
+from examples.broker.protocol.messages import controller as cm
 from examples.broker.replication.peers.link import Link
 from examples.broker.replication.peers.node_key import NodeKey
 from tests.integration.broker.load import Load, admin_of, all_kept_once, create
@@ -162,8 +162,8 @@ def test_late_controller_is_refused(cluster, topic):
     async def say(port):
         async with Link("127.0.0.1", port, "late", 1 << 20) as link:
             await link.prove(NodeKey(1, secret), cluster.ports.index(port) + 1)
-            stop = StopReplicaRequest(1, 0, True, [StoppedPartition(topic, 0)])
-            return await link.ask(ApiKey.STOP_REPLICA, 0, stop, StopReplicaResponse, 20)
+            stop = cm.StopReplicaRequest(1, 0, True, [cm.TopicPartition(topic, 0)])
+            return await link.ask(ApiKey.STOP_REPLICA, 0, stop, cm.StopReplicaResponse, 20)
 
     store = EmbeddedStore(cluster.folder / "coordination.sqlite", thread=False)
     store.start()

@@ -262,9 +262,11 @@ def test_lines_go_to_structlog_once_that_is_configured():
 @pytest.fixture
 def unconfigured():
     """A process where nobody has configured structlog."""
-    config, configured = structlog.get_config(), structlog.is_configured()
+    config, configured, kind = structlog.get_config(), structlog.is_configured(), logging.getLoggerClass()
     structlog.reset_defaults()
+    logging.setLoggerClass(logging.Logger)  # old versions of structlog's own ignore `stacklevel`
     yield
+    logging.setLoggerClass(kind)
     if configured:
         structlog.configure(**config)
 

@@ -17,8 +17,8 @@ from examples.broker.protocol.messages.controller import (
     LeaderAndIsrRequest,
     LiveBroker,
     PartitionState,
-    StoppedPartition,
     StopReplicaRequest,
+    TopicPartition,
     UpdateMetadataRequest,
 )
 from examples.broker.replication.leadership import Leadership
@@ -34,6 +34,7 @@ Message = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
 BEING_DELETED = -2
 """In place of a leader's id: the partition is being deleted, forget it."""
+_MOST_AT_ONCE = 1_000
 
 
 class Channel(Protocol):
@@ -90,19 +91,22 @@ class Requests:
         ]
         self._channel.know(context.brokers)
         for node, keys in sorted(self._leaders.items()):
-            self._channel.send(node, LeaderAndIsrRequest(*head, self._states(keys), live))
-        if self._metadata_for:
-            states = self._states(self._metadata)
+            for piece in _pieces(keys):
+                self._channel.send(node, LeaderAndIsrRequest(*head, self._states(piece), live))
+        pieces = _pieces(self._metadata) or [[]]
+        for number, piece in enumerate(pieces, 1):
+            update = UpdateMetadataRequest(*head, self._states(piece), live, number == len(pieces))
             for node in sorted(self._metadata_for & context.brokers.keys()):
-                self._channel.send(node, UpdateMetadataRequest(*head, states, live))
+                self._channel.send(node, update)
         for (node, delete), keys in sorted(self._stops.items()):
-            stopped = [StoppedPartition(*key) for key in sorted(keys)]
-            self._channel.send(node, StopReplicaRequest(*head, delete, stopped))
+            for piece in _pieces(keys):
+                stopped = [TopicPartition(*key) for key in piece]
+                self._channel.send(node, StopReplicaRequest(*head, delete, stopped))
         self.discard()
 
     def _states(self, keys: Iterable[Key]) -> list[PartitionState]:
         found = []
-        for key in sorted(keys):
+        for key in keys:
             known = self._context.leaderships.get(key)
             if key[0] in self._context.deletions:
                 known = Leadership(BEING_DELETED, 0 if known is None else known.leader_epoch, ())
@@ -119,3 +123,8 @@ class Requests:
                     )
                 )
         return found
+
+
+def _pieces(keys: Iterable[Key]) -> list[list[Key]]:
+    ordered = sorted(keys)
+    return [ordered[start : start + _MOST_AT_ONCE] for start in range(0, len(ordered), _MOST_AT_ONCE)]

@@ -79,7 +79,7 @@ class LeaderAndIsrResponse:
 
 
 @attrs.define
-class StoppedPartition:
+class TopicPartition:
     topic: String = ""
     partition: Int32 = 0
 
@@ -89,7 +89,7 @@ class StopReplicaRequest:
     controller_id: Int32 = 0
     controller_epoch: Int32 = 0
     delete: Boolean = False
-    partitions: list[StoppedPartition] = array()
+    partitions: list[TopicPartition] = array()
 
 
 @attrs.define
@@ -104,6 +104,8 @@ class UpdateMetadataRequest:
     controller_epoch: Int32 = 0
     states: list[PartitionState] = array()
     live_brokers: list[LiveBroker] = array()
+    is_last: Boolean = True
+    """Whether no other piece of this update follows."""
 
 
 @attrs.define
@@ -120,15 +122,9 @@ class ControlledShutdownRequest:
 
 
 @attrs.define
-class RemainingPartition:
-    topic: String = ""
-    partition: Int32 = 0
-
-
-@attrs.define
 class ControlledShutdownResponse:
     error_code: Int16 = 0
-    remaining: list[RemainingPartition] = array()
+    remaining: list[TopicPartition] = array()
 
 
 @attrs.define

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from examples.broker.protocol.errors import BrokerError
 from examples.broker.storage.topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.groups.state.group import Group
@@ -51,24 +52,18 @@ class GroupMoves:
 
     async def _load(self, key: Key) -> None:
         groups: dict[str, Group] = {}
+        ids: dict[str, str] | None
         for found in self._coordinator.store.load(key):
             groups = found
             await asyncio.sleep(0)
-        ids = await self._ids_of({topic for group in groups.values() for topic, _ in group.offsets})
+        names = {topic for group in groups.values() for topic, _ in group.offsets}
+        try:
+            ids = await self._tree.ask(lambda: self._jobs.topic_ids(names))
+        except BrokerError:
+            ids = None
         self._coordinator.take_over(key, groups, ids)
         self._run_actions()
         del self._loading[key]
-
-    async def _ids_of(self, names: Iterable[str]) -> Mapping[str, str] | None:
-        """Ask the tree for the ids of topics, as far as they are there; None if it doesn't answer."""
-        found: asyncio.Future[Mapping[str, str] | None] = self._loop.create_future()
-
-        def tell(ids: Mapping[str, str] | None) -> None:
-            if not found.done():  # else the partition is led elsewhere by now
-                found.set_result(ids)
-
-        self._tree.run(lambda: self._jobs.topic_ids(names), tell, lambda _: tell(None))
-        return await found
 
     def close(self) -> None:
         """Load no more."""

@@ -12,6 +12,7 @@ Belongs to the broker's loop; calls to the tree have a thread of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,11 +20,12 @@ import structlog
 from examples.broker.controller.partitions.requests import BEING_DELETED
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as m
+from examples.broker.protocol.steps import Steps, run_in_turns
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.metadata import KnownPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from examples.broker.controller.partitions.requests import Message
     from examples.broker.groups.coordinator import Coordinator
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.cluster.topics import ClusterTopics
     from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
-    from examples.broker.storage.topics import Topic
 
 _log = structlog.get_logger(__name__)
 _EPOCH_TRIES = 8
@@ -59,6 +60,8 @@ class Instructions:
         tree: tuple[TreeClient, TreeJobs],
         *,
         introduced: Callable[[], None],
+        run_actions: Callable[[], None],
+        turn_ms: int,
     ) -> None:
         self.controller_epoch = 0
         """The newest that was seen."""
@@ -68,7 +71,11 @@ class Instructions:
         self._topics = topics
         self._tree, self._jobs = tree
         self._introduced = introduced
+        self._run_actions = run_actions
+        self._turn_ms = turn_ms
         self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[Message, Callable[[Any], None]]] = asyncio.Queue()
+        self._task = self._loop.create_task(self._run())
 
     def receive(self, message: Message, respond: Callable[[Any], None], tries: int = _EPOCH_TRIES) -> None:
         """Take a message from another node; an epoch that is new here must stand in the tree, now or soon."""
@@ -98,31 +105,38 @@ class Instructions:
             respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
             return
         self.controller_epoch = message.controller_epoch
-        names: set[str] = set()
+        self._queue.put_nowait((message, respond))
+
+    async def _run(self) -> None:
+        while True:
+            message, respond = await self._queue.get()
+            try:
+                respond(await self._carry_out(message))
+            except Exception:  # noqa: BLE001 - contained: the controller sends it again when it looks next
+                _log.exception("an instruction failed", kind=type(message).__name__)
+            self._run_actions()
+
+    async def _carry_out(self, message: Message) -> object:
         if not isinstance(message, m.StopReplicaRequest):
             names = {state.topic for state in message.states if state.leader != BEING_DELETED}
+            with contextlib.suppress(BrokerError):  # without the tree, the settings that are known apply
+                self._replicas.store.topics.update(await self._tree.ask(lambda: self._jobs.read_topics(names)))
+        if message.controller_epoch < self.controller_epoch:
+            return _RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH)
+        steps: Steps[object]
+        if isinstance(message, m.LeaderAndIsrRequest):
+            steps = self._lead_or_follow(message)
+        elif isinstance(message, m.UpdateMetadataRequest):
+            steps = self._learn(message)
+        else:
+            steps = self._stop(message)
+        return await run_in_turns(steps, self._turn_ms)
 
-        def carry_out(topics: Mapping[str, Topic]) -> None:
-            if message.controller_epoch < self.controller_epoch:
-                respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
-                return
-            self._replicas.store.topics.update(topics)
-            if isinstance(message, m.LeaderAndIsrRequest):
-                respond(self._lead_or_follow(message))
-            elif isinstance(message, m.UpdateMetadataRequest):
-                self._learn(message)
-                respond(m.UpdateMetadataResponse())
-            else:
-                respond(self._stop(message))
+    def close(self) -> None:
+        """Carry out no more."""
+        self._task.cancel()
 
-        # Through the tree's thread, even if there is nothing to read: what came first is done first.
-        self._tree.run(
-            lambda: self._jobs.read_topics(names),
-            carry_out,
-            lambda _: carry_out({}),  # the settings that are known will do, and none for a topic that isn't
-        )
-
-    def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> m.LeaderAndIsrResponse:
+    def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> Steps[m.LeaderAndIsrResponse]:
         outcomes = []
         self._know_brokers(message.live_leaders)
         for state in message.states:
@@ -135,6 +149,7 @@ class Instructions:
                 self._replicas.store.disk.failed(error)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
             outcomes.append(m.PartitionOutcome(*key, code))
+            yield
         self._follower.refresh()
         self._replicas.heed_disk()
         return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
@@ -145,10 +160,11 @@ class Instructions:
             {broker.broker_id for broker in live if broker.is_leaving},
         )
 
-    def _learn(self, message: m.UpdateMetadataRequest) -> None:
+    def _learn(self, message: m.UpdateMetadataRequest) -> Steps[m.UpdateMetadataResponse]:
         metadata = self._replicas.metadata
         self._know_brokers(message.live_brokers)
         for state in message.states:
+            yield
             key = (state.topic, state.partition)
             if state.leader == BEING_DELETED:
                 metadata.forget(key)
@@ -161,12 +177,14 @@ class Instructions:
                 # It was moved while this node was away, or its controller died before it said so.
                 self._replicas.drop_stray(key)
         self._topics.learned({state.topic for state in message.states})
-        if self._replicas.cluster.node_id in metadata.brokers:
+        if message.is_last and self._replicas.cluster.node_id in metadata.brokers:
             self._introduced()
+        return m.UpdateMetadataResponse()
 
-    def _stop(self, message: m.StopReplicaRequest) -> m.StopReplicaResponse:
+    def _stop(self, message: m.StopReplicaRequest) -> Steps[m.StopReplicaResponse]:
         outcomes = []
         for part in message.partitions:
+            yield
             key, code = (part.topic, part.partition), ErrorCode.NONE
             try:
                 if message.delete:

@@ -80,7 +80,14 @@ class Membership:
         self._jobs = jobs = TreeJobs(store, here.node_id)
         self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
         self.instructions = Instructions(
-            replicas, self.follower, coordinator, self.topics, (self._tree, jobs), introduced=self._introduce
+            replicas,
+            self.follower,
+            coordinator,
+            self.topics,
+            (self._tree, jobs),
+            introduced=self._introduce,
+            run_actions=run_actions,
+            turn_ms=config.turn_ms,
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
         info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, replicas.find())
@@ -160,6 +167,7 @@ class Membership:
         self._unregister_metrics()
         self.follower.close()
         self.channels.close()
+        self.instructions.close()
         self._groups.close()
         await asyncio.to_thread(self._tree.close)
         await asyncio.to_thread(self.controller.close)

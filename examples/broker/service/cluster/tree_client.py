@@ -218,6 +218,17 @@ class TreeClient:
         with contextlib.suppress(RuntimeError):  # shut down: nobody waits any more
             self._thread.submit(work)
 
+    async def ask(self, job: Callable[[], T]) -> T:
+        """Do a job, and return its result.
+
+        Raises:
+            BrokerError: REQUEST_TIMED_OUT, if the tree cannot be used.
+        """
+        try:
+            return await self._loop.run_in_executor(self._thread, job)
+        except (StoreError, ValueError) as error:
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+
     def _tell(self, function: Callable[[T], None], value: T) -> None:
         def tell() -> None:
             function(value)

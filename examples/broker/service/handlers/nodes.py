@@ -55,7 +55,7 @@ class ClusterHandlers:
             if remaining is None:
                 reply(m.ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER))
             else:
-                reply(m.ControlledShutdownResponse(0, [m.RemainingPartition(*key) for key in remaining]))
+                reply(m.ControlledShutdownResponse(0, [m.TopicPartition(*key) for key in remaining]))
 
         self.membership.shut_down(request.broker_id, answer)
 
