@@ -116,14 +116,6 @@ class TopicManager:
             )
         return attrs.evolve(topic, partitions=partitions)
 
-    def plan_settings(self, name: str, settings: Mapping[str, str | None]) -> Topic:
-        """Give the topic with these settings, and no others of its own.
-
-        Raises:
-            BrokerError: if there is no such topic, or a setting can't be.
-        """
-        return self.with_settings(self.existing(name), settings)
-
     @staticmethod
     def with_settings(topic: Topic, settings: Mapping[str, str | None]) -> Topic:
         """Give a topic with these settings, and no others of its own; may be called from any thread.

@@ -66,11 +66,6 @@ def after_crash(
     return leader, tuple(n for n in candidates if n == leader or (n in now.isr and ends[n] == ends[leader]))
 
 
-def preferred(replicas: Sequence[int], isr: Sequence[int], alive: Container[int]) -> Elected | None:
-    """Elect the first replica, if it may lead."""
-    return (replicas[0], tuple(isr)) if replicas and replicas[0] in alive and replicas[0] in isr else None
-
-
 def among(targets: Sequence[int], isr: Sequence[int], alive: Container[int]) -> Elected | None:
     """Elect one of those to which the partition is being moved."""
     leader = next((node for node in targets if node in alive and node in isr), None)

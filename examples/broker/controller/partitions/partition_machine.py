@@ -86,7 +86,7 @@ class PartitionMachine:
 
     def elect_preferred(self, key: Key, now: Leadership) -> Elected | None:
         """Elect the first replica."""
-        return elections.preferred(self._context.replicas_of(key), now.isr, self._context.alive)
+        return elections.among(self._context.replicas_of(key)[:1], now.isr, self._context.alive)
 
     def elect_target(self, key: Key, now: Leadership) -> Elected | None:
         """Elect one of those to which the partition is on its way."""
@@ -106,8 +106,9 @@ class PartitionMachine:
         for key in keys:
             elected = elections.first(context.replicas_of(key), context.alive)
             if elected is not None:
-                wanted[key] = Leadership(*_first(elected), context.epoch)
-        self._make_parents({key[0] for key in wanted})
+                wanted[key] = Leadership(elected[0], 0, elected[1], context.epoch)
+        topics = sorted({topic for topic, _ in wanted})
+        self._writer.write_each([[Create(f"{layout.topic_path(topic)}/partitions")] for topic in topics])
         results = self._writer.write_each(
             [
                 [
@@ -126,9 +127,6 @@ class PartitionMachine:
             self._adopt(key, leadership)
             arrived.add(key)
         return arrived
-
-    def _make_parents(self, topics: set[str]) -> None:
-        self._writer.write_each([[Create(f"{layout.topic_path(topic)}/partitions")] for topic in sorted(topics)])
 
     def _elect(self, keys: list[Key], strategy: Strategy) -> set[Key]:
         arrived: set[Key] = set()
@@ -216,8 +214,3 @@ class PartitionMachine:
             keys = self._write(wanted, set())
             if not keys:
                 break
-
-
-def _first(elected: Elected) -> tuple[int, int, tuple[int, ...]]:
-    leader, isr = elected
-    return leader, 0, isr

@@ -125,23 +125,26 @@ class ClusterTopics:
 
     # -- waiting
 
-    def wait_for_topics(
-        self, names: Mapping[str, int], timeout_ms: int, respond: Callable[[Mapping[str, ErrorCode]], None]
+    def wait_for_topic(self, name: str, partitions: int, timeout_ms: int, respond: Callable[[ErrorCode], None]) -> None:
+        """Respond when every partition of a topic has a leader that is known here."""
+        keys = [(name, index) for index in range(partitions)]
+        metadata = self._replicas.metadata
+        self._wait(self.creations, name, lambda: metadata.have_leaders(keys), timeout_ms, respond)
+
+    def wait_for_deletion(self, name: str, timeout_ms: int, respond: Callable[[ErrorCode], None]) -> None:
+        """Respond when a topic is no longer in the tree."""
+        self._wait(self.deletions, name, lambda: name not in self._names, timeout_ms, respond)
+
+    @staticmethod
+    def _wait(
+        purgatory: DelayedOperationPurgatory[DelayedTopics[str]],
+        name: str,
+        is_done: Callable[[], bool],
+        timeout_ms: int,
+        respond: Callable[[ErrorCode], None],
     ) -> None:
-        """Respond when every partition of these topics has a leader that is known here."""
-
-        def has_leaders(name: str, partitions: int) -> bool:
-            return self._replicas.metadata.have_leaders([(name, index) for index in range(partitions)])
-
-        done = {name: lambda name=name, count=count: has_leaders(name, count) for name, count in names.items()}
-        self.creations.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), list(names))
-
-    def wait_for_deletions(
-        self, names: Iterable[str], timeout_ms: int, respond: Callable[[Mapping[str, ErrorCode]], None]
-    ) -> None:
-        """Respond when nothing of these topics is left in the tree."""
-        done = {name: lambda name=name: name not in self._names for name in names}
-        self.deletions.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), list(done))
+        operation = DelayedTopics(timeout_ms, {name: is_done}, lambda codes: respond(codes[name]))
+        purgatory.try_complete_else_watch(operation, [name])
 
     def wait_for_leaders(
         self, keys: Iterable[Key], timeout_ms: int, respond: Callable[[Mapping[Key, ErrorCode]], None]

@@ -6,6 +6,7 @@ assignment into the tree, from which the controller makes a topic; the request i
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,12 +20,12 @@ from examples.broker.service.handlers.assignments import (
     MOST_AT_ONCE,
     PREFERRED,
     UNCLEAN,
-    Creations,
     assigned_at_creation,
     assigned_at_growth,
-    check_named_once,
+    by_name,
+    counted,
     named,
-    named_twice,
+    once,
 )
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
 
@@ -52,7 +53,7 @@ class ClusterTopicHandlers:
         self.config = membership.config
         self.metadata = membership.replicas.metadata
         self._unplaced: set[str] = set()
-        """Topics that were asked for while too few nodes were alive: told in the log once, not with each request."""
+        """Topics that cannot be created while too few nodes are alive. The log names each once."""
         self.table: dict[int, Handler] = {
             ApiKey.METADATA: self.describe,
             ApiKey.CREATE_TOPICS: self.create_topics,
@@ -94,21 +95,17 @@ class ClusterTopicHandlers:
             try:
                 check_name(name)
                 topic = Topic(name, self.config.partitions, ())
-                assignment = self.cluster_topics.place(topic, self._default_replicas)
+                assignment = self.cluster_topics.place(topic, len(self.config.cluster.nodes))
             except BrokerError as error:
-                # Too few nodes may be alive at the moment: the client asks again.
+                # Too few nodes may be alive at the moment. The client asks again.
                 code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
                 if code is ErrorCode.LEADER_NOT_AVAILABLE and name not in self._unplaced:
                     self._unplaced.add(name)
-                    _log.warning("a topic that is asked for can't be created yet", topic=name, reason=str(error))
+                    _log.warning("topic not created yet", topic=name, reason=str(error))
             else:
                 self._unplaced.discard(name)
                 self.cluster_topics.create(topic, assignment, lambda _: None)
         return m.MetadataTopic(code, name)
-
-    @property
-    def _default_replicas(self) -> int:
-        return len(self.config.cluster.nodes)
 
     def _described(self, name: str) -> m.MetadataTopic:
         parts = []
@@ -141,22 +138,20 @@ class ClusterTopicHandlers:
                 m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results])
             ),
         )
-        twice = named_twice(request.topics)
-        creations = Creations()
-        for wanted in {each.name: each for each in request.topics}.values():
+        total = 0
+        for name, wanted in by_name(request.topics).items():
             yield
             try:
-                check_named_once(wanted.name, twice)
-                topic, assignment = self._planned(wanted)
-                creations.counted(topic)
+                topic, assignment = self._planned(once(name, wanted))
+                total = counted(total + topic.partitions)
             except BrokerError as error:
-                work.settled(wanted.name, error)
+                work.settled(name, error)
             else:
                 if request.validate_only:
-                    work.settled(wanted.name)
+                    work.settled(name)
                 else:
-                    wait = work.waiter(self.cluster_topics.wait_for_topics, {topic.name: topic.partitions}, request)
-                    self.cluster_topics.create(topic, assignment, work.then(topic.name, wait))
+                    wait = partial(self.cluster_topics.wait_for_topic, name, topic.partitions, request.timeout_ms)
+                    self.cluster_topics.create(topic, assignment, work.then_wait(name, wait))
 
     def _planned(self, wanted: m.CreatableTopic) -> tuple[Topic, Mapping[int, tuple[int, ...]]]:
         self._check_controls()
@@ -176,34 +171,33 @@ class ClusterTopicHandlers:
         return topic, self.cluster_topics.place(topic, len(topic.replicas))
 
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Give topics more partitions, and answer when their leaders are known here."""
+        """Add partitions to topics, and answer when their leaders are known here."""
         work = _Work(
             [wanted.name for wanted in request.topics],
             lambda results: reply(
                 m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results])
             ),
         )
-        twice = named_twice(request.topics)
-        creations = Creations()
-        for wanted in {each.name: each for each in request.topics}.values():
+        total = 0
+        for name, wanted in by_name(request.topics).items():
             yield
             try:
-                check_named_once(wanted.name, twice)
-                new = self._grown(wanted, creations)
+                new = self._grown(once(name, wanted))
+                total = counted(total + len(new))
             except BrokerError as error:
-                work.settled(wanted.name, error)
+                work.settled(name, error)
             else:
                 if request.validate_only:
-                    work.settled(wanted.name)
+                    work.settled(name)
                 else:
-                    wait = work.waiter(self.cluster_topics.wait_for_topics, {wanted.name: wanted.count}, request)
-                    self.cluster_topics.grow(wanted.name, new, work.then(wanted.name, wait))
+                    wait = partial(self.cluster_topics.wait_for_topic, name, max(new) + 1, request.timeout_ms)
+                    self.cluster_topics.grow(name, new, work.then_wait(name, wait))
 
-    def _grown(self, wanted: m.PartitionsOfTopic, creations: Creations) -> Mapping[int, tuple[int, ...]]:
+    def _grown(self, wanted: m.PartitionsOfTopic) -> Mapping[int, tuple[int, ...]]:
         self._check_controls()
         check_not_internal(wanted.name)
         known = self.topics.existing(wanted.name)
-        topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), known.partitions)
+        topic = self.topics.plan_growth(wanted.name, wanted.count)
         assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
         if assignment is None:
             return self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
@@ -226,8 +220,8 @@ class ClusterTopicHandlers:
             except BrokerError as error:
                 work.settled(name, error)
             else:
-                wait = work.waiter(self.cluster_topics.wait_for_deletions, [name], request)
-                self.cluster_topics.delete(name, work.then(name, wait))
+                wait = partial(self.cluster_topics.wait_for_deletion, name, request.timeout_ms)
+                self.cluster_topics.delete(name, work.then_wait(name, wait))
 
     # -- leaders
 
@@ -264,7 +258,7 @@ class ClusterTopicHandlers:
 
 
 class _Work:
-    """What one request asked for, by name, until all of it has an answer."""
+    """The outcomes of one request, by name. The last one completes the answer."""
 
     def __init__(self, names: list[str], respond: Callable[[dict[str, tuple[ErrorCode, str | None]]], None]) -> None:
         self._results = dict.fromkeys(names, _NO_ERROR)
@@ -274,34 +268,25 @@ class _Work:
             respond({})
 
     def settled(self, name: str, error: BrokerError | None = None) -> None:
-        """Note how it went; answer with the last one."""
+        """Note an outcome."""
         if error is not None:
             self._results[name] = (error.code, str(error))
         self._missing.discard(name)
         if not self._missing:
             self._respond(self._results)
 
-    def then(self, name: str, wait: Callable[[], None]) -> Callable[[BrokerError | None], None]:
-        """Give what is to be called when the tree has it, or not: what isn't refused is waited for."""
+    def then_wait(
+        self, name: str, wait: Callable[[Callable[[ErrorCode], None]], None]
+    ) -> Callable[[BrokerError | None], None]:
+        """Return the callback for the write to the tree. If that succeeds, `wait` parks the request."""
 
-        def go_on(error: BrokerError | None) -> None:
+        def seen(code: ErrorCode) -> None:
+            self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
+
+        def written(error: BrokerError | None) -> None:
             if error is None:
-                wait()
+                wait(seen)
             else:
                 self.settled(name, error)
 
-        return go_on
-
-    def waiter(
-        self,
-        wait: Callable[..., None],
-        what: object,
-        request: m.CreateTopicsRequest | m.CreatePartitionsRequest | m.DeleteTopicsRequest,
-    ) -> Callable[[], None]:
-        """Give what parks the request for one name."""
-
-        def seen(codes: Mapping[str, ErrorCode]) -> None:
-            for name, code in codes.items():
-                self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
-
-        return lambda: wait(what, request.timeout_ms, seen)
+        return written

@@ -12,12 +12,12 @@ from examples.broker.service.handlers.assignments import (
     MOST_AT_ONCE,
     PREFERRED,
     UNCLEAN,
-    Creations,
     assigned_at_creation,
     assigned_at_growth,
-    check_named_once,
+    by_name,
+    counted,
     named,
-    named_twice,
+    once,
 )
 from examples.broker.storage.topics import check_name, check_not_internal
 
@@ -101,16 +101,16 @@ class TopicHandlers:
         return m.MetadataTopic(0, topic.name, topic.is_internal, parts)
 
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Create topics; -1 stands for the node's own number of partitions and of replicas."""
+        """Create topics. -1 stands for the node's own number of partitions or replicas."""
         answers = []
         planned: list[tuple[Topic, m.CreatedTopic]] = []
-        twice = named_twice(request.topics)
-        creations = Creations()
-        for wanted in {each.name: each for each in request.topics}.values():
-            answer = m.CreatedTopic(wanted.name)
+        total = 0
+        for name, wanted in by_name(request.topics).items():
+            answer = m.CreatedTopic(name)
             try:
-                check_named_once(wanted.name, twice)
-                planned.append((creations.counted(self._planned(wanted)), answer))
+                topic = self._planned(once(name, wanted))
+                total = counted(total + topic.partitions)
+                planned.append((topic, answer))
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             answers.append(answer)
@@ -141,15 +141,17 @@ class TopicHandlers:
         )
 
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Have topics with more partitions."""
+        """Add partitions to topics."""
         answers = []
-        twice = named_twice(request.topics)
-        creations = Creations()
-        for wanted in {each.name: each for each in request.topics}.values():
-            answer = m.CreatedPartitions(wanted.name)
+        total = 0
+        for name, wanted in by_name(request.topics).items():
+            answer = m.CreatedPartitions(name)
             try:
-                check_named_once(wanted.name, twice)
-                topic = self._grown(wanted, creations)
+                check_not_internal(name)
+                before = self.topics.existing(name).partitions
+                topic = self.topics.plan_growth(name, once(name, wanted).count)
+                total = counted(total + topic.partitions - before)
+                assigned_at_growth(once(name, wanted), before, self.config.cluster.nodes)
                 if not request.validate_only:
                     yield from self.topics.create_in_steps(topic)
             except BrokerError as error:
@@ -157,13 +159,6 @@ class TopicHandlers:
             answers.append(answer)
             yield
         reply(m.CreatePartitionsResponse(results=answers))
-
-    def _grown(self, wanted: m.PartitionsOfTopic, creations: Creations) -> Topic:
-        check_not_internal(wanted.name)
-        before = self.topics.existing(wanted.name).partitions
-        topic = creations.counted(self.topics.plan_growth(wanted.name, wanted.count), before)
-        assigned_at_growth(wanted, before, self.config.cluster.nodes)
-        return topic
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Delete topics with their records."""

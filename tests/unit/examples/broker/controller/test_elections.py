@@ -39,9 +39,9 @@ def test_first():
 
 def test_preferred():
     """The first replica leads if it is in sync and alive, and the in-sync replicas stay as they are."""
-    assert (1, (2, 1)) == elections.preferred((1, 2), (2, 1), {1, 2})
-    assert None is elections.preferred((1, 2), (2,), {1, 2})
-    assert None is elections.preferred((1, 2), (1, 2), {2})
+    assert (1, (2, 1)) == elections.among((1,), (2, 1), {1, 2})
+    assert None is elections.among((1,), (2,), {1, 2})
+    assert None is elections.among((1,), (1, 2), {2})
 
 
 def test_after_shutdown():

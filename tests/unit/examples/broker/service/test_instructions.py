@@ -1,0 +1,103 @@
+"""How a node carries out what a controller says."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.messages import controller as m
+from examples.broker.replication.metadata import Metadata
+from examples.broker.service.cluster.instructions import Instructions
+
+LIVE = [m.LiveBroker(1, "host", 9001)]
+
+
+class Tree:
+    """Has no topics."""
+
+    async def ask(self, job):
+        return job()
+
+
+@pytest.fixture
+def node():
+    """Instructions and what they change; to be called on a loop."""
+
+    def node():
+        replicas = SimpleNamespace(
+            cluster=SimpleNamespace(node_id=1),
+            metadata=Metadata({}),
+            store=SimpleNamespace(topics={}),
+            drop_stray=lambda _: None,
+        )
+        found = SimpleNamespace(introduced=[], answers=[], metadata=replicas.metadata)
+        found.instructions = Instructions(
+            replicas,
+            SimpleNamespace(refresh=lambda: None),
+            None,
+            SimpleNamespace(learned=lambda _: None),
+            (Tree(), SimpleNamespace(read_topics=lambda _: {})),
+            introduced=lambda: found.introduced.append(len(found.answers)),
+            run_actions=lambda: None,
+            turn_ms=0,
+        )
+        return found
+
+    return node
+
+
+def update(epoch, count, *, is_last=True, leader=1):
+    states = [m.PartitionState("t", index, epoch, leader, 0, [leader], 0, [1]) for index in range(count)]
+    return m.UpdateMetadataRequest(1, epoch, states, LIVE, is_last)
+
+
+async def until(condition):
+    ticks = 0
+    while not condition():
+        await asyncio.sleep(0)
+        ticks += 1
+    return ticks
+
+
+def test_the_loop_is_free_between_two_partitions(node):
+    """A large instruction is carried out in turns, and answered when all of it is done."""
+
+    async def main():
+        here = node()
+        here.instructions.deliver(update(1, 300), here.answers.append)
+        assert await until(lambda: here.answers) >= 300
+        assert 300 == len(here.metadata.topics["t"])
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+def test_instructions_are_carried_out_in_order(node):
+    """A second instruction waits for the first, and a node is introduced by the last piece of an update."""
+
+    async def main():
+        here = node()
+        here.instructions.deliver(update(1, 50, is_last=False, leader=2), here.answers.append)
+        here.instructions.deliver(update(1, 50), here.answers.append)
+        await until(lambda: len(here.answers) == 2)
+        assert 1 == here.metadata.leader_of(("t", 49))
+        assert [1] == here.introduced
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+def test_one_of_an_older_controller_that_waits_is_stale(node):
+    """An instruction that is overtaken by a newer controller's while it waits changes nothing."""
+
+    async def main():
+        here = node()
+        here.instructions.deliver(update(1, 1), here.answers.append)
+        here.instructions.controller_epoch = 2
+        await until(lambda: here.answers)
+        assert [ErrorCode.STALE_CONTROLLER_EPOCH] == [answer.error_code for answer in here.answers]
+        assert {} == here.metadata.topics
+        here.instructions.close()
+
+    asyncio.run(main())
