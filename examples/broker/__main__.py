@@ -1,9 +1,9 @@
-"""`python -m examples.broker`: one node, or a cluster of them on one machine.
+"""`python -m examples.broker`: one node, or a cluster of nodes on one machine.
 
-With `--replicas 3` this process starts three of itself, a node each, on ports that follow one another (or
-free ones, for `--port 0`), starts again what dies, and stays to stop them. A node that is told to (`--end-with-input`)
-ends by itself when its standard input does: that is a pipe from the process that started it, which may die anyhow. One
-that is started by hand is not told, and whatever its input is means nothing.
+With `--replicas 3` this process starts three nodes as processes, on consecutive ports (or free ones, for `--port 0`).
+It restarts a node that dies, and stops them at the end. A node that it started (`--end-with-input`) ends when its
+standard input does: a pipe from the process that started it, which may die. Without that option, standard input is
+ignored.
 """
 
 from __future__ import annotations
@@ -32,30 +32,40 @@ from examples.broker.supervisor import Supervisor
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.broker", description="A small replicated log broker.")
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
-    parser.add_argument("--advertised-host", default="", help="under what name others reach this node (--host)")
-    parser.add_argument("--port", type=int, default=9092, help="of the first node; 0 takes free ones (9092)")
-    parser.add_argument("--data", type=Path, default=Path("var/broker"), help="the data folder (var/broker)")
-    parser.add_argument("--replicas", type=int, help="how many nodes (1, or as many as --ports)")
-    parser.add_argument("--partitions", type=int, default=1, help="of a topic made by being asked for (1)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--advertised-host", default="", help="name under which others reach this node (--host)")
+    parser.add_argument("--port", type=int, default=9092, help="port of the first node, 0 for free ports (9092)")
+    parser.add_argument("--data", type=Path, default=Path("var/broker"), help="data folder (var/broker)")
+    parser.add_argument("--replicas", type=int, help="number of nodes (1, or the number of --ports)")
+    parser.add_argument("--partitions", type=int, default=1, help="partitions of an auto-created topic (1)")
     parser.add_argument("--min-isr", type=int, default=1, help="in-sync replicas that acks=all needs (1)")
-    parser.add_argument("--lag-ms", type=int, default=10_000, help="a replica behind for longer leaves the ISR")
-    parser.add_argument("--coordination", default="", help="zk://host:port/chroot; else the nodes share a file")
-    parser.add_argument("--session-ms", type=int, default=2_000, help="a node silent for longer is dead to the others")
-    parser.add_argument("--leader-rebalance-ms", type=int, default=5_000, help="preferred leaders again; 0: never")
-    parser.add_argument("--rebalance-delay-ms", type=int, default=500, help="a new group waits for more members")
-    parser.add_argument("--fsync", choices=[policy.value for policy in Fsync], default="interval")
-    parser.add_argument("--frame-timeout-ms", type=int, default=30_000, help="a request must be whole by then")
-    parser.add_argument("--max-request-bytes", type=int, default=32 * 1024 * 1024)
     parser.add_argument(
-        "--metrics-port", type=int, help="serve /metrics of the first node here, of the next on the next"
+        "--lag-ms", type=int, default=10_000, help="time after which a lagging replica leaves the ISR (10000)"
     )
-    parser.add_argument("--console-port", type=int, help="the same for the console, a page that shows what waits")
-    parser.add_argument("--journal", type=Path, help="write a record of every operation to this folder")
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
-    parser.add_argument("--node-id", type=int, help="run this node only; the others run elsewhere")
-    parser.add_argument("--first-id", type=int, default=1, help="id of the first node; the others follow (1)")
-    parser.add_argument("--ports", help="the ports of all nodes, the first node's first, with commas between")
+    parser.add_argument("--coordination", default="", help="zk://host:port/chroot (a file that the nodes share)")
+    parser.add_argument("--session-ms", type=int, default=2_000, help="time after which a silent node is dead (2000)")
+    parser.add_argument(
+        "--leader-rebalance-ms", type=int, default=5_000, help="interval of preferred elections, 0 for never (5000)"
+    )
+    parser.add_argument(
+        "--rebalance-delay-ms", type=int, default=500, help="time that a new group waits for members (500)"
+    )
+    parser.add_argument(
+        "--fsync", choices=[policy.value for policy in Fsync], default="interval", help="when to force records to disk"
+    )
+    parser.add_argument(
+        "--frame-timeout-ms", type=int, default=30_000, help="time in which a request must arrive (30000)"
+    )
+    parser.add_argument(
+        "--max-request-bytes", type=int, default=32 * 1024 * 1024, help="maximum size of a request (33554432)"
+    )
+    parser.add_argument("--metrics-port", type=int, help="port of /metrics on the first node, others follow (off)")
+    parser.add_argument("--console-port", type=int, help="port of the console on the first node (off)")
+    parser.add_argument("--journal", type=Path, help="folder for the journal of operations (off)")
+    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="(info)")
+    parser.add_argument("--node-id", type=int, help="run only this node (all nodes)")
+    parser.add_argument("--first-id", type=int, default=1, help="id of the first node, others follow (1)")
+    parser.add_argument("--ports", help="ports of all nodes, separated by commas (--port and following)")
     parser.add_argument("--end-with-input", action="store_true", help=argparse.SUPPRESS)
     return parser
 
@@ -85,20 +95,14 @@ def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -
 
 
 def _ports(options: argparse.Namespace) -> tuple[int, ...]:
-    """Give the port of every node.
-
-    Raises:
-        ValueError: if they contradict the number of nodes.
-    """
+    """Return the port of every node; raises ValueError if the options contradict each other."""
     replicas = options.replicas
     if replicas is not None and replicas < 1:
         raise ValueError(f"--replicas must be 1 or more, got {replicas}")
     if options.ports:
         ports = tuple(int(port) for port in options.ports.split(","))
         if replicas not in (None, len(ports)):
-            raise ValueError(
-                f"--replicas {replicas} with {len(ports)} --ports: name the port of every node, or of none"
-            )
+            raise ValueError(f"--ports must name {replicas} ports, as many as --replicas, got {len(ports)}")
         return ports
     if options.port == 0:
         return _free_ports(options.host, replicas or 1)
@@ -134,7 +138,7 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
 
 def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: list[str]) -> int:
     try:
-        lock = FolderLock(options.data)  # each node has its own; a second cluster's would be started in vain for ever
+        lock = FolderLock(options.data)  # a second cluster's nodes would fail to start forever
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -153,7 +157,7 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: l
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the arguments say until SIGINT or SIGTERM; give the exit code."""
+    """Run until SIGINT or SIGTERM. Returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     options = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
-"""One node: its parts put together, started and stopped.
+"""One node: its parts, their start and stop.
 
-**Time.** All purgatories share one timer. Its executor is the event loop: what expires is run there, like a
-request, so nothing in the broker is ever touched by two threads. The timer's own thread only waits.
+**Time.** All purgatories share one timer. Its executor is the event loop: expired operations run there, as requests do,
+so no two threads use the broker's state. The timer's own thread only waits.
 
-**Stopping.** In a cluster, first every leadership moves away. Then no new clients; then the purgatories are shut
-down, which answers everything that waits; then the answers are written; then the logs are closed.
+**Stopping.** In a cluster, every leadership moves away first. Then the node accepts no more clients, the purgatories
+shut down (which answers all waiting operations), the answers are written, and the logs are closed.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _HOUSEKEEPING_S = 0.25
 
 
 class _OnLoop:
-    """An executor that runs what expired on the event loop, and then the checks that this caused."""
+    """An executor that runs expired operations on the event loop, and then the checks that they queued."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, after: Callable[[], None]) -> None:
         self._loop = loop
         self._after = after
 
     def submit(self, function: Callable[..., Any], /, *args: Any) -> None:
-        """Run it on the loop, soon; when the loop is closed there is nobody left to answer."""
+        """Run a function on the loop soon. A closed loop has no clients left to answer."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._run, function, args)
 
@@ -62,7 +62,7 @@ class _OnLoop:
 
 
 class Broker:
-    """A node of the cluster; start it within a running loop."""
+    """A node of the cluster. Start it within a running loop."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -72,17 +72,17 @@ class Broker:
         self._syncing = threading.Event()
         self._syncer: threading.Thread | None = None
         self.membership: Membership | None = None
-        """This node's part in the cluster; a node alone has none."""
+        """This node's part in the cluster. None for a node alone."""
 
     async def start(self) -> None:
         """Open the logs, and listen.
 
         Raises:
-            OSError: if the address or the data folder can't be had; FolderInUse if another process has the folder.
+            OSError: if the address or the data folder is not usable. FolderInUse if another process has the folder.
         """
         loop = asyncio.get_running_loop()
         config = self.config
-        self._lock = FolderLock(config.data)  # before anything is opened: opening a log cuts it
+        self._lock = FolderLock(config.data)  # before any log is opened, because opening may cut it
         executor = _OnLoop(loop, self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
         self.store = TopicStore(config.data, keeps_topics=config.is_alone, node_id=config.cluster.node_id)
@@ -139,11 +139,11 @@ class Broker:
                 if rounds % 4 == 0:
                     self.replicas.retain()
                     self.replicas.checkpoint()
-            except Exception:  # noqa: BLE001 - contained: tried again next time
+            except Exception:  # noqa: BLE001 - contained: repeated next time
                 _log.exception("housekeeping failed")
 
     async def stop(self) -> None:
-        """Answer what waits, and stop."""
+        """Answer all waiting operations, and stop."""
         _log.info("stopping", node=self.config.cluster.node_id)
         if self.membership is not None:
             await self.membership.leave()
@@ -160,7 +160,7 @@ class Broker:
         self.timer.shutdown()
         self.server.run_actions()
         self.server.close()
-        await asyncio.sleep(0.05)  # the transports write what they hold
+        await asyncio.sleep(0.05)  # the transports write their buffers
         self.replicas.close()
         await asyncio.to_thread(self.look_in.close)
         self._lock.release()

@@ -1,11 +1,10 @@
-"""Starts the nodes of a cluster as processes, and starts again, a little later, what ends by itself.
+"""Runs the nodes of a cluster as processes, and restarts a node that ends by itself.
 
-A node that dies again soon is given more time before each next start, up to some seconds: what fails at once would
-otherwise fail all the time. The first SIGINT or SIGTERM has all nodes stop in an orderly way, those that are stopped
-(SIGSTOP) too, and ends this. Who hasn't ended half a minute later is killed; a second signal has them killed at once.
+A node that dies soon after its start waits longer before each restart, up to some seconds. The first SIGINT or SIGTERM
+stops all nodes in an orderly way, also those that are stopped by SIGSTOP. A node that has not ended after half a minute
+is killed. A second signal kills all nodes at once.
 
-A node's standard input is a pipe from here, and it is told so: when this process dies, however it does, its nodes end
-by themselves.
+A node's standard input is a pipe from this process. When this process dies, its nodes end by themselves.
 """
 
 from __future__ import annotations
@@ -43,15 +42,17 @@ class _Node:
 
 
 class Supervisor:
-    """Runs one process a command, until told to stop."""
+    """Runs one process per command, until a signal arrives."""
 
     def __init__(self, commands: Mapping[int, Sequence[str]]) -> None:
         self._nodes = {number: _Node(command) for number, command in commands.items()}
         self._signals = 0
-        """How many have come; a plain number, as the handler may find this thread anywhere, inside a lock too."""
+        """The number of signals. A plain number, because the handler may interrupt this thread anywhere, also inside a
+        lock.
+        """
 
     def run(self, started: Callable[[list[int]], None]) -> int:
-        """Start all, tell their process ids, and stay until a signal comes; give an exit code."""
+        """Start all, report their process ids, and wait for a signal. Returns an exit code."""
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, self._count)
         started([node.start().pid for node in self._nodes.values()])
@@ -88,7 +89,7 @@ class Supervisor:
         for process in living:
             if process.poll() is None:
                 process.terminate()
-                process.send_signal(signal.SIGCONT)  # else one that is stopped would not hear of it
+                process.send_signal(signal.SIGCONT)  # otherwise a stopped process would not receive SIGTERM
         deadline = time.monotonic() + _STOP_S
         while any(process.poll() is None for process in living):
             if self._signals > asked or time.monotonic() > deadline:

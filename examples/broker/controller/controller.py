@@ -1,19 +1,18 @@
-"""The controller of a node: stands for election, and while it is elected, does the duties of one term after another.
+"""The controller of a node: it takes part in elections, and performs the duties of one term after another.
 
-Every node has one. It registers the node, takes part in elections, and knows who was elected; on one node at a time it
-is *active*.
+Every node has one. On one node at a time it is *active*.
 
-    session established --> register --> stand --+--> lost: watch /controller -------.
-             ^                                   |                                   |
-             |                                   '--> won: a term begins             v
-    session lost: the term ends                       ... its events ...      /controller changed: stand again
-                                                      deposed: the term ends
+    session established --> register --> candidacy --+--> lost: watch /controller -------.
+             ^                                       |                                   |
+             |                                       '--> won: a term begins             v
+    session lost: the term ends                           ... its events ...      /controller changed: candidacy
+                                                          deposed: the term ends
 
-A term has a memory of its own. Whatever fails in a term for reasons that aren't a bug elsewhere (the store was away, a
-write came too late) makes the term's memory doubtful, so it is thrown away and loaded anew from the tree, half a second
-later; a write that was refused because there is a newer controller ends the term for good.
+Each term has its own `Context`. If an event of a term fails, the context may be wrong. It is then loaded again from the
+tree, half a second later, under the same epoch. A write that is rejected because there is a newer controller ends the
+term.
 
-**Threads.** Everything here runs on the event queue's thread, except for what says otherwise.
+Methods that are called from any thread say so. All others run on the thread of the event queue.
 """
 
 from __future__ import annotations
@@ -44,14 +43,13 @@ _RELOAD_MS = 500
 
 
 class _Later(TimerTask):
-    """Puts an event when its time has come."""
+    """Queues an event after a delay."""
 
     def __init__(self, delay_ms: int, put: Callable[[], None]) -> None:
         super().__init__(delay_ms)
         self._put = put
 
     def run(self) -> None:
-        """Put it."""
         self._put()
 
 
@@ -60,11 +58,11 @@ class Controller:
 
     Args:
         info: this node.
-        store: not started yet; this object hears of its session, and starts and closes it.
-        channel: how to reach the other nodes.
-        timer: what periodic events are timed by.
-        rebalance_ms: how often leadership is given back to preferred replicas; 0 for never.
-        key: is given the cluster's secret before the node registers.
+        store: not started yet. This object starts and closes it.
+        channel: sends requests to the other nodes.
+        timer: schedules periodic events.
+        rebalance_ms: interval after which preferred replicas lead again, 0 for never.
+        key: receives the cluster's secret before the node registers.
     """
 
     def __init__(
@@ -81,25 +79,25 @@ class Controller:
         self.store = store
         self.events = EventQueue()
         self.controller_id: int | None = None
-        """Who is the controller, as far as this node knows; may be read from any thread."""
+        """The node that is the controller, as far as this node knows. May be read from any thread."""
         self.on_session: Callable[[SessionChange], None] = lambda _: None
-        """Told on the queue's thread, once this object has done its part."""
+        """Called on the queue's thread after this object has handled the change."""
         self._channel = channel
         self._timer = timer
         self._rebalance_ms = rebalance_ms
         self._key = key or NodeKey(info.node_id)
         self._duties: Duties | None = None
         self._begun = False
-        """Whether the term's memory is whole."""
+        """Whether the context of the term is complete."""
         self._watching = False
 
-    # -- life, called from any thread
+    # -- called from any thread
 
     def start(self, *, thread: bool = True) -> None:
-        """Begin a session, register and stand.
+        """Begin a session, register, and take part in elections. May be called from any thread.
 
         Raises:
-            Unreachable: if there is no session to be had.
+            Unreachable: if there is no session.
         """
         self.store.on_session = lambda change: self.events.put("session", lambda: self._session_changed(change))
         if thread:
@@ -107,18 +105,21 @@ class Controller:
         self.store.start()
 
     def close(self) -> None:
-        """Leave: the term ends, and the session with all that is bound to it."""
+        """End the term and the session. May be called from any thread."""
         self.events.put("close", self._end_term)
         self.events.close()
         self.store.close()
 
     @property
     def is_active(self) -> bool:
-        """Whether this node is the controller, as far as it knows."""
         return self._duties is not None
 
     def ask(self, kind: str, handler: Callable[[Duties], None], otherwise: Callable[[], None]) -> None:
-        """Have the active controller do something; `otherwise`, if this isn't the controller by then or fails at it."""
+        """Queue a request to the active controller; call `otherwise` if this is not the controller, or if the request
+        fails.
+
+        May be called from any thread.
+        """
 
         def event() -> None:
             if self._duties is None or not self._begun or not self._act(lambda: handler(self._term)):
@@ -127,7 +128,7 @@ class Controller:
         self.events.put(kind, event)
 
     def refused(self) -> None:
-        """Another node has heard of a newer controller: look who it is."""
+        """Look for a newer controller, because another node has rejected a request as stale."""
         self.events.put("refused", self._stand)
 
     # -- session and election
@@ -154,7 +155,7 @@ class Controller:
         except SessionLost:
             return  # the next session takes part
         except OSError as error:
-            _log.warning("can't take part yet", reason=str(error))
+            _log.warning("registration failed, will retry", reason=str(error))
             self._later(_RELOAD_MS, "retry", self._take_part)
             return
         self._stand()
@@ -169,7 +170,7 @@ class Controller:
                 pass
             else:
                 return
-            # Left by this node's last life, whose session isn't over yet: take its place.
+            # Left by an earlier process of this node, whose session is not over yet.
             try:
                 self.store.multi([Delete(path, self.store.get(path).version), create])
             except (NoNode, BadVersion):
@@ -177,13 +178,13 @@ class Controller:
             return
 
     def _stand(self) -> None:
-        """Find out who is the controller; become it if there is none."""
+        """Find out which node is the controller, and become the controller if there is none."""
         try:
             election = candidacy.stand(self.store, self.info.node_id, in_office=self._duties is not None)
         except SessionLost:
             return
         except (OSError, LookupError) as error:
-            _log.warning("can't stand for election yet", reason=str(error))
+            _log.warning("candidacy failed, will retry", reason=str(error))
             self._later(_RELOAD_MS, "retry", self._stand)
             return
         self.controller_id = election.controller
@@ -215,7 +216,7 @@ class Controller:
 
         context = Context(epoch=epoch, epoch_version=epoch_version)
         duties = self._duties = Duties(self.info.node_id, self.store, context, self._channel, put, later=later)
-        self._begun = True  # the watches of `begin` may go off before it is over; their events wait in the queue
+        self._begun = True  # watches may fire during `begin`; their events are queued
         if self._act(duties.begin) and self._rebalance_ms:
             self._rebalance_later(duties)
 
@@ -226,7 +227,7 @@ class Controller:
             _log.info("no longer controller", node=self.info.node_id, epoch=duties.context.epoch)
 
     def _act(self, handler: Callable[[], None]) -> bool:
-        """Do one thing of this term, and send what follows from it; tell whether it was done."""
+        """Handle one event of this term, and send the requests that follow. Returns False if it failed."""
         duties = self._term
         try:
             handler()
@@ -236,8 +237,8 @@ class Controller:
             self._end_term()
             self.events.put("controller", self._stand)
             return False
-        except Exception:  # noqa: BLE001 - contained: all is loaded anew
-            _log.exception("the controller's memory is in doubt", epoch=duties.context.epoch)
+        except Exception:  # noqa: BLE001 - contained: the context is loaded again
+            _log.exception("event failed, the context is loaded again", epoch=duties.context.epoch)
             duties.requests.discard()
             self._begun = False
             self._later(_RELOAD_MS, "reload", lambda: self._reload(duties))
@@ -245,7 +246,7 @@ class Controller:
         return True
 
     def _reload(self, duties: Duties) -> None:
-        """Begin the term anew, with the same epoch."""
+        """Begin the term again, with the same epoch."""
         if self._duties is duties:
             duties.end()
             self._begin_term(duties.context.epoch, duties.context.epoch_version)

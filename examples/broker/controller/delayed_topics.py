@@ -1,13 +1,13 @@
-"""A request about topics, waiting until this node sees that it was carried out.
+"""A request about topics that waits until its effect is visible on this node.
 
-- **watched under**: the name of each topic that it is about
-- **checked when**: the controller told this node of the topic, or the topic left the tree
-- **completes when**: every topic is as was asked for, or was refused
-- **at expiry**: answers "timed out" for what is missing; the work goes on
+- **watched under**: the name of each topic in the request
+- **checked when**: the controller has sent metadata of the topic, or the topic has left the tree
+- **completes when**: every topic is as requested
+- **at expiry**: answers "timed out" for the missing topics; the controller continues its work
 
-Creating and growing wait until every partition has a leader that this node knows of; deleting, until nothing is left;
-electing, until the elected leaders are known. They differ in what is looked at only, so they share this class, and have
-a purgatory each.
+Creating and growing wait until this node knows a leader of every partition. Deleting waits until the topic has left the
+tree. Electing waits until the elected leaders are known. The three differ only in what `done` looks at. They share this
+class, and have one purgatory each.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ What = TypeVar("What")
 
 
 class DelayedTopics(DelayedOperation, Generic[What]):
-    """Answers once all that was asked for can be seen.
+    """Answers once all effects are visible.
 
     Args:
-        delay_ms: how long the client wants to wait.
-        done: for each thing that was asked for, whether it can be seen.
+        delay_ms: the timeout of the client's request.
+        done: for each topic or partition, whether its effect is visible.
         respond: called once, with a code for each.
     """
 
@@ -46,12 +46,12 @@ class DelayedTopics(DelayedOperation, Generic[What]):
         self._respond = respond
 
     def try_complete(self) -> bool:
-        """Note what can be seen by now; complete when nothing is missing."""
+        """Note which effects are visible now, and complete if none is missing."""
         for what, is_done in self._done.items():
             if self._codes[what] is not ErrorCode.NONE and is_done():
                 self._codes[what] = ErrorCode.NONE
         return all(code is ErrorCode.NONE for code in self._codes.values()) and self.force_complete()
 
     def on_complete(self) -> None:
-        """Answer; what can't be seen yet has the code "timed out"."""
+        """Answer. An effect that is not visible yet has the code "timed out"."""
         self._respond(self._codes)

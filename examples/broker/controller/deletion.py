@@ -1,11 +1,11 @@
-"""Deleting topics: told to every replica, and done only once every one has let go.
+"""Deletion of topics: every replica removes its records before the topic leaves the tree.
 
-    asked for       /admin/delete_topics/orders; nobody is told any longer that the topic exists
-    started         every replica on a live node is told to remove its records
-    all answered    the topic leaves the tree, all of it in one write
-    a node is dead  the topic stays, half deleted and invisible, until the node is back and has let go too
+    requested       /admin/delete_topics/orders; the topic is no longer in the metadata of clients
+    started         the nodes that are alive are asked to remove their replicas
+    all answered    the topic leaves the tree, in one write
+    a node is dead  the topic stays invisible until the node is back and has removed its replicas
 
-A topic that is being moved waits until it has arrived. Called on the controller's thread.
+A topic with a reassignment waits until that is done. Called on the controller's thread.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _log = structlog.get_logger(__name__)
 
 
 class Deletion:
-    """What is to be deleted, and how far that is."""
+    """The topics that are being deleted."""
 
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
         self._context = duties.context
 
     def look(self) -> None:
-        """Take on what is asked for."""
+        """Start the deletions that the tree asks for."""
         for topic in self._duties.store.children(layout.DELETIONS):
             if topic in self._context.assignments:
                 self._context.deletions.add(topic)
             else:
-                _log.warning("no such topic to delete", topic=topic)
+                _log.warning("unknown topic in a deletion", topic=topic)
                 self._duties.writer.write([Delete(f"{layout.DELETIONS}/{topic}")])
         self.go_on()
 
     def go_on(self) -> None:
-        """Do what can be done now."""
+        """Do the next step of each deletion."""
         for topic in sorted(self._context.deletions):
             moving = any(key[0] == topic for key in self._context.reassignments)
             if topic in self._context.assignments and not moving:
@@ -64,25 +64,25 @@ class Deletion:
                 known = [key for key in keys if context.partition_state(key) is not PartitionState.NON_EXISTENT]
                 duties.partitions.move(known, target)
             duties.requests.metadata(context.partitions_of(topic))
-        # To begin, or to begin again with those that a dead node has kept from it.
+        # Also replicas that could not be deleted because their node was dead.
         at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
         ready = [r for r, state in states.items() if state in at_rest and r[1] in context.brokers]
         duties.replicas.move([r for r in ready if states[r] is not ReplicaState.OFFLINE], ReplicaState.OFFLINE)
         duties.replicas.move(ready, ReplicaState.DELETION_STARTED)
 
     def answered(self, node: int, outcomes: Iterable[tuple[Key, bool]]) -> None:
-        """A node said which replicas it has removed, or not."""
+        """Note which replicas a node has removed."""
         for key, removed in outcomes:
             replica = (key, node)
             if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED:
                 target = ReplicaState.DELETION_SUCCESSFUL if removed else ReplicaState.DELETION_INELIGIBLE
                 self._duties.replicas.move([replica], target)
                 if not removed:
-                    _log.warning("a replica couldn't be deleted", key=key, node=node)
+                    _log.warning("replica not deleted", key=key, node=node)
         self.go_on_finished()
 
     def node_died(self, node: int) -> None:
-        """What this node was to remove, it will have to be asked again for."""
+        """Note that a node must be asked again."""
         started = [
             replica
             for replica in self._context.replicas_on([node])
@@ -91,7 +91,7 @@ class Deletion:
         self._duties.replicas.move(started, ReplicaState.DELETION_INELIGIBLE)
 
     def go_on_finished(self) -> None:
-        """Finish the topics of which nothing is left."""
+        """Finish the topics without replicas."""
         for topic in sorted(self._context.deletions):
             replicas = self._context.replicas_of_topic(topic)
             gone = ReplicaState.DELETION_SUCCESSFUL

@@ -1,16 +1,16 @@
-"""What the active controller does, for one term of office: a method for each kind of event.
+"""The events of the active controller, for one term: one method per kind of event.
 
-    nodes                 a node came, went or stops          see `nodes`
+    nodes                 a node registers, dies or stops     see `nodes`
     topics_changed        a topic was created                 elect its first leaders
-    topic_changed         a topic was given more partitions   the same for those
-    deletions_changed, reassignments_changed, preferred_changed     somebody asked
-    isr_changed           a leader changed in-sync replicas   tell all; a move may go on
+    topic_changed         a topic has more partitions         the same for those
+    deletions_changed, reassignments_changed, preferred_changed     an administrator wrote a request into the tree
+    isr_changed           a leader changed in-sync replicas   send metadata, continue reassignments
     configs_changed       a topic's setting was changed       unclean elections may be possible now
-    rebalance             every now and then                  give leadership back to the preferred replicas
-    elect                 somebody asked by the API
+    rebalance             periodically                        preferred replicas lead again
+    elect                 a client asked through the API
 
-Every method reads what it needs from the tree and may be called at any time, however often: an event that failed
-half-way is made good by the next one that looks. Called on the controller's thread.
+Every method reads what it needs from the tree. It may be called at any time and more than once, so a later event
+repairs an event that failed half-way. Called on the controller's thread.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _RECOVERY_MS = 10_000
 
 
 class Duties:
-    """One term of office.
+    """One term.
 
     Args:
         node_id: this node.
-        store: where the cluster's state lives.
-        context: fresh, with the epoch of this term.
-        channel: how to reach the other nodes.
-        put: puts an event into the controller's queue, to be handled in this term only.
-        later: does so after a time in milliseconds.
+        store: holds the cluster's state.
+        context: a new one, with the epoch of this term.
+        channel: sends requests to the other nodes.
+        put: queues an event that is handled in this term only.
+        later: the same after a delay in milliseconds.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Duties:
     # -- the term
 
     def begin(self) -> None:
-        """Load everything, and take up what a controller before this one has left."""
+        """Load the context, and continue the work of earlier controllers."""
         store = self.store
         for path, kind, handler in (
             (layout.IDS, "brokers", self.nodes.changed),
@@ -104,7 +104,6 @@ class Duties:
         self._settle()
 
     def end(self) -> None:
-        """Watch no more; the memory of this term is not used again."""
         for watch in (*self._watches, *self._topic_watches.values()):
             watch.cancel()
 
@@ -128,7 +127,7 @@ class Duties:
                 context.replica_states[key, node] = alive
 
     def _settle(self) -> None:
-        """Tell every node everything, and move what isn't where it should be."""
+        """Send all metadata to all nodes, and move partitions and replicas to the states that they should have."""
         context = self.context
         self.requests.metadata([key for key in context.partitions() if key in context.leaderships])
         living = [(key, node) for key, node in context.replicas_on(context.brokers) if key[0] not in context.deletions]
@@ -144,7 +143,6 @@ class Duties:
         self.isr_changed()
 
     def elect_missing(self) -> None:
-        """Elect leaders for the partitions that have none."""
         context = self.context
         wanting = (PartitionState.NEW, PartitionState.OFFLINE)
         keys = [
@@ -175,7 +173,7 @@ class Duties:
         except NoNode:
             return
         except (ValueError, TypeError) as error:
-            _log.error("a topic's assignment makes no sense", topic=topic, reason=str(error))
+            _log.error("invalid assignment of a topic", topic=topic, reason=str(error))
             return
         self.context.assignments[topic] = assignment
         self.context.configs[topic] = self._read_config(topic)
@@ -186,31 +184,30 @@ class Duties:
         except NoNode:
             return {}
         except (ValueError, TypeError) as error:
-            _log.error("a topic's settings make no sense", topic=topic, reason=str(error))
+            _log.error("invalid settings of a topic", topic=topic, reason=str(error))
             return {}
 
     def unwatch(self, topic: str) -> None:
-        """Hear no more of a topic that goes."""
         watch = self._topic_watches.pop(topic, None)
         if watch is not None:
             watch.cancel()
 
     def topics_changed(self) -> None:
-        """Topics were created; those that this controller deleted it has forgotten already."""
+        """Handle new topics. This controller has already forgotten those that it deleted."""
         names = set(self.store.children(layout.TOPICS))
         for topic in sorted(names - self.context.assignments.keys()):
             self._load_topic(topic)
             self._create(self.context.partitions_of(topic))
 
     def topic_changed(self, topic: str) -> None:
-        """A topic has more partitions, perhaps."""
+        """Handle new partitions of a topic."""
         context = self.context
         if topic not in context.assignments or topic in context.deletions:
             return
         known = dict(context.assignments[topic])
         self._load_topic(topic)
         new = {index: nodes for index, nodes in context.assignments[topic].items() if index not in known}
-        # What is known stays: only a reassignment changes it, and that is this controller's own doing.
+        # Known partitions stay: only a reassignment by this controller changes them.
         context.assignments[topic] = {**known, **new}
         self._create([(topic, index) for index in sorted(new)])
 
@@ -224,7 +221,6 @@ class Duties:
             self.replicas.move([r for r in replicas if (r[1] in context.brokers) is living], target)
 
     def write_assignment(self, key: Key, nodes: tuple[int, ...]) -> None:
-        """Write which nodes have a partition."""
         topic, index = key
         assignment = {**self.context.assignments[topic], index: nodes}
         topic_id = layout.topic_id_of(self.store.get(layout.topic_path(topic)).data)
@@ -232,23 +228,20 @@ class Duties:
         self.context.assignments[topic] = assignment
 
     def configs_changed(self) -> None:
-        """Settings were changed."""
         for topic in self.context.assignments:
             self.context.configs[topic] = self._read_config(topic)
         self.elect_missing()
 
     def deletions_changed(self) -> None:
-        """Topics are to be deleted."""
         self.deletion.look()
 
     def reassignments_changed(self) -> None:
-        """Partitions are to be elsewhere."""
         self.reassignment.look()
 
     # -- leaders
 
     def isr_changed(self) -> None:
-        """Leaders changed in-sync replicas: tell all, and see whether somebody waited for that."""
+        """Send the changed in-sync replicas to all nodes, and continue work that waited for them."""
         names = self.store.children(layout.ISR_CHANGES)
         if not names:
             return
@@ -257,29 +250,29 @@ class Duties:
             try:
                 keys.update(layout.keys_of(self.store.get(f"{layout.ISR_CHANGES}/{name}").data))
             except (NoNode, ValueError, TypeError) as error:
-                _log.warning("a notification is dropped", name=name, reason=str(error))
+                _log.warning("invalid notification dropped", name=name, reason=str(error))
         known = [key for key in keys if self.context.replicas_of(key) and self.partitions.refresh(key) is not None]
         self.requests.metadata(known)
-        # A disk rejects writes, and now another replica is in sync that can take over.
+        # The leader's disk rejects writes, and another replica is in sync now.
         stuck = [key for key in known if self.context.leaderships[key].leader in self.context.offline]
         self.partitions.move(stuck, PartitionState.ONLINE, self.partitions.elect_successor)
         self.reassignment.go_on()
         self.writer.write_each([[Delete(f"{layout.ISR_CHANGES}/{name}")] for name in names])
 
     def preferred_changed(self) -> None:
-        """Partitions are to be led by their preferred leaders."""
+        """Elect the preferred leaders of the partitions that the tree names."""
         try:
             keys = layout.keys_of(self.store.get(layout.PREFERRED).data)
         except NoNode:
             return
         except (ValueError, TypeError) as error:
-            _log.warning("an election that makes no sense is dropped", reason=str(error))
+            _log.warning("invalid election dropped", reason=str(error))
             keys = []
         self.elect(keys)
         self.writer.write([Delete(layout.PREFERRED)])
 
     def rebalance(self) -> None:
-        """Give leadership back to preferred replicas that are alive and in sync."""
+        """Elect preferred replicas that are alive and in sync."""
         away = [
             key
             for key, known in self.context.leaderships.items()
@@ -290,7 +283,7 @@ class Duties:
         self.elect(away)
 
     def elect(self, keys: Iterable[Key], *, unclean: bool = False) -> dict[Key, ErrorCode]:
-        """Elect the preferred leaders, or leaders for partitions that have none; give how it went for each."""
+        """Elect preferred leaders, or (`unclean`) leaders of partitions without one. Returns a code per partition."""
         context = self.context
         results: dict[Key, ErrorCode] = {}
         wanted = []
@@ -313,5 +306,4 @@ class Duties:
         return known is not None and known.leader == self.context.replicas_of(key)[0]
 
     def stopped(self, node: int, outcomes: Iterable[tuple[Key, bool]]) -> None:
-        """A node answered which replicas it has removed."""
         self.deletion.answered(node, outcomes)

@@ -1,14 +1,14 @@
-"""The controller's one queue: every watch, timer, request and answer becomes an event, handled one after the other.
+"""The controller's event queue. Watches, timers, requests and answers become events, and one thread handles them in
+order.
 
-No handler ever meets another one half-way, so the controller has no locks, and what it knows changes only between
-events. An event that raises is logged and counted; the next one is taken. What a handler needs from outside (a timer,
-an answer) comes back as another event.
+No two handlers run at the same time, so the controller has no locks. An event that raises is logged and counted. A
+handler never waits for a timer or an answer: these come back as further events.
 
     watch's thread     put("brokers", look) ---.
     event loop         put("shutdown", move) ---+-->  first in, first out  -->  the controller's thread
     timer              put("rebalance", spread) '
 
-`put` may be called from any thread. Without `start`, `run_pending` handles what is queued on the caller's thread.
+`put` may be called from any thread. Tests do not call `start`; `run_pending` handles the queue on the caller's thread.
 """
 
 from __future__ import annotations
@@ -29,43 +29,39 @@ _log = structlog.get_logger(__name__)
 
 @attrs.define
 class EventFigures:
-    """What is counted of one kind of event."""
+    """The counters of one kind of event."""
 
     count: int = 0
     failed: int = 0
     seconds: float = 0.0
     waited_seconds: float = 0.0
-    """In the queue, of all together."""
+    """The time in the queue, of all events together."""
 
 
 class EventQueue:
-    """A thread and what it is to do."""
-
     def __init__(self, name: str = "controller") -> None:
         self._queue: queue.SimpleQueue[tuple[str, Callable[[], None], float] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.figures: dict[str, EventFigures] = {}
-        """By kind; written by the thread alone."""
+        """By kind. Only the thread writes them."""
 
     def __len__(self) -> int:
         return self._queue.qsize()
 
     def start(self) -> None:
-        """Begin to handle events."""
         self._thread.start()
 
     def put(self, kind: str, handler: Callable[[], None]) -> None:
-        """Have a handler called, after all that was put before."""
         self._queue.put((kind, handler, time.monotonic()))
 
     def close(self) -> None:
-        """Handle what is queued, and end the thread."""
+        """Handle the queued events, and end the thread."""
         self._queue.put(None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def run_pending(self) -> int:
-        """Handle what is queued, and what that puts, here and now; give how many events there were."""
+        """Handle the queued events, and those that they queue, on this thread. Returns their number."""
         handled = 0
         while not self._queue.empty():
             event = self._queue.get()

@@ -1,9 +1,9 @@
-"""What the controller does when a node comes, goes, stops, or has a disk that rejects writes.
+"""The controller's reaction to nodes that register, die or stop, and to disks that reject writes.
 
-    registration gone, or another incarnation    elect in place of it; its replicas leave the in-sync replicas
-    registration new                             tell it everything; its replicas follow, and may lead
-    about to stop, or its disk rejects writes    as if it were gone, but it is told: it serves what nobody takes over
-    its disk takes writes again                  as if it were new
+    registration gone, or another incarnation    elect other leaders; its replicas leave the in-sync replicas
+    registration new                             send it all metadata; its replicas follow, and may lead
+    about to stop, or its disk rejects writes    the same as gone, but it serves the partitions without another replica
+    its disk accepts writes again                the same as new
 
 Called on the controller's thread.
 """
@@ -29,19 +29,17 @@ _AT_REST = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
 
 
 class Nodes:
-    """The nodes of the cluster, as one controller sees them."""
-
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
         self._context = duties.context
 
     def load(self) -> None:
-        """Read which nodes there were when a controller looked last; `changed` finds what happened since."""
+        """Read the nodes that the last controller knew. `changed` finds the difference to now."""
         now = self._read()
         self._context.offline = self._read_offline()
         try:
             known = layout.known_of(self._duties.store.get(layout.KNOWN).data)
-        except ValueError:  # there was no controller yet
+        except ValueError:  # there has been no controller yet
             known = {node: info.incarnation for node, info in now.items()}
         for node, incarnation in known.items():
             info = layout.BrokerInfo(node, "", 0, incarnation)
@@ -54,18 +52,18 @@ class Nodes:
             try:
                 found[int(name)] = layout.BrokerInfo.read(int(name), store.get(f"{layout.IDS}/{name}").data)
             except NoNode:
-                continue  # it has just gone; the watch will say so
+                continue  # its session has just ended; the watch will fire
             except (ValueError, TypeError) as error:
-                _log.error("a node's registration makes no sense", name=name, reason=str(error))
+                _log.error("invalid registration of a node", name=name, reason=str(error))
         return found
 
     def _read_offline(self) -> set[int]:
         return {int(name) for name in self._duties.store.children(layout.OFFLINE) if name.isdecimal()}
 
-    # -- come and gone
+    # -- registrations
 
     def changed(self) -> None:
-        """Nodes came, went, or came back so fast that only their incarnation tells."""
+        """Handle nodes that registered, died, or restarted so fast that only their incarnation differs."""
         context = self._context
         now = self._read()
         before = dict(context.brokers)
@@ -108,17 +106,16 @@ class Nodes:
         duties.reassignment.go_on()
         duties.deletion.go_on()
 
-    # -- still there, but not to be counted on
+    # -- registered, but unable to lead
 
     def shut_down(self, node: int) -> list[Key]:
-        """Move every leadership away from a node that is about to stop; give what it leads still."""
+        """Move every leadership away from a node that is about to stop. Returns the partitions that it still leads."""
         if node not in self._context.brokers:
             return []
         self._context.leaving.add(node)
         return self.retire(node)
 
     def offline_changed(self) -> None:
-        """Disks reject writes, or take them again."""
         context = self._context
         before, context.offline = context.offline, self._read_offline()
         for node in sorted(context.offline - before):
@@ -130,7 +127,9 @@ class Nodes:
             self._welcome(back)
 
     def retire(self, node: int) -> list[Key]:
-        """Have a node lead and follow nothing, as far as others can take over; give what it leads still."""
+        """Let a node lead and follow nothing, where other replicas can take over. Returns the partitions that it still
+        leads.
+        """
         context, duties = self._context, self._duties
         led = [key for key, known in context.leaderships.items() if known.leader == node]
         movable = [key for key in led if len(context.replicas_of(key)) > 1 and key[0] not in context.deletions]

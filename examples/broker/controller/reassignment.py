@@ -1,22 +1,21 @@
 """Moving partitions to other nodes, as `/admin/reassign_partitions` asks.
 
     1 2 3 -> 3 4 5
-    asked      assignment 3 4 5 1 2     4 and 5 are new, follow, and catch up; 1 leads on
+    requested  assignment 3 4 5 1 2     4 and 5 are new and follow; 1 still leads
     caught up  3, 4, 5 are in sync      one of them is elected
-    dropped    assignment 3 4 5         1 and 2 let go of their records
+    dropped    assignment 3 4 5         1 and 2 remove their records
 
-Each step stands in the tree before the next begins, so another controller goes on where one has died.
+Each step is in the tree before the next begins, so another controller can continue it.
 
-What is asked for last counts, also in the middle of a move: other targets take the place of those that the partition
-is on its way to. So a move is *cancelled* by asking for the replicas that it began with: nobody is new among them, and
-once they are in sync, which as a rule they are, the newcomers let go.
+The last request counts, also during a move: its targets replace the earlier ones. So a move is *cancelled* by asking
+for the original replicas. They are usually in sync, and the new replicas are dropped at once.
 
-    asked      assignment 3 4 5 1 2
-    cancelled  1 2 3                    assignment 1 2 3: 4 and 5 let go of what they have copied
+    requested  assignment 3 4 5 1 2
+    cancelled  1 2 3                    assignment 1 2 3: 4 and 5 remove their copies
 
-Asking again for what is asked for, or for what there is, changes nothing. Taking a move out of the tree is no answer to
-the question where the partition is to be: it is written again. Targets of which a newcomer isn't alive are refused; one
-that has the partition already may be dead, and is waited for.
+A request that changes nothing is ignored. Deleting the request from the tree does not stop a move: the request is
+written again. A target that is new must be alive. A target that already has the partition may be dead, and the move
+waits for it.
 
 Called on the controller's thread.
 """
@@ -39,20 +38,20 @@ _log = structlog.get_logger(__name__)
 
 
 class Reassignment:
-    """What is being moved, and how far that is."""
+    """The partitions that are being moved."""
 
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
         self._context = duties.context
 
     def look(self) -> None:
-        """Take on what is asked for."""
+        """Start the moves that the tree asks for."""
         try:
             wanted = layout.reassignments_of(self._duties.store.get(layout.REASSIGNMENTS).data)
         except NoNode:
             wanted = {}
         except (ValueError, TypeError) as error:
-            _log.warning("a reassignment that makes no sense is dropped", reason=str(error))
+            _log.warning("invalid reassignment dropped", reason=str(error))
             self._duties.writer.write([Delete(layout.REASSIGNMENTS)])
             return
         for key, targets in wanted.items():
@@ -64,23 +63,23 @@ class Reassignment:
                 _log.info("reassignment begins", key=key, targets=targets, instead_of=before)
                 self._context.reassignments[key] = targets
             else:
-                _log.warning("reassignment refused", key=key, targets=targets, reason=reason)
+                _log.warning("reassignment rejected", key=key, targets=targets, reason=reason)
         self.go_on()
         self._write_what_is_left()
 
     def _refusal(self, key: Key, targets: tuple[int, ...]) -> str | None:
         if not self._context.replicas_of(key):
-            return "there is no such partition"
+            return "the partition does not exist"
         if key[0] in self._context.deletions:
             return "the topic is being deleted"
         if not targets or len(set(targets)) < len(targets):
-            return "a replica needs a node of its own"
+            return "the targets must be different nodes, at least one"
         if not set(targets) <= {*self._context.brokers, *self._context.replicas_of(key)}:
-            return "a newcomer is not alive"
+            return "a target without a replica is not alive"
         return None
 
     def go_on(self) -> None:
-        """Do what can be done now."""
+        """Do the next step of each move."""
         for key in list(self._context.reassignments):
             self._go_on_with(key)
 
@@ -130,5 +129,7 @@ class Reassignment:
             return
         if not left:
             duties.writer.write([Delete(layout.REASSIGNMENTS)])
-        elif layout.reassignments_of(found) != left:  # writing what is there would set off our own watch, for ever
+        elif (
+            layout.reassignments_of(found) != left
+        ):  # an unchanged write would fire this controller's own watch forever
             duties.writer.write([Set(layout.REASSIGNMENTS, layout.write_reassignments(left))])

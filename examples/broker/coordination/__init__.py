@@ -1,4 +1,4 @@
-"""The room of the cluster's shared state: a tree of nodes behind one small interface, kept in two ways."""
+"""The tree of nodes that all processes of a cluster share: one small interface, two implementations."""
 
 from __future__ import annotations
 

@@ -1,33 +1,33 @@
 """The store of a cluster on one machine: an SQLite file in its folder, which all its processes open.
 
-Nothing runs beside the brokers. Every process writes for itself, one transaction an operation, and every process looks
-every 20 ms whether another has written.
+There is no server. Every process writes for itself, one transaction per operation, and looks every 20 ms whether
+another process has written.
 
-**Dying.** A process that is killed, at whatever instant, leaves a transaction whole or not at all: the log (WAL) is in
-the operating system's hands, and so is the lock, which goes with the process. Its session stays until the lease is
-over; then whichever process looks next removes it, with its ephemeral nodes.
+**Dying.** A process that is killed at any instant leaves a complete transaction or none. The log (WAL) and the lock
+belong to the operating system. Its session stays until the lease ends. The process that looks next removes the session
+and its ephemeral nodes.
 
     process 1     renews ......... renews ... killed
     lease of 1    |--------2 s-------->|--------2 s-------->|
-    process 2     looks . looks . looks . looks . looks . looks: over; /brokers/ids/1 and /controller go
-    process 3     looks . looks . looks . looks . looks . looks: told by `changes`
+    process 2     looks . looks . looks . looks . looks . looks: over; /brokers/ids/1 and /controller are removed
+    process 3     looks . looks . looks . looks . looks . looks: finds it in `changes`
 
-**Looking** is `PRAGMA data_version`, a number that changes when another connection has committed: 4 us of CPU on the
-machine this was written on, a fiftieth of a percent of a core at fifty looks a second. Only when it changed are the
-changes read. The next lease to run out is known from the last look.
+**Looking** is `PRAGMA data_version`, a number that changes when another connection has committed. It takes 4 us of CPU,
+at fifty looks per second a fiftieth of a percent of a core. The changes are read only if it has changed. The next lease
+to end is known from the last look.
 
-**Being stopped** (SIGSTOP, a long swap) and resumed: every write asks, in its own transaction, whether the session is
-still there, so a process that was given up can change nothing, whatever it believes. One case is left: a process that
-is stopped *inside* a transaction (50 us each, some five a second) holds the lock until it is resumed or killed, and the
-others' writes raise `Unreachable`. Leases can't help there, since nobody may write that they are over. A service on
-machines of its own (`zookeeper`) has no such case.
+**Being stopped** (SIGSTOP, a long swap) and resumed: every write asks, in its own transaction, whether the session
+still exists. So a process whose session has ended can change nothing. One case remains: a process that is stopped
+*inside* a transaction (50 us each, about five per second) holds the lock until it is resumed or killed. The others'
+writes then raise `Unreachable`. Leases cannot help, because no process can write that they are over. A ZooKeeper
+service (`zookeeper`) has no such case.
 
-**Power cut.** With `durable` each write is forced to the disk before it returns (1.5 ms rather than 50 us); without,
-the last second or so may be missing after a power cut, as with the logs' `interval` policy.
+**Power cut.** With `durable`, each write is forced to the disk before it returns (1.5 ms instead of 50 us). Without it,
+about the last second may be missing, as with the logs' `interval` policy.
 
-Rejected: file locks as signs of life. The kernel drops a dead process's lock at once, which would find a death in
-20 ms; but a stopped process keeps its lock for good, and the two stores would differ in what a reader sees most.
-Rejected: a process of its own that serves the tree, since that would be one more to watch and to start again.
+Rejected: file locks instead of leases. The kernel releases a dead process's lock at once, so a death would be found
+within 20 ms. But a stopped process would keep its lock forever, and the two stores would behave differently. Rejected:
+a server process for the tree, because it would have to be watched and restarted as well.
 """
 
 from __future__ import annotations
@@ -68,10 +68,9 @@ class _Watch:
         self._key = key
         self.callback = callback
         self.since = since
-        """The last change when it was set: it tells of later ones."""
+        """The last change when the watch was set. It reports later ones."""
 
     def cancel(self) -> None:
-        """Call back no more."""
         found = self._watches.get(self._key, [])
         if self in found:
             found.remove(self)
@@ -83,12 +82,12 @@ class EmbeddedStore:
     """A session with the tree in a file.
 
     Args:
-        path: the file; made if it isn't there, in a folder that is.
+        path: the file, created if it does not exist. Its folder must exist.
         session_ms: how long this process may be silent before it is dead to the others.
-        poll_ms: how often to look what others wrote.
+        poll_ms: how often to look for writes of others.
         durable: whether a write is on the disk when it returns.
         clock: nanoseconds of a clock that all processes share.
-        thread: whether to start one that looks and renews; without it, call `poll`.
+        thread: whether to start a thread that looks and renews. Without it, call `poll`.
     """
 
     def __init__(
@@ -111,15 +110,15 @@ class EmbeddedStore:
         self._clock = clock
         self._boot = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True) if thread else None
-        self._db: sqlite3.Connection  # for every call; `_lock` keeps its transactions apart
+        self._db: sqlite3.Connection  # for every call, one transaction at a time by `_lock`
         self._lock = threading.RLock()
-        self._observer: sqlite3.Connection  # looks, and so sees what `_db` wrote as it sees others' writes
+        self._observer: sqlite3.Connection  # looks, and sees writes of `_db` as those of others
         self._seen_version = -1
         self._seen_change = 0
         self._session = 0  # 0: none
         self._renew_at = 0
         self._next_expiry = 0
-        """When the lease that ends first does, as of the last look; 0: look."""
+        """The end of the lease that ends first, as of the last look. 0: unknown."""
         self._watches: dict[tuple[str, bool], list[_Watch]] = {}
         self._wake = threading.Event()
         self._closed = False
@@ -131,7 +130,7 @@ class EmbeddedStore:
         """Open the file and begin a session.
 
         Raises:
-            Unreachable: if the file can't be had, or is no such file.
+            Unreachable: if the file is not usable.
         """
         with self._reachable():
             create(self._path)
@@ -173,7 +172,7 @@ class EmbeddedStore:
             _log.exception("on_session failed")
 
     def close(self) -> None:
-        """End the session at once, if there is one."""
+        """End the session at once."""
         if self._closed or not self._session:
             return
         self._closed = True
@@ -185,7 +184,7 @@ class EmbeddedStore:
                 tree.end_session(db, self._session)
         except Unreachable as error:
             _log.warning("session left to expire", error=str(error))
-        with self._lock:  # another thread may be in the middle of a call; the next ones raise Unreachable
+        with self._lock:  # another thread may be in a call; its next ones raise Unreachable
             if self._file.is_deleted:
                 self._file.rescue(self._db)
             self._db.close()
@@ -194,21 +193,18 @@ class EmbeddedStore:
     # -- calls
 
     def get(self, path: str) -> Node:
-        """Read a node."""
         check_path(None, None, path)
         self._check_started()
         with self._lock, self._reachable():
             return tree.read(self._db, path)
 
     def children(self, path: str) -> list[str]:
-        """Give the names below a node."""
         check_path(None, None, path)
         self._check_started()
         with self._lock, self._reachable():
             return tree.children(self._db, path)
 
     def multi(self, operations: Sequence[Operation]) -> None:
-        """Do all or nothing."""
         self._check_started()
         with self._transaction() as db:
             if not db.execute("SELECT 1 FROM sessions WHERE id = ?", (self._session,)).fetchone():
@@ -219,7 +215,7 @@ class EmbeddedStore:
 
     def _check_started(self) -> None:
         if not self._session:
-            raise Unreachable("", f"{self._path}: there is no session yet; call start() first")
+            raise Unreachable("", f"{self._path}: there is no session yet: call start() first")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -242,12 +238,10 @@ class EmbeddedStore:
     # -- watches
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Watch a node."""
         check_path(None, None, path)
         return self._add_watch((path, False), callback)
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Watch the names below a node."""
         self.get(path)
         return self._add_watch((path, True), callback)
 
@@ -267,12 +261,12 @@ class EmbeddedStore:
             try:
                 self.poll()
             except Unreachable as error:
-                _log.warning("the store can't be reached", error=str(error))
+                _log.warning("store unreachable", error=str(error))
             except Exception:  # noqa: BLE001 - contained: the next look may succeed
                 _log.exception("a look at the store failed")
 
     def poll(self) -> None:
-        """Renew the lease, end those that are over, and call the watches of what changed: one round of the thread."""
+        """Renew the lease, end those that are over, and call the watches of changed nodes: one round of the thread."""
         now = self._clock()
         if now >= self._renew_at:
             self._file.check()
@@ -302,7 +296,7 @@ class EmbeddedStore:
             found = self._db.execute(f"SELECT 1 FROM sessions WHERE {over}", (now, self._boot)).fetchone()  # noqa: S608
         if found:
             with self._transaction() as db:
-                # Asked again: another process may have ended them, or one of them renewed, in between.
+                # Read again: another process may have ended them meanwhile, or one of them renewed.
                 dead = db.execute(f"SELECT id FROM sessions WHERE {over}", (now, self._boot)).fetchall()  # noqa: S608
                 for (session,) in dead:
                     tree.end_session(db, session)
@@ -325,7 +319,7 @@ class EmbeddedStore:
         if not rows:
             return
         last = {(path, bool(below)): seq for seq, path, below in rows}
-        if rows[0][0] != self._seen_change + 1:  # some are gone already: whatever it was, it changed
+        if rows[0][0] != self._seen_change + 1:  # some are deleted already, so every node may have changed
             last = dict.fromkeys(list(self._watches), rows[-1][0])
         self._seen_change = rows[-1][0]
         self._call(

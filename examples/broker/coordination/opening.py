@@ -1,4 +1,4 @@
-"""Which of the two stores an address means: a ZooKeeper, whose client is an extra, or a file on this machine."""
+"""Opens the store of an address: a ZooKeeper, whose client is an extra, or a file on this machine."""
 
 from __future__ import annotations
 
@@ -15,22 +15,18 @@ _ZOOKEEPER = "zk://"
 
 
 def check_address(address: str) -> None:
-    """Refuse what names no store: a node that took it for none would be a cluster of its own, unseen.
-
-    Raises:
-        ValueError: if it is neither empty nor `zk://host:port/chroot`.
-    """
+    """Reject an invalid address; raises ValueError. A node that ignored it would silently be a cluster of its own."""
     host = address.removeprefix(_ZOOKEEPER).partition("/")[0]
     if address and not (address.startswith(_ZOOKEEPER) and host):
-        raise ValueError(f"a coordination address looks like zk://host:2181/chroot, got {address!r}")
+        raise ValueError(f"a coordination address must be like zk://host:2181/chroot, got {address!r}")
 
 
 def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) -> Store:
-    """Open the store that an address names, `zk://host:port/chroot`; without one, the file in the cluster's folder.
+    """Open the store of an address, `zk://host:port/chroot`, or the file in the cluster's folder if it is empty.
 
     Raises:
-        ValueError: if the address makes no sense, or kazoo isn't installed.
-        FileNotFoundError: if the file is missing, but nodes have records: a new one would begin a second cluster.
+        ValueError: if the address is invalid, or kazoo is not installed.
+        FileNotFoundError: if the file is missing, but nodes have records. A new file would begin a second cluster.
     """
     check_address(address)
     if address:
@@ -44,6 +40,6 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) ->
     if not path.exists() and any(folder.glob("node-*/*/topic_id")):
         raise FileNotFoundError(
             f"{path} is missing, but nodes have records in {folder}: stop all nodes and restore it, "
-            "or move the folders of the nodes away to begin anew"
+            "or move the folders of the nodes away to begin again"
         )
     return EmbeddedStore(path, session_ms=session_ms, durable=durable)

@@ -1,28 +1,27 @@
-"""Where the cluster's state lives: what any coordination store promises, and the values that it takes.
+"""The interface of a coordination store, which holds the cluster's state, and its values.
 
 A *store* is one process's session with a tree of small nodes that all processes of a cluster share:
 
     /                                    node        data, and a version that counts its changes from 0
-    /controller          (ephemeral)     ephemeral   goes with the session that made it
+    /controller          (ephemeral)     ephemeral   removed with the session that created it
     /controller_epoch    b"3", version 2
     /brokers/ids/1       (ephemeral)
 
-- **Conditional writes.** `create` succeeds for one of several that try. `set` and `delete` name the version that they
-  have seen, and fail if another came first. `multi` does several, or none; with a `Check` among them a write can depend
-  on a node that it doesn't change, which is how a controller that was replaced is kept from writing.
-- **Sessions.** A process that is silent for longer than its session is dead to the others: its ephemeral nodes go, and
-  when it comes back its writes raise `SessionLost` until a new session is there. It hears of both by `on_session`.
-- **Watches** say *that* something changed, not what: look again. A callback comes after every change, though one may
-  stand for several, and once with every new session, since nobody was watching in between. `watch` is for a node that
-  is created, set or deleted; `watch_children` for the names below a node.
+- **Conditional writes.** A `Create` succeeds for one process. `Set` and `Delete` name the version that they replace and
+  fail if another write came first. `multi` does several operations or none. With a `Check` among them, a write depends
+  on a node that it does not change: this keeps a replaced controller from writing.
+- **Sessions.** A process that is silent for longer than its session is dead to the others. Its ephemeral nodes are
+  removed, and its writes raise `SessionLost` until it has a new session. `on_session` reports both.
+- **Watches** report *that* something has changed, so the owner reads again. One call may stand for several changes.
+  Every watch is called once with each new session. `watch` is for a node that is created, set or deleted,
+  `watch_children` for the names below a node.
 
-Rejected: watches that go off once, as ZooKeeper's own do. Every user of them re-arms, reads, and has to think about
-the order of the two; here each store does that for all. Rejected too: sequence nodes, ACLs and time-to-live, which
-nothing here needs.
+Rejected: watches that fire once, as ZooKeeper's own. Each user would have to set them again and read, in the right
+order. Here the store does that. Also rejected: sequence nodes, ACLs and time-to-live, which nothing here needs.
 
-**Threads.** A store may be called from any thread, and a call may block for as long as its disk or server takes: not
-from an event loop. Callbacks run on the store's own thread, one after the other, and should only put something into a
-queue; what they raise is logged.
+**Threads.** A store may be called from any thread. A call may block for as long as its disk or server takes, so never
+call it from an event loop. Callbacks run on the store's own thread, one after the other. They should only put an event
+into a queue. Exceptions of callbacks are logged.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ANY = -1
-"""The version of a `Set` or `Delete` that overwrites whatever is there."""
+"""The version of a `Set` or `Delete` that replaces any version."""
 
 _PATH = re.compile(r"(/[^/\x00]+)+")
 
 
 class StoreError(Exception):
-    """A call failed; `path` is the node that it failed for, if it was one."""
+    """A call failed. `path` is the node that it failed for, if there is one."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -51,11 +50,11 @@ class StoreError(Exception):
 
 
 class NoNode(StoreError, LookupError):
-    """There is no such node, or, for a create, no parent."""
+    """The node, or the parent of a new node, does not exist."""
 
 
 class NodeExists(StoreError):
-    """A create came second."""
+    """The node to create exists."""
 
 
 class BadVersion(StoreError):
@@ -63,11 +62,11 @@ class BadVersion(StoreError):
 
 
 class NotEmpty(StoreError):
-    """A delete of a node with children."""
+    """The node to delete has children."""
 
 
 class EphemeralParent(StoreError):
-    """A create below an ephemeral node, which can have no children."""
+    """The parent of the node to create is ephemeral."""
 
 
 class SessionLost(StoreError):
@@ -75,40 +74,33 @@ class SessionLost(StoreError):
 
 
 class Unreachable(StoreError, OSError):
-    """The store didn't answer: a write may have been done or not."""
+    """The store did not answer. A write may be done or not."""
 
 
 @attrs.frozen
 class Node:
-    """A node's content."""
-
     data: bytes
     version: int
 
 
 def check_path(_: object, attribute: object, path: str) -> None:
-    """Refuse what is no absolute path of named steps.
-
-    Raises:
-        ValueError: if it isn't one.
-    """
+    """Reject a path that is not absolute; raises ValueError."""
     del attribute
     if not _PATH.fullmatch(path) or any(step in {".", ".."} for step in path.split("/")):
-        raise ValueError(f"a node's path looks like /brokers/ids, got {path!r}")
+        raise ValueError(f"a path must be like /brokers/ids, got {path!r}")
 
 
 def parent_of(path: str) -> str:
-    """Give the path above; that of a node at the top is empty.
+    """Return the path above. That of a node at the top is empty.
 
-    >>> parent_of("/brokers/ids"), parent_of("/brokers")
-    ('/brokers', '')
+    >>> parent_of("/brokers/ids"), parent_of("/brokers") ('/brokers', '')
     """
     return path.rpartition("/")[0]
 
 
 @attrs.frozen
 class Create:
-    """Make a node that isn't there yet, under a parent that is."""
+    """Create a node below an existing parent."""
 
     path: str = attrs.field(validator=check_path)
     data: bytes = b""
@@ -117,7 +109,7 @@ class Create:
 
 @attrs.frozen
 class Set:
-    """Give a node new data if it has this version."""
+    """Replace a node's data if it has this version."""
 
     path: str = attrs.field(validator=check_path)
     data: bytes = b""
@@ -134,7 +126,7 @@ class Delete:
 
 @attrs.frozen
 class Check:
-    """Change nothing, but fail unless the node is there and has this version."""
+    """Fail unless the node exists and has this version."""
 
     path: str = attrs.field(validator=check_path)
     version: int = ANY
@@ -144,70 +136,53 @@ Operation = Create | Set | Delete | Check
 
 
 class SessionChange(enum.Enum):
-    """What `on_session` is told."""
+    """The argument of `on_session`."""
 
     ESTABLISHED = "established"
-    """A new session, without ephemeral nodes: make them, and read everything anew."""
+    """A new session without ephemeral nodes. Create them, and read everything again."""
     SUSPENDED = "suspended"
-    """The store can't be reached; the session may be over or not."""
+    """The store is unreachable. The session may be over or not."""
     RESUMED = "resumed"
-    """It can be reached again, and the session goes on."""
+    """The store is reachable again, in the same session."""
     LOST = "lost"
-    """The session is over: its ephemeral nodes are gone."""
+    """The session is over. Its ephemeral nodes are removed."""
 
 
 class Watch(Protocol):
-    """A watch that was set."""
-
     def cancel(self) -> None:
-        """Call back no more; a call that is under way may still come."""
+        """Call back no more. A call in progress may still arrive."""
 
 
 class Store(Protocol):
-    """One session with the tree."""
-
     on_session: Callable[[SessionChange], None]
-    """Set before `start`; the first call is of the session that `start` begins."""
+    """Set before `start`. The first call is for the session that `start` begins."""
 
     def start(self) -> None:
         """Begin a session.
 
         Raises:
-            Unreachable: if there is nobody to begin it with.
+            Unreachable: if that is not possible.
         """
 
     def close(self) -> None:
-        """End the session, and its ephemeral nodes with it, at once."""
+        """End the session at once, with its ephemeral nodes."""
 
     def get(self, path: str) -> Node:
-        """Read a node.
-
-        Raises:
-            NoNode: if there is none.
-        """
+        """Read a node; raises NoNode."""
 
     def children(self, path: str) -> list[str]:
-        """Give the sorted names directly below a node.
-
-        Raises:
-            NoNode: if there is no such node.
-        """
+        """Return the sorted names directly below a node; raises NoNode."""
 
     def multi(self, operations: Sequence[Operation]) -> None:
-        """Do all of it, or nothing and raise what the first of them that fails would raise alone.
+        """Do all operations, or none. The exception is that of the first one that fails.
 
         Raises:
-            NoNode, NodeExists, BadVersion, NotEmpty, EphemeralParent: nothing was written.
-            SessionLost: nothing was written.
+            NoNode, NodeExists, BadVersion, NotEmpty, EphemeralParent, SessionLost: nothing was written.
             Unreachable: it was done or not.
         """
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Have the callback called after the node was created, set or deleted; it need not be there yet."""
+        """Call back after the node was created, set or deleted. It need not exist."""
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Have the callback called after a name appeared or disappeared below the node.
-
-        Raises:
-            NoNode: if there is no such node.
-        """
+        """Call back after a name appeared or disappeared below the node; raises NoNode."""

@@ -1,17 +1,16 @@
-"""The tree of nodes in an SQLite database: what each operation reads and writes, inside somebody's transaction.
+"""The tree of nodes in an SQLite database: the reads and writes of each operation, inside the caller's transaction.
 
-    nodes     path, parent, data, version, owner      owner: the session of an ephemeral node, else NULL
-    sessions  id, boot, timeout, expires              a lease each; times of the machine's monotonic clock
-    changes   seq, path, below                        what happened, oldest first; below: to the names under path
+    nodes     path, parent, data, version, owner      owner: the session of an ephemeral node, otherwise NULL
+    sessions  id, boot, timeout, expires              one lease each; times of the machine's monotonic clock
+    changes   seq, path, below                        the changes, oldest first; below: of the names under path
 
-`changes` is how one process's write becomes another's watch: each remembers the last `seq` that it has told its
-watches about. The table keeps the last few thousand rows; who has slept through more than that tells all its watches.
+Other processes learn of a write from `changes`. Each remembers the last `seq` that it has reported to its watches. The
+table keeps the last few thousand rows. A process that has missed more than that calls all its watches.
 
-**Boot.** The monotonic clock starts anew with the machine, and no process outlives that. A lease therefore says in
-which boot it was taken, and one of an earlier boot is over.
+**Boot.** The monotonic clock starts again with the machine, and no process survives that. So a lease names the boot in
+which it began, and a lease of an earlier boot is over.
 
-Functions over a connection, without state of their own; every one of them runs within `BEGIN IMMEDIATE`, but for the
-two that only read.
+Functions of a connection without state. All run within `BEGIN IMMEDIATE`, except the two that only read.
 """
 
 from __future__ import annotations
@@ -52,23 +51,13 @@ _CHANGES_KEPT = 5_000
 
 
 def read(db: sqlite3.Connection, path: str) -> Node:
-    """Read a node.
-
-    Raises:
-        NoNode: if there is none.
-    """
     row = db.execute("SELECT data, version FROM nodes WHERE path = ?", (path,)).fetchone()
     if row is None:
-        raise NoNode(path, "there is no such node")
+        raise NoNode(path, "the node does not exist")
     return Node(*row)
 
 
 def children(db: sqlite3.Connection, path: str) -> list[str]:
-    """Give the names below a node.
-
-    Raises:
-        NoNode: if there is no such node.
-    """
     read(db, path)
     start = len(path) + 1
     return sorted(row[0][start:] for row in db.execute("SELECT path FROM nodes WHERE parent = ?", (path,)))
@@ -90,7 +79,7 @@ def apply(db: sqlite3.Connection, operation: Operation, session: int) -> None:
         case Delete(path, version):
             _check(db, path, version)
             if db.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone():
-                raise NotEmpty(path, "there are nodes below it")
+                raise NotEmpty(path, "the node has children")
             _remove(db, path)
         case Check(path, version):
             _check(db, path, version)
@@ -99,7 +88,7 @@ def apply(db: sqlite3.Connection, operation: Operation, session: int) -> None:
 def _check(db: sqlite3.Connection, path: str, version: int) -> None:
     found = read(db, path).version
     if version not in (ANY, found):
-        raise BadVersion(path, f"it has version {found}, not {version}")
+        raise BadVersion(path, f"the version is {found}, got {version}")
 
 
 def _create(db: sqlite3.Connection, path: str, data: bytes, owner: int | None) -> None:
@@ -107,11 +96,11 @@ def _create(db: sqlite3.Connection, path: str, data: bytes, owner: int | None) -
     if parent:
         row = db.execute("SELECT owner FROM nodes WHERE path = ?", (parent,)).fetchone()
         if row is None:
-            raise NoNode(path, f"there is no {parent} to create it under")
+            raise NoNode(path, f"the parent {parent} does not exist")
         if row[0] is not None:
             raise EphemeralParent(path, f"{parent} is ephemeral")
     if db.execute("SELECT 1 FROM nodes WHERE path = ?", (path,)).fetchone():
-        raise NodeExists(path, "it is there already")
+        raise NodeExists(path, "the node exists already")
     db.execute("INSERT INTO nodes VALUES (?, ?, ?, 0, ?)", (path, parent, data, owner))
     _note(db, path, below=False)
     _note(db, parent, below=True)
@@ -131,7 +120,7 @@ def _note(db: sqlite3.Connection, path: str, *, below: bool) -> None:
 
 
 def end_session(db: sqlite3.Connection, session: int) -> None:
-    """Forget a session, and its ephemeral nodes with it."""
+    """Remove a session and its ephemeral nodes."""
     db.execute("DELETE FROM sessions WHERE id = ?", (session,))
     for (path,) in db.execute("SELECT path FROM nodes WHERE owner = ?", (session,)).fetchall():
         _remove(db, path)

@@ -1,7 +1,8 @@
-"""The file of the embedded store: who may read it, and what happens when it is deleted while nodes run.
+"""The file of the embedded store: its permissions, and what happens if it is deleted while nodes run.
 
-The processes that have a deleted file open still share it, but none that starts later can. Each says so once, and saves
-the tree beside the file when it closes (`.rescued`). Stop all nodes, give that the file's name, and start them.
+Processes that have a deleted file open still share it, but none that starts later can. Each process logs that once, and
+saves the tree beside the file when it closes (`.rescued`). To recover, stop all nodes, rename that file, and start
+them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ _log = structlog.get_logger(__name__)
 
 
 def create(path: Path) -> None:
-    """Create a file readable by this user only, as it holds the cluster's secret; those of SQLite beside it follow.
+    """Create a file that only this user can read, because it has the cluster's secret. SQLite's other files follow it.
 
-    A file that is there is not opened: to close it again would drop all locks that this process has on it.
+    An existing file is not opened: closing it again would release all locks that this process has on it.
     """
-    with contextlib.suppress(OSError):  # SQLite says it better
+    with contextlib.suppress(OSError):  # SQLite's own error is more precise
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
@@ -38,7 +39,7 @@ class TreeFile:
         self.is_deleted = False
 
     def check(self) -> None:
-        """Say once when the file was deleted, or another one is in its place."""
+        """Log once that the file was deleted or replaced."""
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 return
@@ -47,10 +48,9 @@ class TreeFile:
             _log.error("the coordination file was deleted: stop all nodes", rescued=str(self._rescued))
 
     def rescue(self, db: sqlite3.Connection) -> None:
-        """Save the tree beside the file."""
         create(self._rescued)
         try:
             with contextlib.closing(sqlite3.connect(self._rescued)) as copy:
                 db.backup(copy)
         except sqlite3.Error as error:
-            _log.error("the tree can't be saved", path=str(self._rescued), error=str(error))
+            _log.error("the tree is not saved", path=str(self._rescued), error=str(error))

@@ -1,23 +1,23 @@
 """The store of a cluster on several machines: Apache ZooKeeper, through kazoo (the extra `[zookeeper]`).
 
-The interface is ZooKeeper's own in small, so that most calls are one call there. What this module adds:
+The interface is a subset of ZooKeeper's, so most calls are one call there. This module adds:
 
-- **Watches that stay.** ZooKeeper's go off once, and are gone with the connection. Here one that went off is set again
-  *before* its callback is told; what changes in between sets it off again, so a change is told at least once:
+- **Watches that stay.** ZooKeeper's watches fire once and end with the connection. Here a watch that fired is set again
+  *before* its callback is called. A later change fires it again, so every change is reported at least once:
 
       node changes -> event -> `exists` with the watch again -> callback -> the callback's owner reads
                                           ^ a change from here on is a new event
 
-  After a connection that was lost and came back, and with a new session, all of them are set and told.
-- **Session and connection**, kept apart as kazoo's documentation asks. SUSPENDED: the connection is away, the session
-  may live on; calls fail with `Unreachable`, and nobody should act on what he knew. Connected again within the session:
-  RESUMED. LOST: the session is over; kazoo begins a new one by itself, which is told as ESTABLISHED.
-- **One exception each.** kazoo's errors become the store's; a call that takes longer than a session is `Unreachable`.
+  After a lost connection is back, and with a new session, all watches are set and called.
+- **Session and connection** are kept apart, as kazoo's documentation asks. SUSPENDED: the connection is lost, and the
+  session may continue. Calls fail with `Unreachable`. RESUMED: connected again within the session. LOST: the session is
+  over. kazoo begins a new one by itself, which is reported as ESTABLISHED.
+- **One exception each.** kazoo's errors become the store's. A call that takes longer than a session is `Unreachable`.
 
-A path such as `zk://10.0.0.1:2181,10.0.0.2:2181/orders` puts the whole tree under `/orders`, which is made.
+A path such as `zk://10.0.0.1:2181,10.0.0.2:2181/orders` puts the whole tree under `/orders`, which is created.
 
-**Threads.** kazoo calls its listeners on threads of its own, where one must not wait for it. They only put a note into
-a queue; the store's thread takes the notes one by one, sets watches and calls back.
+**Threads.** kazoo calls its listeners on its own threads, which must not wait for kazoo. So they only put a note into a
+queue. The store's thread takes the notes one by one, sets watches and calls back.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _ERRORS: dict[type[Exception], tuple[type[StoreError], str]] = {
-    kz.NoNodeError: (NoNode, "there is no such node, or none to create it under"),
-    kz.NodeExistsError: (NodeExists, "it is there already"),
-    kz.BadVersionError: (BadVersion, "it has another version"),
-    kz.NotEmptyError: (NotEmpty, "there are nodes below it"),
-    kz.NoChildrenForEphemeralsError: (EphemeralParent, "its parent is ephemeral"),
+    kz.NoNodeError: (NoNode, "the node or its parent does not exist"),
+    kz.NodeExistsError: (NodeExists, "the node exists already"),
+    kz.BadVersionError: (BadVersion, "the node has another version"),
+    kz.NotEmptyError: (NotEmpty, "the node has children"),
+    kz.NoChildrenForEphemeralsError: (EphemeralParent, "the parent is ephemeral"),
     kz.ConnectionClosedError: (Unreachable, "the connection is closed"),
     kz.SessionExpiredError: (SessionLost, "the session is over"),
 }
 _UNDONE = (kz.RolledBackError, kz.RuntimeInconsistency)
-"""What the other operations of a failed transaction say."""
+"""The errors of the other operations of a failed transaction."""
 
 
 def _translated(error: Exception, path: str) -> StoreError:
@@ -79,7 +79,7 @@ def _translated(error: Exception, path: str) -> StoreError:
 
 
 class _Watch:
-    """A watch that is set again whenever it went off, until cancelled."""
+    """A watch that is set again whenever it fired, until cancelled."""
 
     def __init__(self, store: ZooKeeperStore, path: str, callback: Callable[[], None], *, below: bool) -> None:
         self._store = store
@@ -88,12 +88,12 @@ class _Watch:
         self.below = below
 
     def went_off(self, event: WatchedEvent) -> None:
-        """Take an event from kazoo; that of a lost connection has no path and is dealt with by the listener."""
+        """Handle an event of kazoo. That of a lost connection has no path; the listener handles it."""
         if event.path is not None:
             self._store.notes.put(self)
 
     def cancel(self) -> None:
-        """Call back no more; the event that ZooKeeper still holds for it will be dropped."""
+        """Call back no more. A late event of ZooKeeper is dropped."""
         self._store.watches.discard(self)
 
 
@@ -101,8 +101,8 @@ class ZooKeeperStore:
     """A session with a ZooKeeper service.
 
     Args:
-        hosts: `host:port`, with commas between, and the chroot behind the last if there is one.
-        session_ms: how long this process may be silent before its session ends; the service has a say in it.
+        hosts: `host:port`, separated by commas, with the chroot after the last one.
+        session_ms: how long this process may be silent before its session ends. The service may change it.
     """
 
     def __init__(self, hosts: str, *, session_ms: int = 2_000) -> None:
@@ -110,13 +110,13 @@ class ZooKeeperStore:
             raise ValueError(f"session_ms must be 1 or more, got {session_ms}")
         servers, slash, chroot = hosts.partition("/")
         if not servers:
-            raise ValueError(f"an address looks like host:2181/chroot, got {hosts!r}")
+            raise ValueError(f"an address must be like host:2181/chroot, got {hosts!r}")
         if chroot:
             check_path(None, None, f"/{chroot}")
         self.on_session: Callable[[SessionChange], None] = lambda _: None
         self.watches: set[_Watch] = set()
         self.notes: queue.SimpleQueue[_Watch | str | None] = queue.SimpleQueue()
-        """What the thread is to do: a watch that went off, a state of kazoo's, or None to end."""
+        """The work of the thread: a watch that fired, a state of kazoo's, or None to end."""
         self._timeout_s = session_ms / 1_000
         self._servers = servers
         self._chroot = slash + chroot
@@ -126,7 +126,7 @@ class ZooKeeperStore:
         self._client.add_listener(self.notes.put)
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
         self._begun = False
-        """Whether a session is under way, as far as was told."""
+        """Whether a session has been reported."""
         self._ready = threading.Event()
 
     # -- the session
@@ -135,7 +135,7 @@ class ZooKeeperStore:
         """Connect, and begin a session.
 
         Raises:
-            Unreachable: if the service can't be had within ten seconds.
+            Unreachable: if the service does not answer within ten seconds.
         """
         try:
             if self._chroot:
@@ -157,7 +157,6 @@ class ZooKeeperStore:
             client.close()
 
     def close(self) -> None:
-        """End the session at once."""
         self.notes.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -167,18 +166,15 @@ class ZooKeeperStore:
     # -- calls
 
     def get(self, path: str) -> Node:
-        """Read a node."""
         check_path(None, None, path)
         data, stat = self._wait(path, self._client.get_async(path))
         return Node(data, stat.version)
 
     def children(self, path: str) -> list[str]:
-        """Give the names below a node."""
         check_path(None, None, path)
         return sorted(self._wait(path, self._client.get_children_async(path)))
 
     def multi(self, operations: Sequence[Operation]) -> None:
-        """Do all or nothing."""
         transaction = self._client.transaction()
         for operation in operations:
             match operation:
@@ -204,11 +200,9 @@ class ZooKeeperStore:
     # -- watches
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Watch a node."""
         return self._add_watch(_Watch(self, path, callback, below=False))
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Watch the names below a node."""
         return self._add_watch(_Watch(self, path, callback, below=True))
 
     def _add_watch(self, watch: _Watch) -> Watch:
@@ -231,7 +225,9 @@ class ZooKeeperStore:
                 else:
                     self._take_state(note)
             except Unreachable as error:
-                _log.warning("ZooKeeper can't be reached", error=str(error))  # the listener's next note sets all again
+                _log.warning(
+                    "ZooKeeper unreachable", error=str(error)
+                )  # the listener's next note sets all watches again
             except Exception:  # noqa: BLE001 - contained
                 _log.exception("a callback failed")
 
@@ -241,9 +237,9 @@ class ZooKeeperStore:
         try:
             self._set(watch)
         except NoNode:
-            self.watches.discard(watch)  # names below a node that is gone: told once more, and no longer watched
+            self.watches.discard(watch)  # the parent is deleted: one last call, then no more
         except SessionLost:
-            return  # the new session's note will see to it
+            return  # the new session's note sets all watches again
         watch.callback()
 
     def _take_state(self, state: str) -> None:

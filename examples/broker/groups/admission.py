@@ -1,11 +1,10 @@
-"""Who becomes a member: new clients, clients that come again, and static members that take their places back.
+"""New members, returning members, and static members that replace their former process.
 
-**Static members** (those with an instance id) keep their place while they are away: a client that comes back within
-its session gets the assignment that it had, and nobody rebalances. Its former self is told FENCED_INSTANCE_ID
-wherever it shows up.
+**Static members** (with an instance id) keep their place while they are away. A client that returns within its session
+gets its former assignment, without a rebalance. Requests of its former member id are answered FENCED_INSTANCE_ID.
 
-Nothing is waited for here: a join that is let in is answered when the rebalance ends that it is part of (see
-`coordinator`). Belongs to the broker's loop.
+Nothing waits here. The answer to a join comes at the end of the rebalance (see `coordinator`). Used on the broker's
+loop.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Admission:
-    """Lets members in.
+    """Adds members to groups.
 
     Args:
-        settings: limits.
+        settings: the limits.
         groups: the groups that this node coordinates.
-        store: where a group is written when a member of it is replaced.
-        sessions: a join is a sign of life.
-        rebalance: begins a rebalance, with a reason, or goes on with the one that is under way.
+        store: writes a group when one of its members is replaced.
+        sessions: renewed by a join.
+        rebalance: begins a rebalance with a reason, or continues the current one.
     """
 
     def __init__(
@@ -55,10 +54,10 @@ class Admission:
         self._rebalance = rebalance
 
     def join(self, wish: Join, answer: AnswerJoin) -> None:
-        """A member wants to be in the next generation; `answer` is called when that begins.
+        """Add a member to the next generation. `answer` is called when that begins.
 
         Raises:
-            BrokerError: if it can't join.
+            BrokerError: if the client cannot join.
         """
         group = self._groups.find(wish.group_id)
         longest = self._settings.max_session_timeout_ms
@@ -97,9 +96,11 @@ class Admission:
             self._take_place(group, former, member, answer)
             return
         if len(group.members) + len(group.pending) >= self._settings.max_group_size:
-            raise BrokerError(ErrorCode.GROUP_MAX_SIZE_REACHED, f"{self._settings.max_group_size} members")
+            raise BrokerError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"a group has at most {self._settings.max_group_size} members"
+            )
         if wish.needs_known_id and wish.instance_id is None:
-            # The client may have gone before it reads this; only one that comes back with the id is a member.
+            # The client may be gone before it reads this. It is a member once it returns with the id.
             group.pending[member.member_id] = member
             self._sessions.renew(group, member)
             answer(Joined(ErrorCode.MEMBER_ID_REQUIRED, member.member_id))
@@ -107,7 +108,7 @@ class Admission:
         self._admit(group, member, wish.protocol_type, answer)
 
     def _take_place(self, group: Group, former: Member, member: Member, answer: AnswerJoin) -> None:
-        """A static member is back under a new id: its former self is fenced, its place and assignment are its own."""
+        """Replace a static member by its new process. The former member id is fenced, and the assignment stays."""
         if former.answer_join is not None:
             former.answer_join(Joined(ErrorCode.FENCED_INSTANCE_ID, former.member_id))
         if former.answer_sync is not None:
@@ -127,8 +128,8 @@ class Admission:
             if code is not ErrorCode.NONE:
                 answer(Joined(code, member.member_id))
                 return
-            # A leader that came back is told of its former self as the leader: else it would assign anew, for
-            # nothing.
+            # A leader that returns gets its former member id as the leader's. Otherwise it would assign
+            # again without a need.
             leader_id = former.member_id if led else group.leader_id
             answer(Joined(code, member.member_id, group.generation, group.protocol, leader_id))
 
@@ -154,12 +155,12 @@ class Admission:
             return
         member = group.member(Identity(wish.member_id, instance_id=wish.instance_id))
         if not group.accepts(wish.protocol_type, wish.protocols, member_id=member.member_id):
-            # Let in, it would leave the members nothing that all of them speak, and the rebalance no end.
+            # With this member, the group would have no common protocol, and the rebalance no end.
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         same = dict(wish.protocols) == dict(member.protocols)
         leads = member.member_id == group.leader_id
         if same and (group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not leads)):
-            # It missed our answer: here it is again.
+            # It has missed the answer, so it gets it again.
             self._sessions.renew(group, member)
             answer(group.joined(member))
             return

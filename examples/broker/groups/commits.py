@@ -1,6 +1,6 @@
-"""What groups have committed: storing it, giving it, and forgetting it, with the group itself where it is asked for.
+"""Committed offsets of groups: stored, returned and forgotten.
 
-Each commit is answered when the replicas have it (see `store`). Belongs to the broker's loop.
+Each commit is answered when the replicas have it (see `store`). Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Commits:
     """Offsets of groups.
 
     Args:
-        settings: limits.
+        settings: the limits.
         groups: the groups that this node coordinates.
-        store: where offsets are written.
-        sessions: a member's commit is a sign of life.
-        topics: which topics there are.
+        store: writes offsets.
+        sessions: renewed by a member's commit.
+        topics: the topics that exist.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Commits:
     def commit(
         self, group_id: str, who: Identity, offsets: Mapping[Key, Commit], answer: Callable[[Codes], None]
     ) -> None:
-        """Store offsets, of a member or (generation -1) of a client that only uses the name.
+        """Store offsets of a member, or (generation -1) of a client that is not a member.
 
         Raises:
-            BrokerError: if it may not commit.
+            BrokerError: if the client must not commit.
         """
         group = self._groups.find(group_id)
         if group is None:
@@ -96,10 +96,10 @@ class Commits:
         return ErrorCode.NONE
 
     def committed(self, group_id: str) -> Mapping[Key, Commit]:
-        """Give all that a group has committed, but not what it has of a topic that had the name of one before.
+        """Return a group's offsets, except those of an earlier topic with the same name.
 
         Raises:
-            BrokerError: if this node doesn't coordinate.
+            BrokerError: if this node does not coordinate the group.
         """
         group = self._groups.find(group_id)
         if group is None:
@@ -110,21 +110,21 @@ class Commits:
         topic = self._topics.topics.get(key[0])
         return topic is not None and not _may_be(commit, topic.topic_id)
 
-    # -- topics that are gone
+    # -- deleted topics
 
     def forget_topic(self, name: str) -> None:
-        """Forget, for good, what groups have committed of a topic that is deleted.
+        """Delete all offsets of a topic that is deleted.
 
-        One that is made anew under its name begins at 0, and so do its readers. Whoever is not the coordinator at this
-        moment has no part in this: see `forget_gone`.
+        A new topic of that name begins at 0, and so do its readers. A node that coordinates a group later uses
+        `forget_gone`.
         """
         for group in list(self._groups):
             self._forget(group, [key for key in group.offsets if key[0] == name])
 
     def forget_gone(self, groups: Iterable[Group], topic_ids: Mapping[str, str]) -> None:
-        """Forget what groups that were just loaded have committed of topics that were deleted meanwhile.
+        """Delete the offsets of topics that were deleted before these groups were loaded.
 
-        `topic_ids` is what the tree says. It may say so late; a topic that this node knows by that id is there.
+        `topic_ids` is from the tree and may be old. A topic that this node knows by the commit's id exists.
         """
         for group in list(groups):
             gone = []
@@ -142,13 +142,13 @@ class Commits:
             _log.info("offsets of deleted topics forgotten", group=group.group_id, partitions=len(gone))
             self._store.forget(group, gone, lambda _: self._groups.forget_if_unused(group))
 
-    # -- groups and offsets that are to be gone
+    # -- deletion
 
     def delete_group(self, group_id: str, answer: Callable[[ErrorCode], None]) -> None:
-        """Forget a group without members, offsets and all.
+        """Delete a group without members, and its offsets.
 
         Raises:
-            BrokerError: if there is no such group, or it has members.
+            BrokerError: if the group does not exist, or has members.
         """
         group = self._deletable(group_id)
         with group.lock:
@@ -162,10 +162,10 @@ class Commits:
             self._store.forget(group, list(group.offsets), stored)
 
     def delete_offsets(self, group_id: str, keys: Collection[Key], answer: Callable[[Codes], None]) -> None:
-        """Forget offsets of topics that no member reads at present.
+        """Delete offsets of topics that no member reads at present.
 
         Raises:
-            BrokerError: if there is no such group, or it has members that aren't consumers.
+            BrokerError: if the group does not exist, or its members are not consumers.
         """
         group = self._deletable(group_id)
         with group.lock:
@@ -196,18 +196,18 @@ class Commits:
 
 
 def _may_be(commit: Commit, topic_id: str) -> bool:
-    """Tell whether a commit may be of the topic with this id; of one that has none, or says none, nobody knows."""
+    """Whether a commit may belong to the topic with this id. Without an id on either side, it may."""
     return not topic_id or commit.topic_id in ("", topic_id)
 
 
 def _may_read(member: Member, topic: str) -> bool:
-    """Tell whether a member subscribed to a topic; one whose words can't be read may have."""
+    """Whether a member subscribes to a topic. True if its metadata cannot be parsed."""
     found = [_subscriptions(metadata) for metadata in member.protocols.values()]
     return any(topics is None or topic in topics for topics in found)
 
 
 def _subscriptions(metadata: bytes) -> list[str] | None:
-    """Read which topics a consumer has subscribed to: a version, then the names. None if it can't be read."""
+    """Parse the topics of a consumer's metadata: a version, then the names. None if that is not possible."""
     names = []
     try:
         _, count = struct.unpack_from(">hi", metadata)

@@ -1,11 +1,11 @@
-"""The group coordinator: moves groups through their states, and answers members when it is their time.
+"""The group coordinator: moves groups through their states, and answers members at the right time.
 
-What waits: a rebalance for its members (`delayed_join`), a generation for its assignments (`delayed_sync`),
-a session for a sign of life (`delayed_heartbeat`), a write to the offsets topic for the replicas
-(`delayed_produce`, under the group's lock). Each method here is one event; it changes the group and says whose
-key is to be checked. Checks of joins and syncs go through the action queue; a session is renewed on the spot.
+Operations that wait: a rebalance for its members (`delayed_join`), a generation for its assignments (`delayed_sync`), a
+session for a heartbeat (`delayed_heartbeat`), a write to the offsets topic for the replicas (`delayed_produce`, under
+the group's lock). Each method here is one event. It changes the group, and names the key to check. Checks of joins and
+syncs go through the action queue. A session is renewed at once.
 
-Belongs to the broker's loop.
+Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Coordinator:
-    """All groups, and the three purgatories of what waits for them."""
+    """All groups, and the purgatories of joins, syncs and sessions."""
 
     def __init__(
         self,
@@ -76,13 +76,13 @@ class Coordinator:
             *_, groups = self.store.load(key)
             self.take_over(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
 
-    # -- groups that come and go with the leadership of their partition
+    # -- groups that arrive and leave with their partition
 
     def take_over(self, key: Key, groups: Mapping[str, Group], topic_ids: Mapping[str, str] | None) -> None:
-        """Coordinate the groups of a partition that this node leads now, as they were loaded.
+        """Coordinate the loaded groups of a partition that this node leads now.
 
-        `topic_ids` are those of the topics that there are, of all that these groups have committed offsets of; None if
-        that isn't known.
+        `topic_ids` has the existing ones of the topics that these groups have committed offsets of. None if that is
+        unknown.
         """
         if not self.store.is_here(key):
             return
@@ -91,12 +91,14 @@ class Coordinator:
             self.commits.forget_gone(groups.values(), topic_ids)
         _log.info("groups loaded", key=key, groups=len(groups))
         for group in groups.values():
-            # Their members know nothing of our absence: they have a whole session to say so.
+            # The members do not know that the coordinator moved, so they have a full session.
             for member in group.members.values():
                 self.sessions.renew(group, member)
 
     def let_go(self, key: Key) -> None:
-        """Forget the groups of a partition that this node leads no more, and tell whoever waits to ask elsewhere."""
+        """Forget the groups of a partition that this node no longer leads. Members that wait are answered
+        NOT_COORDINATOR.
+        """
         for group in self.groups.let_go(key):
             with group.lock:
                 for purgatory in (self.joins, self.syncs):
@@ -110,17 +112,17 @@ class Coordinator:
                     if answer_sync is not None:
                         answer_sync(ErrorCode.NOT_COORDINATOR, b"")
                 group.state = GroupState.DEAD
-            _log.info("group let go", group=group.group_id)
+            _log.info("group moved away", group=group.group_id)
 
     def shut_down(self) -> None:
-        """Take sessions and rebalances out unexpired: a broker that stops throws no member out."""
+        """Cancel sessions and rebalances, so that a stopping broker removes no member."""
         for purgatory in (self.joins, self.syncs, self.heartbeats):
             purgatory.shutdown("cancel")
 
     # -- rebalance
 
     def _rebalance(self, group: Group, reason: str) -> None:
-        """Begin a rebalance, or go on with the one that is under way."""
+        """Begin a rebalance, or continue the current one."""
         if group.state is GroupState.PREPARING:
             self._check_join(group)
             return
@@ -154,16 +156,16 @@ class Coordinator:
         self.joins.try_complete_else_watch(operation, [group.group_id])
 
     def _end_join(self, group: Group) -> None:
-        """The join phase is over: those who joined are the new generation; static members keep their places."""
+        """End the join phase. The members that joined are the new generation. Static members keep their places."""
         for member in [x for x in group.members.values() if x.answer_join is None and x.instance_id is None]:
             self.sessions.end(group, member)
             group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            self._wait_for_members(group)  # nobody is here to lead; sessions will end it, if nobody comes
+            self._wait_for_members(group)  # no member can lead; it ends when a member joins or the sessions expire
             return
         protocol = group.choose_protocol()
         if not protocol:
-            self._dismiss(group)  # nobody was let in so; a group that an earlier version has stored may be
+            self._dismiss(group)  # not possible for new members, but for a group that an earlier version has stored
         group.generation += 1
         if not group.members:
             group.state = GroupState.EMPTY
@@ -185,7 +187,7 @@ class Coordinator:
         self.syncs.try_complete_else_watch(operation, [group.group_id])
 
     def _dismiss(self, group: Group) -> None:
-        """Send all members away, who have no protocol in common."""
+        """Remove all members, because they have no protocol in common."""
         for member in list(group.members.values()):
             self.sessions.end(group, member)
             group.remove(member.member_id)
@@ -195,10 +197,10 @@ class Coordinator:
     # -- sync
 
     def sync(self, group_id: str, who: Identity, assignments: Mapping[str, bytes], answer: AnswerSync) -> None:
-        """A member wants its assignment; the leader brings everybody's.
+        """Answer a member with its assignment. The leader's request has all assignments.
 
         Raises:
-            BrokerError: if it isn't a member of this generation.
+            BrokerError: if it is not a member of this generation.
         """
         group = self.groups.existing(group_id)
         with group.lock:
@@ -217,14 +219,14 @@ class Coordinator:
             self.actions.add(self.syncs.check_and_complete, group.group_id)
 
     def _assign(self, group: Group, assignments: Mapping[str, bytes]) -> None:
-        """Store the generation with its assignments, and then tell them."""
+        """Store the generation with its assignments, then answer the members."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         generation = group.generation
 
         def stored(code: ErrorCode) -> None:
             if group.generation != generation or group.state is not GroupState.COMPLETING:
-                return  # the next rebalance began meanwhile, and answered those who waited
+                return  # the next rebalance has begun, and has answered the members
             if code is ErrorCode.NONE:
                 group.state = GroupState.STABLE
             for member in list(group.members.values()):
@@ -245,15 +247,15 @@ class Coordinator:
         with group.lock:
             if group.generation == generation:
                 for member_id in list(group.unsynced):
-                    self._remove(group, member_id, "never came for its assignment")
+                    self._remove(group, member_id, "did not ask for its assignment")
 
     # -- sessions
 
     def heartbeat(self, group_id: str, who: Identity) -> ErrorCode:
-        """A member says that it is alive; give what it is to know.
+        """Renew a member's session. Returns whether a rebalance is in progress, as a code.
 
         Raises:
-            BrokerError: if it isn't a member of this generation.
+            BrokerError: if it is not a member of this generation.
         """
         group = self.groups.existing(group_id)
         with group.lock:
@@ -273,10 +275,10 @@ class Coordinator:
                 self._remove(group, member.member_id, "its session expired")
 
     def leave(self, group_id: str, who: Identity) -> None:
-        """A member goes; one that is named by its instance id alone is sent away, by whoever may.
+        """Remove a member. One that is named by its instance id alone is removed on another client's behalf.
 
         Raises:
-            BrokerError: if it isn't a member.
+            BrokerError: if it is not a member.
         """
         group = self.groups.existing(group_id)
         with group.lock:
@@ -296,12 +298,12 @@ class Coordinator:
         member = group.remove(member_id)
         if member is None:
             return
-        # Nobody else will answer what it still waits for; and what comes behind on its connection waits for that.
+        # No other code answers its requests, and later requests of its connection wait for these answers.
         if member.answer_join is not None:
             member.answer_join(Joined(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
         if member.answer_sync is not None:
             member.answer_sync(ErrorCode.UNKNOWN_MEMBER_ID, b"")
-        _log.info("member gone", group=group.group_id, member=member_id, reason=reason)
+        _log.info("member removed", group=group.group_id, member=member_id, reason=reason)
         if group.state is GroupState.PREPARING:
             self._check_join(group)
         else:

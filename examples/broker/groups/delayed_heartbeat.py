@@ -1,12 +1,12 @@
-"""A member's session, waiting for its next sign of life.
+"""A member's session, waiting for its next heartbeat.
 
 - **watched under**: group and member
 - **checked when**: the member's session ends
-- **completes when**: it is over, or the member waits for our answer, during which it has nothing to say
+- **completes when**: the session is over, or the member waits for an answer and so cannot send a heartbeat
 - **at expiry**, after the session timeout: the member is removed and the group rebalances
 
-A sign of life (heartbeat, commit, join, sync) completes nothing: it puts the deadline off, with `extend`. One that
-comes when the deadline has just passed, while the expiry is on its way to the loop, still counts.
+A heartbeat, commit, join or sync does not complete the operation. It moves the deadline with `extend`. One that arrives
+just after the deadline, while the expiry is on its way to the loop, still counts.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class DelayedHeartbeat(DelayedOperation):
     """A member's session.
 
     Args:
-        group: the member's group; its lock is the operation's.
-        member: whose session it is.
-        expire: called if there was no sign of life.
+        group: the member's group. Its lock is the operation's.
+        member: the member.
+        expire: called if the session has expired.
     """
 
     __slots__ = ("_expire_member", "_group", "_member", "is_over")
@@ -41,9 +41,7 @@ class DelayedHeartbeat(DelayedOperation):
         """Whether the session has ended."""
 
     def try_complete(self) -> bool:
-        """Complete when nothing is to be heard any more."""
         return (self.is_over or self._member.is_waiting) and self.force_complete()
 
     def on_expiration(self) -> None:
-        """Remove the member."""
         self._expire_member(self._group, self._member)

@@ -4,14 +4,14 @@
 
 - **watched under**: the group's id
 - **checked when**: a member joins, leaves or is lost
-- **completes when**: every known member has joined, and nobody is on the way who was told its id
-- **at expiry**, after the longest rebalance timeout: goes on without the missing
+- **completes when**: every known member has joined, and no new client is expected to return with its member id
+- **at expiry**, after the longest rebalance timeout: continues without the missing members
 
-`InitialDelayedJoin`, for a group that was empty, gives others the time to come: many consumers that start
-together then share one rebalance. It completes by time alone; if somebody came meanwhile, it waits once
-more, up to the rebalance timeout in all.
+`InitialDelayedJoin`, for a group that was empty, waits for more members, so that consumers that start together share
+one rebalance. Only time completes it. If a member joined meanwhile, it waits once more, up to the rebalance timeout in
+all.
 
-Both answer nobody themselves: what happens at the end is the coordinator's, and is handed in.
+Neither answers a member. The coordinator passes in what happens at the end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class DelayedJoin(DelayedOperation):
-    """Ends the join phase when all are there, or when time is up.
+    """Ends the join phase when all members have joined, or at expiry.
 
     Args:
-        group: the group that rebalances; its lock is the operation's.
+        group: the group that rebalances. Its lock is the operation's.
         delay_ms: how long to wait for members.
-        end: ends the phase; called with the group's lock held.
+        end: ends the phase. Called with the group's lock held.
     """
 
     __slots__ = ("_end", "_group")
@@ -43,22 +43,20 @@ class DelayedJoin(DelayedOperation):
         self._end = end
 
     def try_complete(self) -> bool:
-        """Complete if nobody is missing."""
         return self._group.all_joined and self.force_complete()
 
     def on_complete(self) -> None:
-        """Go on, with who is there."""
         self._end(self._group)
 
 
 class InitialDelayedJoin(DelayedJoin):
-    """Waits for newcomers of a group that was empty.
+    """Waits for more members of a group that was empty.
 
     Args:
         group: the group.
         delay_ms: how long to wait this time.
-        remaining_ms: how much longer it may be prolonged.
-        prolong: parks another one, with what remains.
+        remaining_ms: how much longer the wait may be extended.
+        prolong: parks another operation, with the remaining time.
         end: ends the phase.
     """
 
@@ -78,11 +76,10 @@ class InitialDelayedJoin(DelayedJoin):
         self._prolong = prolong
 
     def try_complete(self) -> bool:
-        """Wait on, whoever comes."""
         return False
 
     def on_complete(self) -> None:
-        """Wait once more if somebody came and there is time; else go on."""
+        """Wait once more if a member joined and time remains, otherwise end the phase."""
         if self._group.newcomers and self._remaining_ms > 0:
             self._prolong(self._group, self._remaining_ms)
         else:

@@ -1,12 +1,12 @@
-"""A new generation, waiting until every member has come for its assignment.
+"""A new generation, waiting until every member has asked for its assignment.
 
 - **watched under**: the group's id
 - **checked when**: a member asks for its assignment, leaves or is lost, or the next rebalance begins
-- **completes when**: all members of the generation asked, or the generation is over
-- **at expiry**, after the rebalance timeout: those that never asked are removed, and the rest rebalance
+- **completes when**: all members of the generation have asked, or the generation is over
+- **at expiry**, after the rebalance timeout: the members that never asked are removed, and the others rebalance
 
-The assignments are answered one by one as they are known; this operation only guards against a member,
-above all the leader, that joins and is never heard of again.
+The coordinator answers the assignments as soon as they are known. This operation only removes a member, above all the
+leader, that joins and then stays silent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class DelayedSync(DelayedOperation):
-    """Watches over the sync phase of one generation.
+    """The sync phase of one generation.
 
     Args:
-        group: the group; its lock is the operation's.
+        group: the group. Its lock is the operation's.
         delay_ms: how long members may take.
         expire: removes the members that are missing.
     """
@@ -39,10 +39,8 @@ class DelayedSync(DelayedOperation):
         self._expire_group = expire
 
     def try_complete(self) -> bool:
-        """Complete if nobody is missing, or it doesn't matter any more."""
         over = self._group.generation != self._generation
         return (over or not self._group.unsynced) and self.force_complete()
 
     def on_expiration(self) -> None:
-        """Remove who is missing."""
         self._expire_group(self._group, self._generation)

@@ -1,7 +1,7 @@
-"""Sessions of group members: renewed by every sign of life, lost when there is none for too long.
+"""Sessions of group members: renewed by every request of the member, expired after too long a silence.
 
-A session is a parked `DelayedHeartbeat`. Renewing puts its deadline off, or parks one if none waits; ending completes
-it. Belongs to the broker's loop; called with the group's lock held.
+A session is a parked `DelayedHeartbeat`. Renewing it moves its deadline, or parks a new operation. Ending it completes
+the operation. Used on the broker's loop, with the group's lock held.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Sessions:
-    """Parks what expires a member's session.
+    """Parks the sessions of members.
 
     Args:
-        purgatory: where the heartbeats wait.
-        lost: called when a member was silent for its session timeout, with the group's lock free.
+        purgatory: parks the heartbeats.
+        lost: called when a session has expired, without the group's lock.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class Sessions:
         self._lost = lost
 
     def renew(self, group: Group, member: Member) -> None:
-        """A sign of life: the session begins anew."""
         waiting = member.heartbeat
         if waiting is not None and not member.is_waiting and waiting.extend(member.session_timeout_ms):
             return
@@ -43,7 +42,6 @@ class Sessions:
         self._purgatory.try_complete_else_watch(member.heartbeat, [(group.group_id, member.member_id)])
 
     def end(self, group: Group, member: Member) -> None:
-        """The member needs no session any more."""
         if member.heartbeat is not None:
             member.heartbeat.is_over = True
             self._purgatory.check_and_complete((group.group_id, member.member_id))

@@ -1,12 +1,12 @@
-"""The table of APIs: the key of each, the newest version spoken, and its two messages.
+"""The table of APIs: key, newest version, and the two messages of each.
 
-The versions are those that one real release, 2.4, advertises together, cut at the last that is not flexible. Each
-by itself could be anything; but clients draw conclusions from one API's version about the others. A client
-that sees JoinGroup 5 takes itself for a static member, and then must say so in its heartbeats (3), commits (7)
-and when it leaves (3), or it can't be told from the one whose place it took.
+The versions are those that release 2.4 advertises together, cut at the last one that is not flexible. Clients draw
+conclusions from one API's version about the others. A client that sees JoinGroup 5 acts as a static member. It must
+then say so in its heartbeats (3), commits (7) and when it leaves (3), or it could not be distinguished from the member
+that it replaced.
 
-The oldest version is 0 throughout, although no client of today asks for it: librdkafka derives what a broker
-can do from exact versions being in range, and drops compression without a word when Produce starts above 0.
+The oldest version is 0 for all APIs, although no client of today asks for it. librdkafka derives features from exact
+versions being in range, and silently drops compression if Produce starts above 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from examples.broker.protocol.messages import configs, controller, groups, heade
 
 
 class ApiKey(IntEnum):
-    """The numbers of the APIs in a request's header; the protocol's."""
+    """The numbers of the APIs in a request's header."""
 
     PRODUCE = 0
     FETCH = 1
@@ -52,18 +52,18 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     NODE_HANDSHAKE = 10_000
-    """This broker's own; see `replication.node_key`."""
+    """This broker's own API, see `replication.peers.node_key`."""
 
 
 NODES_ONLY = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN})
-"""Closed to a connection that has not proved to be a node's."""
+"""Requests that are accepted only on a connection from a node of the cluster."""
 BETWEEN_NODES = NODES_ONLY | {ApiKey.NODE_HANDSHAKE}
-"""In a form of their own, and not advertised: a client that knows the real ones would misread them."""
+"""Not advertised, because their format is this broker's own: a client would misread them."""
 
 
 @attrs.frozen
 class Api:
-    """One row of the protocol's table."""
+    """One row of the table."""
 
     key: ApiKey
     max_version: int
@@ -110,7 +110,7 @@ APIS: dict[int, Api] = {
             controller.OffsetForLeaderEpochRequest,
             controller.OffsetForLeaderEpochResponse,
         ),
-        # `BETWEEN_NODES`: no client has anything to do with them.
+        # `BETWEEN_NODES`: not for clients.
         Api(ApiKey.LEADER_AND_ISR, 0, controller.LeaderAndIsrRequest, controller.LeaderAndIsrResponse),
         Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.StopReplicaResponse),
         Api(ApiKey.UPDATE_METADATA, 0, controller.UpdateMetadataRequest, controller.UpdateMetadataResponse),

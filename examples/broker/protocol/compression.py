@@ -1,11 +1,11 @@
-"""Decompression of what producers have compressed: gzip, snappy, lz4 and zstd.
+"""Decompression of gzip, snappy, lz4 and zstd.
 
-The hot path never decompresses. Two callers do: lookups by timestamp, and the message formats of old clients.
+Produce and fetch do not decompress. Two callers do: lookups by timestamp, and the message formats of old clients.
 
-A few compressed bytes can stand for gigabytes, so nothing grows past `MOST_UNPACKED`. The output buffer for lz4 and
-zstd is an anonymous memory map: the system provides only those of its pages that are written to.
+A few compressed bytes can expand to gigabytes, so `MOST_UNPACKED` limits the output. The output buffer for lz4 and zstd
+is an anonymous memory map. The system provides only the pages that are written to.
 
-All functions are pure; call them from anywhere.
+Pure functions. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 MOST_UNPACKED = 32 * 1024 * 1024
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER = 16
-"""The Java client writes snappy in blocks with a length before each; librdkafka writes one block without."""
+"""The Java client writes snappy in blocks with a length before each. librdkafka writes one block without a length."""
 
 
 def decompress(codec: int, data: bytes) -> bytes:
-    """Decompress data; the codec is the number that a batch's attributes carry, and 0 is none.
+    """Decompress data. The codec is the number in a batch's attributes, 0 is none.
 
     Raises:
-        BrokerError: if the codec is unknown, the data is broken or too large when decompressed.
+        BrokerError: if the codec is unknown, or the data is damaged or too large when decompressed.
     """
     try:
         return _BY_CODEC[codec](data)

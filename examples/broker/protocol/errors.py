@@ -1,7 +1,7 @@
-"""The error codes of the protocol that this broker gives, and the exception that carries one.
+"""The error codes of the protocol, and the exception that carries one.
 
-A handler answers a *code* per partition or per group; `BrokerError` lets the layers below say which one
-without knowing what response it will land in.
+A handler answers one code per partition or group. Other packages raise `BrokerError` with the code, without knowledge
+of the response.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The codes in use; the numbers are the protocol's."""
+    """The codes in use."""
 
-    UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
@@ -69,7 +68,7 @@ class ErrorCode(IntEnum):
 
 
 class BrokerError(Exception):
-    """A request, or the part of it that concerns one partition or group, is answered with this code."""
+    """A request, or its part for one partition or group, is answered with this code."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         super().__init__(f"{code.name}: {detail}" if detail else code.name)
@@ -77,4 +76,4 @@ class BrokerError(Exception):
 
 
 class MalformedRequest(ValueError):
-    """The bytes are no request that this broker serves; the connection that sent them is closed."""
+    """The bytes are not a request that this broker serves. The connection is closed."""

@@ -1,10 +1,10 @@
-"""Message sets, formats 0 and 1: for clients whose Produce is below version 3 or whose Fetch is below 4.
+"""Message sets, formats 0 and 1: for clients with Produce below version 3 or Fetch below version 4.
 
-The log holds batches only (see `records`). A message set that comes in becomes one batch; batches that go
-out to an old client become message sets, of format 0 for Fetch 0 and 1, and of format 1 for Fetch 2 and 3. That
-costs a walk over the records each time, so only these clients pay for it.
+The log has batches only (see `records`). An incoming message set becomes one batch. For old clients, outgoing batches
+become message sets: format 0 for Fetch 0 and 1, format 1 for Fetch 2 and 3. This reads every record, so only these
+clients pay for it.
 
-Both directions work in steps. Pure functions; call them from anywhere.
+Both directions work in steps. Pure functions. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def to_batches(data: bytes) -> Steps[bytes]:
     """Turn a produced message set into a batch.
 
     Raises:
-        BrokerError: if it is broken, or compressed in an unknown way.
+        BrokerError: if it is damaged, or its compression is unknown.
     """
     messages = yield from _messages(data, nested=False)
     if not messages:
@@ -41,10 +41,10 @@ def to_batches(data: bytes) -> Steps[bytes]:
 
 
 def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
-    """Turn batches into messages of format 0 or 1, from `offset` on; format 0 has no timestamps.
+    """Turn batches into messages of format 0 or 1, from `offset` on. Format 0 has no timestamps.
 
     Raises:
-        BrokerError: if a batch is broken, or compressed in an unknown way.
+        BrokerError: if a batch is damaged, or its compression is unknown.
     """
     out = bytearray()
     for batch in batches(data):
@@ -63,7 +63,7 @@ def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
 
 
 def _messages(data: bytes, *, nested: bool) -> Steps[list[_Message]]:
-    """Take a message set apart: timestamp (-1 in format 0), key and value of each message."""
+    """Parse a message set: timestamp (-1 in format 0), key and value of each message."""
     found: list[_Message] = []
     position = 0
     try:

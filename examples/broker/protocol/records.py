@@ -5,12 +5,11 @@
     offset           epoch   = 2                                          producer id, epoch, sequence,
     count, records
 
-The broker never looks inside a batch on the hot path: it checks the checksum, writes the base offset and the leader
-epoch into their places (which the checksum leaves out for that very purpose), and stores the bytes as they came,
-compressed or not. Only what it writes itself (committed offsets) and what old clients need (see
-`message_set`) is taken apart record by record.
+Produce and fetch do not parse the records. The broker checks the checksum, writes the base offset and the leader epoch
+(which the checksum does not cover), and stores the other bytes unchanged, compressed or not. It parses the records only
+for lookups by timestamp, for committed offsets, and for old clients (see `message_set`).
 
-All functions are pure; call them from anywhere.
+Pure functions. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ ZSTD = 4
 RECORDS_PER_STEP = 256
 _CONTROL = 0x20
 _STAMPED = 0x08
-"""All records of the batch have the time when it was appended: the newest timestamp of its header."""
+"""All records have the time when the batch was appended, which is the newest timestamp in its header."""
 CODEC_AND_FLAGS = 0x37
-"""Of a batch's attributes: how it is compressed, and whether it is of a transaction or a control batch.
+"""The bits of a batch's attributes for compression, transactions and control batches.
 
-What a client may produce here has neither flag, and a codec that there is: these bits are no larger than `ZSTD`.
+A valid produced batch has no flag and a known codec. Then these bits are at most `ZSTD`.
 """
 
 
 @attrs.define(eq=False)
 class Batch:
-    """What a batch's header says, and where the batch lies in the bytes that it was read from.
+    """A batch's header, and the position of the batch in the bytes that it was read from.
 
-    Not frozen, for speed only: one is made a produce, and attrs' frozen classes take three times as long to make.
+    Not frozen: one is made per produce, and attrs' frozen classes take three times as long to make.
     """
 
     position: int
@@ -74,14 +73,12 @@ class Batch:
 
     @property
     def next_offset(self) -> int:
-        """The offset after the batch's last record."""
+        """The offset after the last record."""
         return self.base_offset + self.last_offset_delta + 1
 
 
 @attrs.frozen
 class Record:
-    """One record, taken out of its batch."""
-
     offset: int
     timestamp: int
     key: bytes | None
@@ -89,10 +86,10 @@ class Record:
 
 
 def parse(data: bytes, position: int = 0) -> Batch:
-    """Check the batch that starts at `position`, checksum included.
+    """Check the batch at `position`, its checksum included.
 
     Raises:
-        BrokerError: if there is no whole and sound batch.
+        BrokerError: if there is no complete and valid batch.
     """
     if len(data) - position < HEADER_SIZE:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the bytes end inside a batch's header")
@@ -109,12 +106,12 @@ def parse(data: bytes, position: int = 0) -> Batch:
     if count < 1 or delta != count - 1:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"{count} records with a last offset delta of {delta}")
     if not attributes & _STAMPED:
-        latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, and no timestamp would find its records
+        latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, so that no lookup would find its records
     return Batch(position, size, base, delta, attributes, latest, producer, epoch, sequence, count, leader_epoch)
 
 
 def stamped(data: bytes, now_ms: int) -> tuple[bytes, Batch]:
-    """Give a batch that was checked before, with the time of its appending in the place of its records' timestamps."""
+    """Return a valid batch with the given time in place of its records' timestamps."""
     out = bytearray(data)
     (attributes,) = struct.unpack_from(">h", data, _CRC_STARTS)
     struct.pack_into(">h", out, _CRC_STARTS, attributes | _STAMPED)
@@ -124,7 +121,7 @@ def stamped(data: bytes, now_ms: int) -> tuple[bytes, Batch]:
 
 
 def newest_timestamp_at(data: Buffer, position: int) -> int:
-    """Give the newest timestamp of the batch at `position`, which was checked before, and nothing else of it."""
+    """Return the newest timestamp of the valid batch at `position`."""
     first, newest = _TIMES.unpack_from(data, position + _TIMES_START)
     return int(max(first, newest))
 
@@ -133,7 +130,7 @@ def batches(data: bytes) -> list[Batch]:
     """Check and list all batches of a produce request's or a fetch response's payload.
 
     Raises:
-        BrokerError: if the payload isn't a sequence of whole and sound batches.
+        BrokerError: if the payload is not a sequence of complete and valid batches.
     """
     found = []
     position = 0
@@ -145,7 +142,7 @@ def batches(data: bytes) -> list[Batch]:
 
 
 def compressions(data: bytes) -> set[int]:
-    """How the batches are compressed, by what their headers say; nothing else is looked at, and they may be broken."""
+    """Return the codecs in the headers of batches. The batches need not be valid."""
     found = set()
     position = 0
     while position + HEADER_SIZE <= len(data):
@@ -156,7 +153,7 @@ def compressions(data: bytes) -> set[int]:
 
 
 def build(records: Sequence[Pair], *, timestamps: Sequence[int], **header: Any) -> bytes:
-    """Build an uncompressed batch at once: see `build_in_steps`."""
+    """Build an uncompressed batch at once, see `build_in_steps`."""
     return run_at_once(build_in_steps(records, timestamps=timestamps, **header))
 
 
@@ -167,13 +164,13 @@ def build_in_steps(
     base_offset: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> Steps[bytes]:
-    """Build an uncompressed batch of `(key, value)` pairs; `producer` is its id, epoch and base sequence."""
+    """Build an uncompressed batch of `(key, value)` pairs. `producer` is its id, epoch and base sequence."""
     first = timestamps[0]
     body = bytearray()
     for delta, ((key, value), timestamp) in enumerate(zip(records, timestamps, strict=True)):
         if delta % RECORDS_PER_STEP == 0:
             yield
-        entry = bytearray(b"\0")  # attributes of a record: none are defined
+        entry = bytearray(b"\0")  # a record's attributes: none are defined
         _put_varint(entry, timestamp - first)
         _put_varint(entry, delta)
         for part in (key, value):
@@ -189,10 +186,10 @@ def build_in_steps(
 
 
 def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
-    """Take a batch apart; control batches hold no records for clients.
+    """Parse the records of a batch. A control batch has no records for clients.
 
     Raises:
-        BrokerError: if it is compressed in an unknown way, or broken inside.
+        BrokerError: if its compression is unknown, or it is damaged inside.
     """
     if batch.attributes & _CONTROL:
         return

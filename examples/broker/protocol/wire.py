@@ -1,4 +1,4 @@
-"""The wire format's primitives, and the compiler from declared messages to encoders and decoders.
+"""The primitive types of the wire format, and the compiler from declared messages to encoders and decoders.
 
 A message is an attrs class whose annotations are its wire types, in wire order:
 
@@ -7,21 +7,20 @@ A message is an attrs class whose annotations are its wire types, in wire order:
         throttle_time_ms: Int32 = since(1, 0)     # on the wire from version 1 on, 0 before
         error_code: Int16 = 0
 
-From the declaration one function per class, version and direction is *compiled*: Python source in which every
-run of fixed-size fields, with the length prefix that follows it, is one `struct` call. For the class above,
-version 1, the decoder reads
+From the declaration, one function per class, version and direction is *compiled*. In its Python source, every run of
+fixed-size fields, with the length prefix that follows, is one `struct` call. For the class above, version 1, the
+decoder contains:
 
     throttle_time_ms, error_code = unpack_ih(buf, pos); pos += 6
     value = HeartbeatResponse(throttle_time_ms, error_code)
 
-An interpreting codec (a tree of type objects, each with `encode` and `decode`) is some forty lines shorter
-and was rejected for its speed: a request costs a call per field there, and the codec is the largest single
-cost of a small produce request. Types are seen by mypy as what they decode to (`Int16` is an `int`).
+An interpreting codec (a tree of type objects with `encode` and `decode`) would be about forty lines shorter. It was
+rejected because it needs a call per field, and the codec is the largest single cost of a small produce request. mypy
+sees each type as the value that it decodes to (`Int16` is an `int`).
 
-Decoding trusts nothing: a length that is negative where null isn't allowed, or that reaches past the end,
-raises `MalformedRequest` before anything of that size is allocated. So does an array with too many elements: the
-objects for one take many times the bytes that it has on the wire. All functions here are pure; call them
-from anywhere.
+The decoder trusts no length. One that is negative where null is not allowed, or that reaches past the end, raises
+`MalformedRequest` before memory of that size is allocated. So does an array with too many elements, because the objects
+take many times the bytes of the wire. Pure functions. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class _Fixed:
 
 @attrs.frozen
 class _Sized:
-    """Text or bytes after a length; -1 stands for null."""
+    """Text or bytes after a length. -1 stands for null."""
 
     prefix: str
     text: bool
@@ -81,19 +80,19 @@ def only(first: int, last: int, default: object) -> Any:
 
 
 def array(first: int = 0, last: int = _LATEST) -> Any:
-    """Declare an array, empty unless given."""
+    """Declare an array, by default empty."""
     return attrs.field(factory=list, metadata={"versions": range(first, last + 1)})
 
 
 def decode(
     message: type[M], version: int, data: bytes, start: int = 0, end: int | None = None, *, most: int = 1 << 62
 ) -> M:
-    """Read one message that fills `data` from `start` to `end`, else to where the data ends.
+    """Read one message that fills `data` from `start` to `end`, by default to the end of the data.
 
     All its arrays together have at most `most` elements.
 
     Raises:
-        MalformedRequest: if the bytes are no such message.
+        MalformedRequest: if the bytes are not such a message.
     """
     end = len(data) if end is None else end
     value, position = decode_prefix(message, version, data, start, end, most=most)
@@ -106,10 +105,10 @@ def decode(
 def decode_prefix(
     message: type[M], version: int, data: bytes, start: int, end: int, *, most: int = 1 << 62
 ) -> tuple[M, int]:
-    """Read one message that starts at `start`; give it and where it ends, which may lie past `end` if it is broken.
+    """Read one message at `start`. Returns it and its end, which may be past `end` if the message is damaged.
 
     Raises:
-        MalformedRequest: if the bytes are no such message.
+        MalformedRequest: if the bytes are not such a message.
     """
     try:
         return _decoder(message, version)(data, start, end, most)  # type: ignore[arg-type]  # classes hash
@@ -118,16 +117,14 @@ def decode_prefix(
 
 
 def encode(value: object, version: int) -> list[bytes]:
-    """Give the message's bytes as pieces to join, so that a large payload is copied once, when it is
-    framed.
-    """
+    """Return the message's bytes as pieces to join, so that a large payload is copied once, when it is framed."""
     pieces: list[bytes] = []
     _encoder(type(value), version)(value, pieces.append)  # type: ignore[arg-type]  # classes hash
     return pieces
 
 
 class _Source:
-    """Source code under construction, with the fixed-size fields that wait to be packed together."""
+    """Source code under construction, and the fixed-size fields that wait to be packed together."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -170,7 +167,7 @@ def _fields(message: type, version: int) -> list[tuple[attrs.Attribute[Any], Any
 
 
 def _wire_type(hint: Any) -> tuple[Any, bool]:
-    """Split an annotation into what it is on the wire and whether it may be null: only arrays end up here."""
+    """Split an annotation into its wire type and whether it may be null. Only arrays are unions here."""
     if get_origin(hint) is Annotated:
         return get_args(hint)[1], False
     if get_origin(hint) in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""Which nodes there are, where they listen, and which of them is this one."""
+"""The nodes of a cluster, their addresses, and which of them this process is."""
 
 from __future__ import annotations
 
@@ -10,25 +10,21 @@ _LAST_PORT = 65_535
 
 
 def check_port(port: int) -> None:
-    """Refuse what is no port; the system would take some of it for another one.
-
-    Raises:
-        ValueError: if it is not between 0, which is any free one, and 65535.
-    """
+    """Reject an invalid port; raises ValueError. 0 stands for any free port."""
     if not 0 <= port <= _LAST_PORT:
-        raise ValueError(f"{port} is no port: 0 to {_LAST_PORT}")
+        raise ValueError(f"a port must be 0 to {_LAST_PORT}, got {port}")
 
 
 @attrs.frozen
 class Cluster:
-    """The nodes of a cluster, numbered one after the other, as one of them sees them.
+    """The nodes of a cluster, numbered one after the other.
 
     Args:
         node_id: this node.
-        ports: the port of every node, the first node's first: as many as there are replicas.
-        host: where this node listens. Where the others are is not known from the start: each tells the controller.
-        advertised: under what name or address clients and other nodes reach this node; `host` if empty.
-        first_id: the id of the first node; all nodes of a cluster agree on it.
+        ports: the port of every node, the first node's first. There are as many nodes as ports.
+        host: the address where this node listens. Other nodes register their own addresses with the controller.
+        advertised: the name or address under which clients and other nodes reach this node, by default `host`.
+        first_id: the id of the first node, the same on all nodes.
     """
 
     node_id: int = 1
@@ -44,24 +40,21 @@ class Cluster:
             check_port(port)
         if self.advertised_host in _ANYWHERE:
             raise ValueError(
-                f"nobody can reach {self.advertised_host!r}: say under what host name this node is reached"
+                f"advertised_host must be reachable from other machines, got {self.advertised_host!r}: "
+                "pass the name of this machine"
             )
 
     @property
     def nodes(self) -> range:
-        """The ids of all nodes."""
         return range(self.first_id, self.first_id + len(self.ports))
 
     @property
     def advertised_host(self) -> str:
-        """Where clients and other nodes reach this node."""
         return self.advertised or self.host
 
     @property
     def port(self) -> int:
-        """This node's port."""
         return self.port_of(self.node_id)
 
     def port_of(self, node: int) -> int:
-        """Give a node's port."""
         return self.ports[node - self.first_id]

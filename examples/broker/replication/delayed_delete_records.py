@@ -1,9 +1,9 @@
 """A request to delete records, waiting until every replica has deleted them.
 
 - **watched under**: the key of each partition
-- **checked when**: a follower's fetch says that its log start moved
-- **completes when**: the low watermark (the lowest log start of all replicas) reached what was asked
-- **at expiry**: answers "timed out" for the partitions still waiting; they go on deleting
+- **checked when**: a follower's fetch shows that its log start has moved
+- **completes when**: the low watermark (the lowest log start of all replicas) has reached the requested offset
+- **at expiry**: answers "timed out" for the partitions that still wait; their deletion continues
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class Deletion:
-    """How the deletion in one partition stands."""
+    """The state of the deletion in one partition."""
 
     partition: Partition
     offset: int
@@ -35,8 +35,8 @@ class DelayedDeleteRecords(DelayedOperation):
     """Answers once all replicas have deleted.
 
     Args:
-        delay_ms: how long the client wants to wait.
-        deletions: one for each partition.
+        delay_ms: the timeout of the client's request.
+        deletions: one per partition.
         respond: called once, when each deletion has its code.
     """
 
@@ -48,7 +48,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._respond = respond
 
     def try_complete(self) -> bool:
-        """Note how far each partition is; complete when all are there."""
+        """Update each deletion, and complete if none waits."""
         waiting = False
         for deletion in self._deletions:
             partition = deletion.partition
@@ -62,5 +62,4 @@ class DelayedDeleteRecords(DelayedOperation):
         return not waiting and self.force_complete()
 
     def on_complete(self) -> None:
-        """Answer the client."""
         self._respond()

@@ -1,12 +1,12 @@
-"""A produce with `acks=all`, waiting until every in-sync replica has what was appended.
+"""A produce with `acks=all`, waiting until every in-sync replica has the records.
 
 - **watched under**: the key of each partition that was written to
-- **checked when**: a partition's high watermark moved, or its in-sync replicas changed
-- **completes when**: no partition is left to wait for, each committed or failed for itself
-- **at expiry**: answers "timed out" for the partitions still waiting; the records stay in the log
+- **checked when**: a partition's high watermark has moved, or its in-sync replicas have changed
+- **completes when**: every partition is committed or has failed
+- **at expiry**: answers "timed out" for the partitions that still wait; their records stay in the log
 
-With `lock`, the operation is checked under the caller's own lock: committing a group's offsets passes the
-group's, so that what `respond` does to the group never meets another change of it half-way.
+With `lock`, the operation is checked under the caller's own lock. A commit of group offsets passes the group's lock, so
+that `respond` can change the group.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class Produced:
-    """How one partition's part of a produce stands."""
+    """The state of one partition's part of a produce."""
 
     partition: Partition
     first_offset: int
@@ -40,8 +40,8 @@ class DelayedProduce(DelayedOperation):
     """Answers a produce once all its partitions are settled.
 
     Args:
-        delay_ms: how long the producer wants to wait.
-        parts: one for each partition that was appended to.
+        delay_ms: the timeout of the producer's request.
+        parts: one per partition that was appended to.
         respond: called once, when each part has its code.
     """
 
@@ -60,7 +60,7 @@ class DelayedProduce(DelayedOperation):
         self._respond = respond
 
     def try_complete(self) -> bool:
-        """Settle what can be settled; complete when nothing waits any more."""
+        """Settle the parts that can be settled, and complete if none waits."""
         waiting = False
         for part in self._parts:
             if part.waits:
@@ -72,5 +72,5 @@ class DelayedProduce(DelayedOperation):
         return not waiting and self.force_complete()
 
     def on_complete(self) -> None:
-        """Answer the producer; a part that still waits has the code "timed out"."""
+        """Answer the producer. A part that still waits has the code "timed out"."""
         self._respond()

@@ -1,4 +1,4 @@
-"""Who leads a partition, and who is in sync with it: the value that controller, leaders and followers exchange."""
+"""The leader and the in-sync replicas of a partition, as controller, leaders and followers exchange them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Leadership:
 
     Args:
         leader: the node that leads, or `NO_LEADER`.
-        leader_epoch: counts the partition's leaders; what carries a smaller one comes from somebody who was replaced.
-        isr: the in-sync replicas, from which the next leader is chosen.
-        controller_epoch: of the controller that decided it.
-        version: of the node in the coordination store that holds it; who changes it names the version that it saw.
-        gone: replicas that were in sync before the controller removed them, until the leader changes the isr.
+        leader_epoch: counts the partition's leaders. A request with a smaller one is from a replaced leader.
+        isr: the in-sync replicas, from which the next leader is elected.
+        controller_epoch: the epoch of the controller that decided it.
+        version: the version of the tree node that holds it. Each change names the version that it replaces.
+        gone: replicas that were in sync before the controller removed them, until the leader changes the ISR.
     """
 
     leader: int
@@ -29,18 +29,18 @@ class Leadership:
     gone: tuple[int, ...] = ()
 
     def led_by(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
-        """Give what follows when the controller changes the leader or the in-sync replicas: the next leader epoch.
+        """Return the state after the controller has changed the leader or the in-sync replicas: the next leader epoch.
 
-        The epoch rises also if the leader stays. A log that has this epoch then proves that its node has led without
-        the replicas that are gone. Without this proof the node may have crashed before they were removed.
+        The epoch also grows if the leader stays. A log with this epoch then proves that its node has led without the
+        replicas that are gone. Without this proof the node may have crashed before they were removed.
         """
         gone = tuple(dict.fromkeys(node for node in (*self.isr, *self.gone) if node not in isr))
         return Leadership(leader, self.leader_epoch + 1, isr, controller_epoch, self.version, gone)
 
     def with_isr(self, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
-        """Give what follows when the leader itself changes the in-sync replicas."""
+        """Return the state after the leader has changed the in-sync replicas."""
         return Leadership(self.leader, self.leader_epoch, isr, controller_epoch, self.version)
 
     def written(self) -> Leadership:
-        """Give the same as it is once it was written over the version that it came from."""
+        """Return the same state with the version that it has after the write."""
         return attrs.evolve(self, version=self.version + 1)

@@ -1,4 +1,4 @@
-"""Parking with a way out: what finds no room to wait is answered at once, as if its time had run out."""
+"""Parking in a purgatory of limited capacity. If it is full, the operation is answered as if it had expired."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _log = structlog.get_logger(__name__)
 
 
 def park(purgatory: DelayedOperationPurgatory[Op], operation: Op, keys: Sequence[Hashable]) -> bool:
-    """Park an operation if it can't complete at once; tell whether it waits now."""
+    """Park an operation unless it can complete at once. Returns whether it waits now."""
     try:
         purgatory.try_complete_else_watch(operation, keys)
     except PurgatoryFull as error:
-        _log.warning("no room to park", purgatory=purgatory.name, reason=str(error))
+        _log.warning("purgatory full", purgatory=purgatory.name, reason=str(error))
         operation.force_complete()
     return not operation.is_completed

@@ -1,22 +1,21 @@
-"""One partition on one node: its log, and, on the leader, what is known of the other replicas.
+"""One partition on one node: its log and, on the leader, the state of the other replicas.
 
     leader's log     0 ........................ 17 18 19 | 20      next offset 20
     follower 2       fetched 0..19, asks for 20            20
     follower 3       fetched 0..17, asks for 18            18
                                               |
-                                    high watermark 18: what every in-sync replica has
+                                    high watermark 18: every in-sync replica has the records below
 
-A follower tells where it is by what it asks for. The *in-sync replicas* (ISR) are those that reached the
-leader's end within the lag limit. The *high watermark* is the lowest end among them: what lies below is
-committed, which is what `acks=all` waits for and what consumers may read. A replica that lags is taken out
-of the ISR, so that the watermark goes on without it, and comes back as soon as it reaches the watermark.
+The offset in a follower's fetch is its position. The *in-sync replicas* (ISR) are those that have reached the leader's
+end within the lag limit. The *high watermark* is the lowest end among them. Records below it are committed: `acks=all`
+waits for that, and consumers read only these. A replica that lags is removed from the ISR, so that the watermark moves
+on without it. It returns as soon as it has reached the watermark.
 
-**In a cluster** the ISR is not the leader's to change alone: whoever is in it may be elected. The leader *wishes* for
-another one, and goes by it once it stands in the coordination store. Until then it counts with both: a node that is
-about to leave may still be elected, and one that is about to come may be elected already.
+**In a cluster**, any member of the ISR may be elected, so the leader cannot change the ISR alone. It *wishes* for
+another one, and uses it once the coordination store has it. Until then the high watermark counts both: a node that is
+to leave may still be elected, and a node that is to join may already be elected.
 
-State and arithmetic only: nothing here parks, answers or does I/O beyond the log. Belongs to the broker's
-loop.
+State and arithmetic only. Nothing here parks or answers. Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 ACKS_ALL = -1
 Key = tuple[str, int]
-"""Topic and partition: also the watch key of everything that waits for the partition."""
+"""Topic and partition number. It is also the watch key of operations that wait for the partition."""
 
 
 class Partition:
@@ -49,9 +48,9 @@ class Partition:
         node_id: this node.
         leader_id: the node that leads.
         replicas: all nodes that have the partition.
-        high_watermark: as far as it is known from before.
-        now: the monotonic time in seconds; replicas count as caught up now.
-        leader_epoch: counts the leaders; written into every batch.
+        high_watermark: the last one that is known.
+        now: the monotonic time in seconds. Replicas count as caught up now.
+        leader_epoch: counts the leaders. It is written into every batch.
         shares_isr: whether changes of the ISR are wishes.
     """
 
@@ -74,27 +73,27 @@ class Partition:
         self.node_id = node_id
         self.replicas = replicas
         self.min_isr = 1
-        """Fewer in-sync replicas than this refuse `acks=all`."""
+        """With fewer in-sync replicas than this, `acks=all` is rejected."""
         self.max_batch_bytes = 8 * 1024 * 1024
         self.stamps = False
-        """Whether records get the time of their appending."""
+        """Whether records get the time when they are appended."""
         self.is_leader = node_id == leader_id
         self.is_deleted = False
         self.isr = set(replicas)
         self.leader_epoch = leader_epoch
         self.version = -1
-        """Of the leadership, as the coordination store counts; -1: none was told yet."""
+        """The version of the leadership in the coordination store, or -1 if there is none yet."""
         self.shares_isr = shares_isr
         self.wish: frozenset[int] | None = None
-        """The in-sync replicas that this leader asked for, until it is known whether it got them."""
+        """The in-sync replicas that this leader asked for, until the store has answered."""
         self.eligible: Container[int] | None = None
-        """Who may be taken into the ISR; None: everybody."""
+        """The nodes that may join the ISR. None: all."""
         self.asked_for: frozenset[int] | None = None
         """A wish that is being written at this moment."""
         self.is_aligned = True
-        """On a follower: whether its log is known to be the beginning of the leader's."""
+        """On a follower: whether its log is known to be a prefix of the leader's."""
         self._epoch_start = 0
-        """The leader's end when it began to lead: all that was committed before lies below."""
+        """The leader's end when it began to lead. All records that were committed before are below."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.next_offset)
         self._followers = Followers()
         self._followers.know((node for node in replicas if node != leader_id), now)
@@ -102,21 +101,23 @@ class Partition:
             self.advance_high_watermark()
 
     def append(self, data: bytes, *, acks: int) -> tuple[int, int]:
-        """Append a producer's batch; give its first offset and the end that `acks=all` waits for.
+        """Append a producer's batch. Returns its first offset, and the end that `acks=all` waits for.
 
         Raises:
-            BrokerError: if this node doesn't lead, the in-sync replicas are too few, or the batch is refused.
+            BrokerError: if this node does not lead, too few replicas are in sync, or the batch is rejected.
         """
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:
-            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync, {self.min_isr} needed")
+            raise BrokerError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"acks=all needs {self.min_isr} in-sync replicas, got {len(self.isr)}"
+            )
         batch = parse(data)
         if batch.size != len(data):
-            raise BrokerError(ErrorCode.INVALID_RECORD, "one batch for each partition, and nothing behind it")
+            raise BrokerError(ErrorCode.INVALID_RECORD, "a produce must have one batch per partition")
         if batch.size > self.max_batch_bytes:
             raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE)
-        if batch.attributes & CODEC_AND_FLAGS > ZSTD:  # a batch that no reader gets past
+        if batch.attributes & CODEC_AND_FLAGS > ZSTD:  # no reader could read past this batch
             raise BrokerError(ErrorCode.INVALID_RECORD, f"attributes {batch.attributes:#x}")
         if self.stamps:
             data, batch = stamped(data, int(time.time() * 1_000))
@@ -126,7 +127,7 @@ class Partition:
         return first, first + batch.last_offset_delta + 1
 
     def enough_replicas_have(self, offset: int) -> ErrorCode | None:
-        """Tell how a wait for `offset` ends: with which code, or None if it goes on."""
+        """Return the code with which a wait for `offset` ends, or None if it continues."""
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.high_watermark < offset:
@@ -134,22 +135,20 @@ class Partition:
         return ErrorCode.NONE if len(self.isr) >= self.min_isr else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def readable_end(self, *, by_follower: bool) -> int:
-        """Give the offset up to which may be read: consumers see what is committed, followers everything."""
+        """Return the offset up to which may be read. Consumers see committed records, followers all."""
         return self.log.next_offset if by_follower else self.high_watermark
 
     def follower_fetches(self, node: int, offset: int, log_start_offset: int, clock: FetchClock) -> bool:
-        """Take note of what a follower's fetch says; tell whether watermark or ISR or its log start moved.
-
-        The clock goes on with the fetches of the session, also with those that say nothing new of this partition.
+        """Note a follower's fetch. Returns whether the watermark, the ISR or the follower's log start has changed.
 
         Raises:
             BrokerError: if the node has no replica of this partition.
         """
         if node not in self._followers:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node} is no replica")
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node} is not a replica")
         end = self.log.next_offset
         if not self.log.start_offset <= offset <= end:
-            return False  # it will be told that this is out of range
+            return False  # the answer will be "out of range"
         start_moved = self._followers.fetched(node, offset, log_start_offset, clock, end)
         grown = False
         if node not in self.isr and offset >= self.safe_offset and self._may_join(node):
@@ -165,24 +164,22 @@ class Partition:
 
     @property
     def knows_committed(self) -> bool:
-        """Whether this leader's watermark has reached all that leaders before it have committed."""
+        """Whether this leader's watermark has reached all records that earlier leaders have committed."""
         return self.high_watermark >= self._epoch_start
 
     @property
     def safe_offset(self) -> int:
-        """What a replica must have to be in sync: all that is committed, by this leader or by one before it."""
+        """The position that a replica needs to be in sync: all records that any leader has committed are below."""
         return max(self.high_watermark, self._epoch_start)
 
     def follower_sent(self, node: int, now: float) -> None:
-        """Take note that a follower is sent what is there now: once it has that, it was at our end of now."""
         self._followers.sent(node, now, self.log.next_offset)
 
     def follower_forgets(self, node: int) -> None:
-        """A follower fetches this partition no more: the clock of its session says nothing of it from now on."""
         self._followers.stopped_fetching(node)
 
     def shrink_isr(self, now: float, lag_s: float) -> set[int]:
-        """Take out of the ISR who has not caught up for too long; give those."""
+        """Remove replicas that lag for too long from the ISR, and return them."""
         if not self.is_leader:
             return set()
         gone = self.isr & self._followers.behind(now, lag_s, self.log.next_offset)
@@ -194,7 +191,7 @@ class Partition:
         return gone
 
     def grow_isr(self, now: float, lag_s: float) -> None:
-        """Wish for those that are in sync and were not taken in when that was noticed first."""
+        """Wish for replicas that are in sync, but could not join when they reached the watermark."""
         if not self.is_leader or not self.shares_isr:
             return
         come = {node for node in self._followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}
@@ -204,22 +201,21 @@ class Partition:
             self.wish = self.wish or frozenset(self.isr | come)
 
     def settle_isr(self, isr: Iterable[int], version: int) -> bool:
-        """Go by the in-sync replicas that stand in the store; tell whether the watermark moved."""
+        """Use the in-sync replicas that the store has. Returns whether the watermark moved."""
         self.isr, self.version, self.wish = set(isr), version, None
         return self.is_leader and self.advance_high_watermark()
 
     # -- leadership, in a cluster
 
     def is_news(self, leadership: Leadership) -> bool:
-        """Whether a leadership is later than what this replica knows."""
+        """Whether a leadership is later than the one that this replica knows."""
         return (leadership.leader_epoch, leadership.version) > (self.leader_epoch, self.version) or self.version < 0
 
     def is_known(self, leadership: Leadership) -> bool:
-        """Whether a leadership is the one that this replica goes by."""
         return (leadership.leader_epoch, leadership.version) == (self.leader_epoch, self.version)
 
     def lead(self, leadership: Leadership, replicas: tuple[int, ...], now: float) -> None:
-        """Lead from now on, or lead on with other replicas."""
+        """Begin to lead, or continue with other replicas."""
         begins = not self.is_leader or leadership.leader_epoch != self.leader_epoch
         self._take(leadership, replicas)
         if begins:
@@ -232,17 +228,17 @@ class Partition:
         self.advance_high_watermark()
 
     def _know_followers(self, now: float) -> None:
-        # Whoever is no replica any more, but in sync as far as this leader knows, counts until it has left.
+        # A former replica that is still in sync, as far as this leader knows, counts until it has left.
         self._followers.know({*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}, now)
 
     def move(self, replicas: tuple[int, ...], now: float) -> None:
-        """Have other replicas under the same leadership, as in the course of a reassignment."""
+        """Set the replicas under the same leadership, during a reassignment."""
         self.replicas = replicas
         if self.is_leader:
             self._know_followers(now)
 
     def follow(self, leadership: Leadership, replicas: tuple[int, ...]) -> None:
-        """Follow whoever leads from now on, if anybody does."""
+        """Follow the leader, if there is one."""
         if self.is_leader or leadership.leader_epoch != self.leader_epoch or leadership.leader != self.leader_id:
             self.is_aligned = False
         self.is_leader = False
@@ -254,7 +250,7 @@ class Partition:
         self.replicas = replicas
 
     def check_epoch(self, epoch: int) -> None:
-        """Refuse who goes by another leader epoch; -1 goes by none.
+        """Reject a request with another leader epoch. -1 stands for none.
 
         Raises:
             BrokerError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
@@ -262,15 +258,15 @@ class Partition:
         if epoch not in (-1, self.leader_epoch):
             older = epoch < self.leader_epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-            raise BrokerError(code, f"{epoch}, this is {self.leader_epoch}")
+            raise BrokerError(code, f"the leader epoch is {self.leader_epoch}, got {epoch}")
 
     def align(self, epoch: int, end: int) -> bool:
-        """On a follower: cut the log where it parts from the leader's; tell whether that is known by now.
+        """On a follower: cut the log where it differs from the leader's. Returns whether that place is known now.
 
-        The leader said that `epoch`, the largest it has that is no larger than our latest, ended at `end`.
+        The leader said that `epoch`, its largest that is not larger than our latest, ended at `end`.
         """
         asked = self.log.epochs.latest
-        if end < 0:  # it has no epochs at all: what was committed can't be there
+        if end < 0:  # it has no epochs at all: no committed record can be missing there
             self.log.truncate_to(self.high_watermark)
             done = True
         else:
@@ -282,7 +278,7 @@ class Partition:
         return done
 
     def advance_high_watermark(self) -> bool:
-        """Move the watermark to the lowest end in the ISR; it never goes back. Tell whether it moved."""
+        """Move the watermark to the lowest end in the ISR. It never moves back. Returns whether it moved."""
         lowest = self.log.next_offset
         for node in self.isr if self.wish is None else self.isr | self.wish:
             if node != self.leader_id:
@@ -293,29 +289,31 @@ class Partition:
         return False
 
     def low_watermark(self) -> int:
-        """Give the lowest log start among all replicas: what lies below is deleted everywhere."""
+        """Return the lowest log start of all replicas."""
         return min([self.log.start_offset, *self._followers.log_starts()])
 
     def delete_before(self, offset: int) -> int:
-        """Delete the leader's records below `offset` (-1: below the watermark); give that offset.
+        """Delete the leader's records below `offset` (-1: below the watermark), and return that offset.
 
         Raises:
-            BrokerError: if this node doesn't lead, or the offset lies past the watermark.
+            BrokerError: if this node does not lead, or the offset is above the watermark.
         """
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if offset == -1:
             offset = self.high_watermark
         if not 0 <= offset <= self.high_watermark:
-            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} > {self.high_watermark}")
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"the offset must be 0 to {self.high_watermark}, got {offset}"
+            )
         self.log.delete_before(offset)
         return offset
 
     def replicate(self, data: bytes, *, leader_watermark: int, leader_start: int) -> None:
-        """On a follower: take over what the leader sent, its log start and its watermark.
+        """On a follower: append the leader's records, and use its log start and its watermark.
 
         Raises:
-            BrokerError: if the batches don't continue this log.
+            BrokerError: if the batches do not continue this log.
         """
         if data:
             self.log.append_replicated(data)

@@ -1,10 +1,10 @@
-"""All partitions of this node, and the three purgatories of what waits for them.
+"""All partitions of this node, and the purgatories for produces, fetches and deletions.
 
-A change to a partition doesn't check the purgatories on the spot: the checks go into the action queue,
-which the connection runs after it has written the handler's own answer. A producer whose append wakes a
-thousand parked fetches hence has its acknowledgement before the first of them is answered.
+A change to a partition does not check the purgatories at once. The checks go into the action queue, which the
+connection runs after it has written the handler's own answer. So a producer whose append wakes a thousand parked
+fetches has its acknowledgement before the first of them is answered.
 
-Belongs to the broker's loop.
+Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ReplicaManager:
-    """Appends to and deletes from partitions, at once or when the time has come; `fetches` reads from them."""
+    """Appends to and deletes from partitions. `fetches` reads from them."""
 
     def __init__(
         self,
@@ -69,13 +69,13 @@ class ReplicaManager:
         self.partitions: dict[Key, Partition] = {}
         self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
-        """In a cluster: has a partition's wish for other in-sync replicas written."""
+        """In a cluster: writes a partition's wish for other in-sync replicas."""
         self.on_disk: Callable[[bool], None] = lambda _: None
-        """Told when this node's disk begins to reject writes, and when it takes them again."""
+        """Called when this node's disk begins to reject writes, and when it accepts them again."""
         self._disk_was_failing = False
         self.on_leading: Callable[[Key], None] = lambda _: None
         self.on_following: Callable[[Key], None] = lambda _: None
-        """Told when leadership comes to this node, and when it goes."""
+        """Called when a leadership leaves this node; `on_leading` when one arrives."""
 
         def purgatory(name: str, purge_interval: int = 1_000) -> DelayedOperationPurgatory[Any]:
             return DelayedOperationPurgatory(
@@ -96,11 +96,11 @@ class ReplicaManager:
     # -- partitions
 
     def find(self) -> dict[str, tuple[int, int]]:
-        """Open the replicas that lie here; give the leader epoch and the end of each log, by folder."""
+        """Open all replicas in the data folder. Returns the latest leader epoch and the end of each log, by folder."""
         return self._folders.find()
 
     def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
-        """Open a partition's log, if this node has a replica of it; a new one is empty, whatever lies there."""
+        """Open a partition's log if this node has a replica. If `is_new`, old content of its folder is removed."""
         if self.cluster.node_id in topic.replicas:
             self._open(topic, index, self.cluster.node_id, topic.replicas, is_new=is_new)
 
@@ -130,18 +130,17 @@ class ReplicaManager:
         return partition
 
     def apply_settings(self, partition: Partition, topic: Topic) -> None:
-        """Have a partition heed its topic's settings."""
         settings = self.settings_of(topic)
         partition.min_isr = int(settings[MIN_ISR])
         partition.max_batch_bytes = int(settings[MAX_BYTES])
         partition.stamps = settings[TIMESTAMP_TYPE] == LOG_APPEND_TIME
         log = partition.log
         log.segment_bytes, log.segment_ms = int(settings[SEGMENT_BYTES]), int(settings[SEGMENT_MS])
-        if not topic.is_internal:  # what groups have committed is kept
+        if not topic.is_internal:  # committed offsets are kept
             log.retention_bytes, log.retention_ms = int(settings[RETENTION_BYTES]), int(settings[RETENTION_MS])
 
     def settings_of(self, topic: Topic) -> dict[str, str]:
-        """Give all settings that hold for a topic: its own, else the node's."""
+        """Return all settings of a topic: its own, and the node's for the others."""
         return {
             MIN_ISR: str(min(self.settings.min_isr, len(topic.replicas))),
             MAX_BYTES: str(self.settings.max_batch_bytes),
@@ -158,16 +157,16 @@ class ReplicaManager:
     # -- leadership, as the controller decides it
 
     def lead_or_follow(self, key: Key, leadership: Leadership, replicas: tuple[int, ...]) -> None:
-        """Take over a partition's leadership; whoever waits here for a leader that it no longer is, is told.
+        """Apply a partition's leadership. Requests that wait here for a former leader are answered.
 
         Raises:
-            OSError: if the log can't be opened.
+            OSError: if the log cannot be opened.
         """
         partition = self.partitions.get(key)
         topic = self.store.topics.get(key[0]) or Topic(key[0], key[1] + 1, replicas)
         if partition is None:
             partition = self._open(topic, key[1], NO_LEADER, replicas, shares_isr=True)
-            # A node that is about to stop fetches until it is told not to: it must not be waited for again.
+            # A node that is about to stop still fetches. It must not join the ISR again.
             partition.eligible = self.metadata.staying
         if partition.is_known(leadership) and replicas != partition.replicas:
             partition.move(replicas, time.monotonic())
@@ -187,18 +186,18 @@ class ReplicaManager:
             self.on_following(key)
 
     def stop_replica(self, key: Key) -> None:
-        """Neither lead nor follow a partition until told otherwise; its records stay."""
+        """Neither lead nor follow a partition. Its records stay."""
         partition = self.partitions.get(key)
         if partition is not None:
             led = partition.is_leader
             partition.is_leader, partition.leader_id, partition.is_aligned = False, NO_LEADER, False
-            partition.version = -1  # what it is told next is news, even if it is what it was told last
+            partition.version = -1  # so that the next leadership is news, even if it is the same
             self.changed(partition)
             if led:
                 self.on_following(key)
 
     def delete_replica(self, key: Key) -> None:
-        """Let go of a partition and its records, which may be left from an earlier life of this process."""
+        """Remove a partition and its records, also those of an earlier process of this node."""
         self.stop_replica(key)
         partition = self.partitions.pop(key, None)
         if partition is not None:
@@ -206,13 +205,13 @@ class ReplicaManager:
         self._folders.remove(key, partition.log if partition is not None else None)
 
     def drop_stray(self, key: Key) -> None:
-        """Let go of what is left here of a partition that other nodes have by now."""
+        """Remove the records of a partition that has been moved to other nodes."""
         if key in self.partitions or self._folders.has(key):
             _log.info("replica moved away", key=key)
             self.delete_replica(key)
 
     def leader(self, key: Key) -> Partition:
-        """Give the partition if this node leads it.
+        """Return the partition if this node leads it.
 
         Raises:
             BrokerError: if there is none, or another node leads.
@@ -236,7 +235,7 @@ class ReplicaManager:
         respond: Callable[[Mapping[Key, tuple[ErrorCode, int]]], None],
         lock: LockLike | None = None,
     ) -> None:
-        """Append to each partition; answer with a code and first offset for each when `acks` is met."""
+        """Append to each partition. When `acks` is met, respond with a code and a first offset for each."""
         results: dict[Key, tuple[ErrorCode, int]] = {}
         parts: list[Produced] = []
         appended: list[Partition] = []
@@ -246,7 +245,7 @@ class ReplicaManager:
                 first, required = partition.append(data, acks=acks)
             except BrokerError as error:
                 results[key] = (error.code, -1)
-                _log.debug("append refused", key=key, reason=str(error))
+                _log.debug("append rejected", key=key, reason=str(error))
                 self.heed_disk()
             else:
                 results[key] = (ErrorCode.NONE, first)
@@ -275,7 +274,7 @@ class ReplicaManager:
         timeout_ms: int,
         respond: Callable[[Mapping[Key, tuple[ErrorCode, int]]], None],
     ) -> None:
-        """Delete below the offsets; answer with a code and low watermark for each when all replicas did."""
+        """Delete below the offsets. When all replicas have, respond with a code and a low watermark for each."""
         results: dict[Key, tuple[ErrorCode, int]] = {}
         deletions: list[Deletion] = []
         for key, offset in offsets.items():
@@ -314,7 +313,7 @@ class ReplicaManager:
             self.propose_isr(partition, partition.wish)
 
     def shrink_isrs(self) -> None:
-        """Take out of the ISRs who lags for too long, and in who was not taken in at once."""
+        """Remove lagging replicas from the ISRs, and wish for those that could not join at once."""
         now = time.monotonic()
         for partition in self.partitions.values():
             gone = partition.shrink_isr(now, self.settings.lag_ms / 1_000)
@@ -326,7 +325,7 @@ class ReplicaManager:
                 self.changed(partition)
 
     def changed(self, *partitions: Partition) -> None:
-        """Have everything that waits for the partitions checked, each operation once, after the handler's answer."""
+        """Queue a check of the operations that wait for the partitions. It runs after the handler's answer."""
         self.actions.add(self._check, [partition.key for partition in partitions])
 
     def _check(self, keys: list[Key]) -> None:
@@ -337,7 +336,7 @@ class ReplicaManager:
     # -- housekeeping
 
     def retain(self) -> None:
-        """Delete what has outlived its retention, where this node leads; followers go by their leader's log start."""
+        """Delete expired records where this node leads. Followers adopt their leader's log start."""
         now = time.time() * 1_000
         for partition in self.partitions.values():
             if partition.is_leader:
@@ -348,7 +347,6 @@ class ReplicaManager:
                     self.changed(partition)
 
     def checkpoint(self, *, durably: bool = False) -> None:
-        """Write down how far each partition is."""
         self.store.save_checkpoint(
             {
                 f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark]
@@ -358,7 +356,7 @@ class ReplicaManager:
         )
 
     def heed_disk(self) -> None:
-        """Try a disk that failed again; have the cluster know when it begins to fail and when it is well."""
+        """Probe a disk that failed, and call `on_disk` when its state has changed."""
         disk = self.store.disk
         disk.probe()
         if disk.is_failing != self._disk_was_failing:
@@ -366,7 +364,7 @@ class ReplicaManager:
             self.on_disk(disk.is_failing)
 
     def sync(self) -> None:
-        """Force what was appended to the disk; may be called from another thread."""
+        """Force appended records to the disk. May be called from another thread."""
         for partition in list(self.partitions.values()):
             try:
                 partition.log.sync()
@@ -375,12 +373,10 @@ class ReplicaManager:
                     self.store.disk.failed(error)
 
     def shut_down(self) -> None:
-        """Answer what waits."""
         for purgatory in (self.produces, self.fetches.purgatory, self.deletions):
             purgatory.shutdown("expire")
 
     def close(self) -> None:
-        """Close the logs."""
         self.checkpoint(durably=True)
         for partition in self.partitions.values():
             partition.log.close()

@@ -1,4 +1,4 @@
-"""How replication behaves: checked when the settings are made; times in milliseconds."""
+"""The settings of replication. Times are in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from examples.broker.storage.log import Fsync
 
 @attrs.frozen(kw_only=True)
 class ReplicationSettings:
-    """What the replica manager and the follower need to know."""
-
     min_isr: int = attrs.field(default=1, validator=ge(1))
-    """In-sync replicas that `acks=all` needs, for topics that don't say otherwise."""
+    """In-sync replicas that `acks=all` needs, for topics without a setting of their own."""
     segment_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=ge(1))
     segment_ms: int = attrs.field(default=7 * 24 * 3_600_000, validator=ge(1))
     fsync: Fsync = Fsync.INTERVAL
@@ -21,7 +19,6 @@ class ReplicationSettings:
     lag_ms: int = attrs.field(default=10_000, validator=ge(1))
     """A replica that is behind for longer leaves the in-sync replicas."""
     fetch_wait_ms: int = attrs.field(default=200, validator=ge(1))
-    topic_refresh_ms: int = attrs.field(default=250, validator=ge(1))
     max_wait_ms: int = attrs.field(default=300_000, validator=ge(1))
     max_fetch_bytes: int = attrs.field(default=32 * 1024 * 1024, validator=ge(1))
     max_batch_bytes: int = attrs.field(default=8 * 1024 * 1024, validator=ge(1))

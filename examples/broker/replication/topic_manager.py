@@ -1,6 +1,6 @@
-"""The topics of a node: made, grown, changed and deleted, each with its partitions.
+"""The topics of a node: creation, growth, settings and deletion.
 
-Belongs to the broker's loop.
+Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -25,30 +25,25 @@ _MOST_PARTITIONS = 1_000
 
 
 class TopicManager:
-    """Which topics there are, and that their partitions are as the topics say."""
+    """The topics, and the partitions that follow from them."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self._store = replicas.store
         self._deleting: set[str] = set()
-        """Names that have no topic any more, but still records."""
+        """Names of deleted topics that still have records."""
         self.on_deleted: Callable[[str], None] = lambda _: None
-        """Told of a topic that this node alone has deleted."""
+        """Called after a node alone has deleted a topic."""
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """All topics, by name."""
         return self._store.topics
 
     def existing(self, name: str) -> Topic:
-        """Give a topic.
-
-        Raises:
-            BrokerError: if there is no such topic.
-        """
+        """Return a topic; raises UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self._store.topics.get(name)
         if topic is None:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {name!r} does not exist")
         return topic
 
     def plan(
@@ -59,10 +54,10 @@ class TopicManager:
         replicas: int | None = None,
         settings: Mapping[str, str | None] | None = None,
     ) -> Topic:
-        """Give the topic that could be made.
+        """Return a new topic, without creating it.
 
         Raises:
-            BrokerError: if there is such a topic, or a value can't be.
+            BrokerError: if the topic exists, or a value is invalid.
         """
         check_name(name)
         nodes = self._replicas.cluster.nodes
@@ -70,21 +65,26 @@ class TopicManager:
         if name in self._deleting:
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"the topic {name!r} is being deleted; try again")
         if name in self._store.topics:
-            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {name!r}")
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name!r} exists already")
         if not 1 <= partitions <= _MOST_PARTITIONS:
-            raise BrokerError(ErrorCode.INVALID_PARTITIONS, f"1 to {_MOST_PARTITIONS}, got {partitions}")
+            raise BrokerError(
+                ErrorCode.INVALID_PARTITIONS, f"partitions must be 1 to {_MOST_PARTITIONS}, got {partitions}"
+            )
         if not 1 <= replicas <= len(nodes):
-            raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"there are {len(nodes)} nodes")
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the replication factor must be 1 to {len(nodes)}, got {replicas}",
+            )
         topic = _checked(Topic(name, partitions, nodes[:replicas], check_settings(settings or {})))
         warn_of_settings(topic)
         return topic
 
     def create(self, *topics: Topic) -> None:
-        """Make topics that were planned, with their logs, at once."""
+        """Create planned topics and their logs."""
         run_at_once(self.create_in_steps(*topics))
 
     def create_in_steps(self, *topics: Topic) -> Steps[None]:
-        """Make topics that were planned, or the partitions that they have not yet. The list is written once for all.
+        """Create planned topics, or their missing partitions. The list of topics is written once for all.
 
         Between two steps a topic may be deleted, and another one may be created under its name.
 
@@ -103,30 +103,30 @@ class TopicManager:
             )
 
     def plan_growth(self, name: str, partitions: int) -> Topic:
-        """Give the topic with more partitions.
+        """Return the topic with more partitions.
 
         Raises:
-            BrokerError: if there is no such topic, or it can't have so many.
+            BrokerError: if the topic does not exist, or cannot have so many.
         """
         topic = self.existing(name)
         if not topic.partitions < partitions <= _MOST_PARTITIONS:
             raise BrokerError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{name!r} has {topic.partitions}, and may grow to {_MOST_PARTITIONS}; got {partitions}",
+                f"{name!r} can grow to {topic.partitions + 1} to {_MOST_PARTITIONS} partitions, got {partitions}",
             )
         return attrs.evolve(topic, partitions=partitions)
 
     @staticmethod
     def with_settings(topic: Topic, settings: Mapping[str, str | None]) -> Topic:
-        """Give a topic with these settings, and no others of its own; may be called from any thread.
+        """Return a topic with exactly these settings of its own. May be called from any thread.
 
         Raises:
-            BrokerError: if a setting can't be.
+            BrokerError: if a setting is invalid.
         """
         return _checked(attrs.evolve(topic, settings=check_settings(settings)))
 
     def change_settings(self, topic: Topic) -> None:
-        """Have a topic with other settings; its partitions heed them at once."""
+        """Store a topic with other settings, and apply them to its partitions."""
         self._store.add(topic)
         for index in range(topic.partitions):
             partition = self._replicas.partitions.get((topic.name, index))
@@ -136,18 +136,14 @@ class TopicManager:
         _log.info("topic changed", topic=topic.name, settings=dict(topic.settings))
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its logs at once.
-
-        Raises:
-            BrokerError: if there is no such topic.
-        """
+        """Delete a topic with its logs; raises UNKNOWN_TOPIC_OR_PARTITION."""
         run_at_once(self.delete_in_steps(name))
 
     def delete_in_steps(self, *names: str) -> Steps[None]:
-        """Delete topics with their logs; requests that wait for them are answered.
+        """Delete topics with their logs. Requests that wait for them are answered.
 
         Raises:
-            BrokerError: if there is no such topic.
+            BrokerError: if a topic does not exist.
         """
         topics = [self.existing(name) for name in names]
         self._store.remove(*names)
@@ -163,7 +159,7 @@ class TopicManager:
 
 
 def warn_of_settings(topic: Topic) -> None:
-    """Say in the log which of a topic's settings are stored and ignored."""
+    """Log the settings of a topic that have no effect."""
     ignored = sorted(topic.settings.keys() & WITHOUT_EFFECT.keys())
     if ignored:
         _log.warning("settings without effect", topic=topic.name, settings=ignored)
@@ -172,6 +168,7 @@ def warn_of_settings(topic: Topic) -> None:
 def _checked(topic: Topic) -> Topic:
     if int(topic.settings.get(MIN_ISR, "1")) > len(topic.replicas):
         raise BrokerError(
-            ErrorCode.INVALID_CONFIG, f"{MIN_ISR}={topic.settings[MIN_ISR]} with {len(topic.replicas)} replicas"
+            ErrorCode.INVALID_CONFIG,
+            f"{MIN_ISR} must be 1 to {len(topic.replicas)}, the number of replicas, got {topic.settings[MIN_ISR]}",
         )
     return topic

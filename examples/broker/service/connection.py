@@ -1,32 +1,31 @@
-"""Connections: frames in, responses out, in order, within limits.
+"""Connections: frames in, responses out, in order and within limits.
 
-Each request on a connection takes a *reply* at the end of a queue; replies may be filled in any order (a
-parked fetch long after a heartbeat that came behind it), but are written from the front only, as the
-protocol demands.
+Each request takes a *reply* at the end of its connection's queue. Replies may be filled in any order (a parked fetch
+long after a later heartbeat), but are written from the front only, as the protocol demands.
 
     [fetch: waits] [heartbeat: ready] [produce: ready]      nothing can be written yet
-    [fetch: ready] [heartbeat: ready] [produce: ready]      all three are, in one write
+    [fetch: ready] [heartbeat: ready] [produce: ready]      all three are written, in one write
 
-After what a chunk of input asked for is answered, the action queue is run: the checks that those requests
-caused in the purgatories come after the requesters' own answers.
+The action queue runs after the requests of one chunk of input are answered. So the purgatory checks that these requests
+caused come after their own answers.
 
-**Why asyncio, on one thread.** Handlers never wait (what can't be answered is parked), so threads would
-only add locks. A protocol rather than streams: no task, no future and no wake-up per request. For asyncio's own
-loop a `BufferedProtocol`, with one input buffer for all connections: a plain one has it allocate 256 KB for
-every read, which alone took some 50 us on the machine this was written on, as much as all the rest.
+**Why asyncio on one thread.** Handlers never block, because a request that cannot be answered is parked. Threads would
+only add locks. A protocol class needs no task, future or wake-up per request, as streams would. For asyncio's own loop
+it is a `BufferedProtocol` with one input buffer for all connections. A plain protocol makes that loop allocate 256 KB
+per read, which took about 50 us, as much as all the rest.
 
-A small request is decoded where it lies in the input, and small responses are joined into one write. Large ones
-are handed on in pieces: without the copies a produce of 900 KB takes half the processor time.
+A small request is decoded in place, and small responses are joined into one write. Large ones are passed on in pieces.
+Without these copies a produce of 900 KB takes half the processor time.
 
-**What a bad client can do** is limited here: a frame larger than `max_request_bytes` or one that is no
-request closes the connection with a logged reason; so does one that doesn't arrive whole within
-`frame_timeout_ms`, however steadily it drips. Unfinished frames of all connections together hold at most
-`max_buffered_bytes`. A client that sends without reading its responses is no longer read from after `max_in_flight`
-requests, or when its socket is full. A client's request has at most `max_elements` elements in all its arrays.
+**Limits for clients.** A frame that is too large, invalid, or incomplete after `frame_timeout_ms` closes the
+connection, with a log line. Unfinished frames of all connections together hold at most `max_buffered_bytes`. A client
+that does not read its responses is not read from after `max_in_flight` requests, or when its socket is full. A request
+has at most `max_elements` elements in all its arrays.
 
-**Turns.** A connection's requests are handled for `turn_ms` at most, then the other connections have their turn. A
+**Turns.** A connection's requests are handled for at most `turn_ms`. Then the other connections have their turn. A
 handler that may take longer is a generator, and its turn can end wherever it yields. Until it has ended, nothing more
-is read from its connection. Other requests are handled between two steps, so a step keeps no state that they change.
+is read from its connection. Other requests are handled between two steps, so a step must not keep state that they
+change.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ _WORTH_JOINING = 16 * 1024
 class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
     """One client.
 
-    Both kinds of protocol, so that each loop takes the one that it is better at: asyncio's asks for a buffer, uvloop,
-    which has one of its own, calls `data_received`.
+    Both kinds of protocol: asyncio's loop uses the buffer. uvloop has its own and calls `data_received`.
     """
 
     def __init__(self, server: Server) -> None:
@@ -78,24 +76,22 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         self._is_between_turns = False
         self._transport: asyncio.Transport | None = None
         self.frame_began: float | None = None
-        """When the first byte of a frame came that isn't whole yet."""
+        """When the first byte of an incomplete frame arrived."""
         self.peer = "?"
         self.client_id = ""
         self.challenge = b""
-        """What a node has to answer with its proof."""
+        """The challenge that a node must answer with its proof."""
         self.node: int | None = None
-        """The node that has proved that this connection is its."""
+        """The node that this connection has proved to be from."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the client is still there."""
         return self._transport is not None
 
     # -- what asyncio calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the client on, unless there are too many."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none of its classes
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._server.connections.add(self)
@@ -103,7 +99,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self.close("too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Forget the client, and take out of the purgatories what waits for it."""
+        """Forget the client, and cancel its operations that wait."""
         self._transport = None
         self._server.connections.discard(self)
         self._buffer.clear()
@@ -115,15 +111,13 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
                 reply.on_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """Lend the buffer that all connections share: what is read into it is taken out before the next read."""
+        """Return the buffer that all connections share. Its content is copied before the next read."""
         return self._server.input
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take out what was read."""
         self.data_received(bytes(self._server.input[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Handle the requests that are whole now."""
         if self._buffer or self._paused:
             self._buffer += data
             self._handle_buffer()
@@ -132,17 +126,16 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         if taken < len(data):
             self._buffer += data[taken:]
             self._after_input()
-        else:  # the common case: nothing is left over, and nothing is copied
+        else:  # the usual case: no rest, and no copy
             self.flush()
             self._server.run_actions()
 
     def pause_writing(self) -> None:
-        """The client doesn't read: don't read from it either."""
+        """Do not read from a client that does not read its responses."""
         self._blocked = True
         self._pace()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
         self._blocked = False
         self._pace()
 
@@ -151,14 +144,14 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
     def _handle_buffer(self) -> None:
         if len(self._buffer) >= 4:  # noqa: PLR2004 - the size field
             size = int.from_bytes(self._buffer[:4], "big", signed=True)
-            # Don't copy a large frame again with every piece of it that comes.
+            # Do not copy a large frame again with every piece that arrives.
             if len(self._buffer) >= size + 4 or not _SMALLEST_REQUEST <= size <= self._config.max_request_bytes:
                 taken = self._handle_frames(bytes(self._buffer))
                 del self._buffer[:taken]
         self._after_input()
 
     def _handle_frames(self, data: bytes) -> int:
-        """Handle the whole frames at the start of `data`; give how many bytes they took."""
+        """Handle the complete frames at the start of `data`. Returns their size in bytes."""
         position, end = 0, len(data)
         self._handling = True
         self._turn_ends = time.monotonic() + self._config.turn_ms / 1_000
@@ -166,7 +159,9 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             while end - position >= 4 and not self._paused and self._transport is not None:  # noqa: PLR2004
                 (size,) = _SIZE.unpack_from(data, position)
                 if not _SMALLEST_REQUEST <= size <= self._config.max_request_bytes:
-                    raise MalformedRequest(f"a request of {size} bytes")
+                    raise MalformedRequest(
+                        f"a request must have {_SMALLEST_REQUEST} to {self._config.max_request_bytes} bytes, got {size}"
+                    )
                 start, following = position + 4, position + 4 + size
                 if following > end:
                     break
@@ -183,7 +178,6 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         return position
 
     def _handle(self, data: bytes, start: int, end: int) -> None:
-        """Handle the request that lies in `data` from `start` to `end`."""
         header, position = decode_prefix(RequestHeader, 0, data, start, end)
         api = APIS.get(header.api_key)
         handler = self._server.handlers.get(header.api_key)
@@ -193,8 +187,8 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self.client_id = header.client_id
         if api is None or handler is None or not 0 <= version <= api.max_version:
             if header.api_key != ApiKey.API_VERSIONS:
-                raise MalformedRequest(f"no version {version} of API {header.api_key}")
-            # The body's format isn't known here; the answer, in version 0, tells the client which ones are.
+                raise MalformedRequest(f"version {version} of API {header.api_key} is unknown")
+            # The format of the body is unknown. The answer, in version 0, lists the known versions.
             self._replies.append(Reply(self, 0, header.correlation_id))
             self._replies[-1](self._server.api_versions(ErrorCode.UNSUPPORTED_VERSION))
             return
@@ -210,20 +204,20 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
                 self.go_on(steps)
         except MalformedRequest:
             raise
-        except Exception:  # noqa: BLE001 - contained: one request fails, and its client hears of it
+        except Exception:  # noqa: BLE001 - contained: only this connection is closed
             _log.exception("handler failed", api=api.key.name, version=version, peer=self.peer)
             self.close(f"the handler of {api.key.name} failed")
 
     # -- turns
 
     def go_on(self, steps: Steps[None]) -> None:
-        """Run what works in steps, after the steps that this connection has already, and between other connections."""
+        """Run a handler in steps, after the earlier ones of this connection, and in turn with other connections."""
         self._steps.append(steps)
         if not self._is_between_turns:
             self._advance()
 
     def _advance(self) -> None:
-        while self._steps:  # also when the client is gone: what was begun is finished
+        while self._steps:  # also when the client is gone, because a change must be completed
             if next(self._steps[0], True):
                 self._steps.popleft()
             elif time.monotonic() >= self._turn_ends:
@@ -258,7 +252,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self.frame_began = time.monotonic()
         self._account()
         if self._server.buffered > self._config.max_buffered_bytes and self._buffer and not self._paused:
-            self.close("the memory for unfinished requests is used up")
+            self.close("the unfinished requests of all connections are too large")
         self._server.run_actions()
 
     def _account(self) -> None:
@@ -268,7 +262,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
     # -- responses
 
     def flush(self) -> None:
-        """Write the responses whose turn it is; those of one chunk of input are written together."""
+        """Write the responses whose turn it is, together."""
         if self._handling or self._transport is None:
             return
         replies = self._replies
@@ -286,7 +280,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self._pace()
 
     def _pace(self) -> None:
-        """Stop or resume reading from the client."""
+        """Pause or resume reading from the client."""
         if self._transport is None:
             return
         wanted = self._blocked or self._is_between_turns or len(self._replies) >= self._config.max_in_flight
@@ -300,7 +294,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
                 self._server.loop.call_soon(self._handle_buffer)
 
     def close(self, reason: str) -> None:
-        """Close the connection, after what is written already."""
+        """Close the connection after the pending writes."""
         if self._transport is not None:
             _log.warning("connection closed", peer=self.peer, client_id=self.client_id, reason=reason)
             self._server.closed += 1

@@ -1,7 +1,7 @@
-"""Ways to look in, each if the settings ask for it: `/metrics`, the console page, the journal of operations.
+"""Observation of a node, as far as the settings ask for it: `/metrics`, the console page, the journal of operations.
 
-One process is one node, so what these show of the process is what the node does. They end after the node's
-shutdown has answered everybody, so that those answers are in the journal.
+One process is one node, so they show the whole process. They end after the node's shutdown has answered all operations,
+so that the journal has those answers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class LookIn:
-    """What was asked for, until it is closed.
+    """The observers of this node, until it is closed.
 
     Raises:
-        OSError: a port or the journal's folder can't be had.
+        OSError: a port or the journal's folder is not usable.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,12 +38,12 @@ class LookIn:
             if config.console_port is not None:
                 from purgatory.console import serve  # noqa: PLC0415 - its extra is needed only now
 
-                # On loopback, wherever clients are served: the page shows keys to whoever opens it.
+                # Always on loopback: the page shows keys to anyone who opens it.
                 self.urls["console"] = stack.enter_context(serve(config.console_port)).url
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Stop serving, and seal the journal. Harmless twice."""
+        """Stop serving, and close the journal. A second call is harmless."""
         self._stack.close()
 
 

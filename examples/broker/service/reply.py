@@ -19,7 +19,7 @@ _FRAME = struct.Struct(">ii")
 
 
 class Reply:
-    """The place of one response in its connection's order; call it once, with the response."""
+    """The place of one response in its connection's order. Call it once, with the response."""
 
     __slots__ = ("_correlation_id", "_version", "connection", "frame", "on_lost")
 
@@ -28,27 +28,26 @@ class Reply:
         self._version = version
         self._correlation_id = correlation_id
         self.frame: list[bytes] | None = None
-        """The response, in pieces, once it is there."""
+        """The response in pieces, or None until it is known."""
         self.on_lost: Callable[[], object] | None = None
-        """Called if the client goes away before it is answered."""
+        """Called if the client disconnects before the answer."""
 
     def __call__(self, response: object) -> None:
-        """Answer; the response goes out when those before it have."""
+        """Answer. The response is written after those before it."""
         pieces = encode(response, self._version)
         size = sum(map(len, pieces))
         self._fill([_FRAME.pack(size + 4, self._correlation_id), *pieces])
 
     @property
     def peer(self) -> str:
-        """Who asked."""
         return self.connection.peer
 
     def go_on(self, steps: Steps[None]) -> None:
-        """Run what leads to the answer, in steps: see the module's turns."""
+        """Run a handler in steps, see `service.connection`."""
         self.connection.go_on(steps)
 
     def nothing(self) -> None:
-        """Give up the place: this request gets no response."""
+        """This request has no response."""
         self._fill([])
 
     def _fill(self, frame: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The listener, and what all connections share: handlers, limits and their accounts, the action queue."""
+"""The listener, and the state that all connections share: handlers, limits, the action queue."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _INPUT_BYTES = 256 * 1024
 
 
 class Server:
-    """Listens, and holds what all connections share."""
-
     def __init__(self, config: Config, actions: ActionQueue) -> None:
         self.config = config
         self.actions = actions
@@ -29,7 +27,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
-        """The bytes of unfinished frames, over all connections."""
+        """The bytes of unfinished frames of all connections."""
         self.requests = 0
         self.closed = 0
         self.loop: asyncio.AbstractEventLoop
@@ -39,7 +37,7 @@ class Server:
         """Listen.
 
         Raises:
-            OSError: if the address can't be had.
+            OSError: if the address is not usable.
         """
         self.loop = asyncio.get_running_loop()
         self._listener = await self.loop.create_server(
@@ -52,25 +50,23 @@ class Server:
             self.actions.try_complete_actions()
 
     def close_drips(self) -> None:
-        """Close connections whose frame takes too long; to be called every now and then."""
+        """Close connections with an incomplete frame that is too old. Called periodically."""
         oldest = time.monotonic() - self.config.frame_timeout_ms / 1_000
         for connection in list(self.connections):
             if connection.frame_began is not None and connection.frame_began < oldest:
                 connection.close("a request took too long to arrive")
 
     def stop_listening(self) -> None:
-        """Accept no more clients."""
         if self._listener is not None:
             self._listener.close()
 
     def close(self) -> None:
-        """Close what is open."""
         self.stop_listening()
         for connection in list(self.connections):
             connection.close("the broker stops")
 
     def api_versions(self, code: ErrorCode) -> ApiVersionsResponse:
-        """Tell which versions are spoken of the APIs that somebody handles for clients."""
+        """Return the versions of the APIs for clients."""
         keys = sorted(self.handlers.keys() - BETWEEN_NODES)
         return ApiVersionsResponse(code, [ApiVersion(key, 0, APIS[key].max_version) for key in keys])
 

@@ -1,13 +1,13 @@
-"""Whether the disk of this node takes writes.
+"""Whether the disk of this node accepts writes.
 
-    a write fails             offline: every append is rejected at once, before it is tried
+    a write fails             offline: every append is rejected without a try
     in a cluster              the controller moves the leaderships of this node away
     a probe is written        online again: this node follows, and may lead again
 
-One incident is one line in the log when it begins and one when it ends. The probe is as large as the write that failed,
-64 KiB at least. A disk that fails again soon after a probe is probed less and less often, down to twice a minute.
+One incident is one log line when it begins and one when it ends. The probe is as large as the write that failed, at
+least 64 KiB. A disk that fails again soon after a probe is probed less often, at least twice per minute.
 
-Belongs to the broker's loop; `failed` may be called from any thread.
+Used on the broker's loop. `failed` may be called from any thread.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ _WELL_S = 60.0
 
 
 class Disk:
-    """The disk under a data folder."""
-
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
         self.is_failing = False
         self._path = folder / ".probe"
@@ -44,7 +42,7 @@ class Disk:
         self._well_since = now()
 
     def failed(self, error: OSError, size: int = 0) -> None:
-        """Take note that a write of `size` bytes failed."""
+        """Note that a write of `size` bytes failed."""
         if self.is_failing:
             return
         self.is_failing = True
@@ -56,16 +54,12 @@ class Disk:
         _log.error("the disk rejects writes", folder=str(self._path.parent), error=str(error))
 
     def check(self) -> None:
-        """Reject a write while the disk fails.
-
-        Raises:
-            BrokerError: KAFKA_STORAGE_ERROR.
-        """
+        """Reject a write while the disk fails; raises KAFKA_STORAGE_ERROR."""
         if self.is_failing:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk rejects writes")
 
     def probe(self) -> None:
-        """Find out whether the disk takes writes again, if it is time to."""
+        """Find out whether the disk accepts writes again, if a probe is due."""
         now = self._now()
         if not self.is_failing or now < self._probe_at:
             return

@@ -1,8 +1,7 @@
-"""One process a data folder: two that append to the same logs overwrite what the other has acknowledged.
+"""One process per data folder. Two processes that append to the same logs would overwrite acknowledged records.
 
-The lock is the system's, on a file `.lock` in the folder. It goes when the process does, however it ends, so a node
-that was killed is started again without anybody tidying up. The file stays, with the number of its last holder, for
-the message to whoever is refused.
+The lock is the system's, on a file `.lock` in the folder. It ends with the process, so a node that was killed can start
+again. The file stays, with the process id of its last holder, for the error message.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ class FolderInUse(OSError):
     """Another process has the data folder."""
 
     def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(f"the data folder {folder} is in use by process {holder}: stop it, or name another --data")
+        super().__init__(f"the data folder {folder} is in use by process {holder}: stop it, or pass another --data")
         self.folder = folder
         self.holder = holder
 
 
 class FolderLock:
-    """Holds a folder, which is made if it isn't there.
+    """Locks a folder, which is created if it does not exist.
 
     Raises:
-        FolderInUse: if another process holds it, or this one already does.
-        OSError: if the folder can't be had.
+        FolderInUse: if a process holds the lock, this one included.
+        OSError: if the folder is not usable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,12 +45,11 @@ class FolderLock:
         except OSError:
             self._file.close()
             raise
-        with contextlib.suppress(OSError):  # only a message needs it: a full disk is no reason to stop
+        with contextlib.suppress(OSError):  # only the error message needs it, so a full disk does not matter
             self._file.truncate(0)
             self._file.write(str(os.getpid()))
             self._file.flush()
 
     def release(self) -> None:
-        """Let the next process in."""
         with contextlib.suppress(OSError):
             self._file.close()

@@ -5,17 +5,16 @@
         v               v                          v
     ----[batch][batch]..[batch][batch]......[batch]
 
-What survives what:
+Durability:
 
-- *kill -9 of the broker*: everything appended, whatever the policy, since appends go to the operating
-  system at once.
-- *power cut*: with `Fsync.ALWAYS` everything that was appended; with `INTERVAL` all but the last second or
-  so; with `NEVER` what the system happened to write. A replica elsewhere still has the rest.
+- *kill -9 of the broker*: everything appended survives, because appends go to the operating system at once.
+- *power cut*: with `Fsync.ALWAYS` everything appended, with `INTERVAL` all but about the last second, with `NEVER` what
+  the system has written by then. Another replica may still have the rest.
 
-A tail that is torn (a batch half written, or with a wrong checksum) is cut off when the log is opened, and
-so is everything behind it.
+A torn tail (a batch that is incomplete or has a wrong checksum) is cut off when the log is opened, with everything
+after it.
 
-Not thread-safe, but for `sync`: a log belongs to the broker's loop.
+Not thread-safe, except `sync`. Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 NEVER = 1 << 62
 _MOST_REMEMBERED = 64 * 1024
 _HEAD = struct.Struct(">qii")  # base offset, length, leader epoch
-_HEAD_BEFORE_REST = 12  # what a batch's length doesn't count
+_HEAD_BEFORE_REST = 12  # not counted in a batch's length
 _log = structlog.get_logger(__name__)
 
 
@@ -60,12 +59,12 @@ class Log:
     """An append-only sequence of record batches.
 
     Args:
-        folder: where the segments are; made if it isn't there.
-        segment_bytes: a segment that reached this size is followed by a new one.
-        fsync: see the module's table; `INTERVAL` is carried out by whoever calls `sync`.
-        start_offset: what was deleted before, as the owner remembers it.
-        disk: is told of what fails.
-        is_new: nothing of what the folder may hold belongs to this log; it is removed.
+        folder: the folder of the segments, created if it does not exist.
+        segment_bytes: a segment of this size is followed by a new one.
+        fsync: see above. For `INTERVAL`, the owner calls `sync`.
+        start_offset: the log start that the owner remembers.
+        disk: is notified of errors.
+        is_new: remove the old content of the folder.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Log:
         self.folder = folder
         self.segment_bytes = segment_bytes
         self.segment_ms = NEVER
-        """A segment is also followed by a new one when a record is so much later than its first."""
+        """A record that is so much later than the first of its segment begins a new segment."""
         self.retention_bytes = self.retention_ms = -1
         self.fsync = fsync
         self.producers = ProducerStates()
@@ -99,12 +98,11 @@ class Log:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record will get: the log's end."""
+        """The offset of the next record: the log's end."""
         return self._segments[-1].next_offset
 
     @property
     def size(self) -> int:
-        """The bytes on disk."""
         return sum(segment.size for segment in self._segments)
 
     def _recover(self, start_offset: int) -> None:
@@ -112,7 +110,7 @@ class Log:
         for number, path in enumerate(paths):
             base = int(path.stem)
             if self._segments and base != self.next_offset:
-                reason: str | None = f"the segment starts at {base}, expected {self.next_offset}"
+                reason: str | None = f"the segment must begin at {self.next_offset}, got {base}"
             else:
                 segment = self._add_segment(base)
                 found, reason = segment.recover()
@@ -137,14 +135,13 @@ class Log:
         return segment
 
     def append(self, data: bytes, batch: Batch, leader_epoch: int = 0) -> int:
-        """Append a producer's batch, which is all of `data`, and give the offset of its first record.
+        """Append a producer's batch, which is all of `data`. Returns the offset of its first record.
 
-        The offset and the leader's epoch are written into the batch.
-
-        A batch that is in the log already (see `producers`) is not appended again.
+        Offset and leader epoch are written into the batch. A batch that is already in the log (see `producers`) is not
+        appended again.
 
         Raises:
-            BrokerError: if the batch is fenced or out of order, or the disk refuses it.
+            BrokerError: if the batch is fenced or out of order, or the disk rejects it.
         """
         offset = self.producers.duplicate_of(batch)
         if offset is None:
@@ -161,18 +158,19 @@ class Log:
         return offset
 
     def append_replicated(self, data: bytes) -> int:
-        """Append batches that a leader numbered already; give how many bytes were new.
+        """Append batches that have their offsets from a leader. Returns the number of new bytes.
 
         Raises:
-            BrokerError: if they don't continue this log, or the disk refuses them.
+            BrokerError: if they do not continue this log, or the disk rejects them.
         """
         new, start = 0, self.next_offset
         for batch in batches(data):
             if batch.next_offset <= self.next_offset:
-                continue  # sent again from the middle of a batch
+                continue  # read again from the middle of a batch
             if batch.base_offset != self.next_offset:
                 raise BrokerError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE, f"got {batch.base_offset}, expected {self.next_offset}"
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"the next batch must begin at {self.next_offset}, got {batch.base_offset}",
                 )
             self.epochs.begin(batch.leader_epoch, batch.base_offset)
             self._write(data[batch.position : batch.position + batch.size], batch, batch.base_offset)
@@ -198,7 +196,7 @@ class Log:
         self._unsynced = True
 
     def _secure(self, start: int) -> None:
-        """Where each write is forced to the disk: force what was appended from `start` on, or take it back."""
+        """With `Fsync.ALWAYS`: force everything from `start` on to the disk, or remove it again."""
         if self.fsync is not Fsync.ALWAYS:
             return
         try:
@@ -212,22 +210,23 @@ class Log:
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
 
     def read(self, offset: int, limit: int, max_bytes: int) -> bytes:
-        """Read whole batches from the one that holds `offset` up to the offset `limit`, out of one segment.
+        """Read whole batches of one segment, from the batch with `offset` up to the offset `limit`.
 
-        At least one batch if there is one, else no more than `max_bytes`.
+        Returns at least one batch if there is one, otherwise at most `max_bytes`.
 
         Raises:
             BrokerError: if the offset is not in the log.
         """
         if not self.start_offset <= offset <= self.next_offset:
             raise BrokerError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is not in {self.start_offset}..{self.next_offset}"
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"the offset must be {self.start_offset} to {self.next_offset}, got {offset}",
             )
         segment = self._segment_of(offset)
         start, end = segment.position(offset), segment.position(limit)
         if end <= start:
             return b""
-        # Many readers at the same place, woken by one append, ask for the same bytes: read them once.
+        # One append can wake many readers at the same place. Read their bytes once.
         request = (segment.global_start + start, segment.global_start + end, max_bytes)
         if self._memo is not None and self._memo[0] == request:
             return self._memo[1]
@@ -237,25 +236,25 @@ class Log:
         return data
 
     def newest_at(self, offset: int) -> int:
-        """Give the newest timestamp up to the batch that holds `offset`, or -1 if there is none."""
+        """Return the newest timestamp up to the batch that holds `offset`, or -1."""
         return self._segment_of(offset).newest_at(offset)
 
     def distance(self, offset: int, limit: int) -> int:
-        """Give how many bytes lie between two offsets, in whole batches."""
+        """Return the bytes between two offsets, in whole batches."""
         first, last = self._segment_of(offset), self._segment_of(limit)
         return (last.global_start + last.position(limit)) - (first.global_start + first.position(offset))
 
     def is_in_older_segment(self, offset: int) -> bool:
-        """Tell whether the offset lies before the active segment."""
+        """Whether the offset is before the active segment."""
         return offset < self._bases[-1]
 
     def offset_for_timestamp(self, timestamp: int, limit: int) -> Steps[tuple[int, int] | None]:
-        """Look for the first record below `limit` of `timestamp` or later; return its offset and timestamp.
+        """Find the first record below `limit` with `timestamp` or later. Returns its offset and timestamp.
 
-        A batch may hold a million records. The log may change between two steps.
+        A batch may have a million records. The log may change between two steps.
 
         Raises:
-            BrokerError: if a batch cannot be taken apart.
+            BrokerError: if a batch is damaged inside.
         """
         start = self.start_offset
         while (data := self._batch_reaching(timestamp, start)) is not None:
@@ -273,7 +272,7 @@ class Log:
         return next((data for data in found if data is not None), None)
 
     def expired_before(self, limit: int, now_ms: float) -> int:
-        """Give the offset before which the records have outlived their retention: whole segments that end by `limit`.
+        """Return the offset below which records have expired. Only whole segments below `limit` expire.
 
         The last segment can be too old, too. Its file is removed when the next segment has begun.
         """
@@ -289,7 +288,7 @@ class Log:
         return offset
 
     def delete_before(self, offset: int) -> None:
-        """Move the start of the log to `offset`; segments that lie wholly before it are removed."""
+        """Move the start of the log to `offset`. Segments before it are removed."""
         if offset <= self.start_offset:
             return
         self.start_offset = min(offset, self.next_offset)
@@ -298,7 +297,7 @@ class Log:
             self._bases.pop(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop what is at `offset` and later, in whole batches."""
+        """Remove `offset` and everything later, in whole batches."""
         if offset >= self.next_offset:
             return
         _log.info("log truncated", folder=str(self.folder), to=offset, end=self.next_offset)
@@ -315,7 +314,7 @@ class Log:
                 self.producers.appended(batch, batch.base_offset)
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset`, as a replica must whose leader deleted that far."""
+        """Remove everything and begin again at `offset`, because the leader has deleted that far."""
         _log.info("log restarted", folder=str(self.folder), at=offset)
         for segment in self._segments:
             segment.delete()
@@ -326,9 +325,9 @@ class Log:
         self.epochs = LeaderEpochs()
 
     def sync(self) -> None:
-        """Force what was appended to the disk; may be called from another thread."""
+        """Force appended bytes to the disk. May be called from another thread."""
         if self._unsynced:
-            self._unsynced = False  # before the call: an append meanwhile sets it again
+            self._unsynced = False  # before the call, because an append meanwhile sets it again
             try:
                 self._segments[-1].sync()
             except OSError:
@@ -345,7 +344,7 @@ class Log:
             os.close(fd)
 
     def close(self) -> None:
-        """Force everything to the disk, unless the policy is never to, and close the files."""
+        """Force everything to the disk, except with `Fsync.NEVER`, and close the files."""
         if self.fsync is not Fsync.NEVER:
             try:
                 self.sync()
@@ -355,7 +354,6 @@ class Log:
             segment.close()
 
     def delete(self) -> None:
-        """Close the log and remove its folder."""
         for segment in self._segments:
             segment.delete()
         shutil.rmtree(self.folder, ignore_errors=True)

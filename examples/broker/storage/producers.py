@@ -1,19 +1,18 @@
-"""Which batches of idempotent producers are already in the log.
+"""The recent batches of idempotent producers, to recognise batches that are already in the log.
 
-A producer with an id numbers its records per partition, and sends a batch again when it saw no answer. The
-broker remembers the last five batches of each producer (as many as a client may have in flight) and
-recognises:
+A producer with an id numbers its records per partition. It sends a batch again if it saw no answer. The broker
+remembers the last five batches of each producer, as many as a client may have in flight:
 
-- one of those five again: answered with the offset it got then, not appended;
-- the next number: appended;
-- anything else: refused as out of order, since a batch between is missing.
+- one of these five again: answered with its offset, not appended
+- the next number: appended
+- any other number: rejected as out of order, because a batch between is missing
 
-A newer epoch starts over at 0, an older one is fenced. A producer not known here (new, or long forgotten)
-may start anywhere. A batch that the disk rejected must come again first. Until then later ones get the storage error
-too, since after "out of order" the producer would number everything anew, and send what is in the log once more. The
-state is rebuilt from the log's batches when the log is opened, so it survives whatever the log does.
+A newer epoch starts again at 0. An older one is fenced. An unknown producer (new, or forgotten) may start anywhere.
 
-Used by a log on the thread that owns it.
+A batch that the disk rejected must come again first. Until then later batches get the storage error, too. After "out of
+order" the producer would number everything again, and send records that are already in the log a second time.
+
+The state is rebuilt from the batches when the log is opened. Used by a log on its own thread.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class _Producer:
 
 
 class ProducerStates:
-    """The producers of one partition, the longest silent forgotten first."""
+    """The producers of one partition. The one that was silent for the longest time is forgotten first."""
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
@@ -49,7 +48,7 @@ class ProducerStates:
         """By producer, the epoch and the base sequence of the first batch that the disk rejected."""
 
     def duplicate_of(self, batch: Batch) -> int | None:
-        """Give the offset at which this batch was appended before, or None if it may be appended now.
+        """Return the offset at which this batch was appended before, or None if it may be appended now.
 
         Raises:
             BrokerError: if the batch is fenced or out of order.
@@ -61,10 +60,15 @@ class ProducerStates:
             self._check_refused(batch)
             return None
         if batch.producer_epoch < known.epoch:
-            raise BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, f"epoch {batch.producer_epoch} < {known.epoch}")
+            raise BrokerError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"the producer epoch must be {known.epoch} or more, got {batch.producer_epoch}",
+            )
         if batch.producer_epoch > known.epoch:
             if batch.base_sequence != 0:
-                raise BrokerError(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "a new epoch starts at 0")
+                raise BrokerError(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"a new epoch must start at 0, got {batch.base_sequence}"
+                )
             return None
         last = _last_sequence(batch)
         for base_sequence, last_sequence, offset in known.recent:
@@ -75,14 +79,17 @@ class ProducerStates:
         if batch.base_sequence != expected:
             raise BrokerError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {batch.producer_id} sent {batch.base_sequence}, expected {expected}",
+                f"producer {batch.producer_id} must send {expected} next, got {batch.base_sequence}",
             )
         return None
 
     def _check_refused(self, batch: Batch) -> None:
         epoch, sequence = self._refused.get(batch.producer_id, (-1, -1))
         if epoch == batch.producer_epoch and sequence != batch.base_sequence:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"sequence {sequence} was rejected, and must come first")
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"sequence {sequence} was rejected and must come first, got {batch.base_sequence}",
+            )
 
     def refused(self, batch: Batch) -> None:
         """Remember a batch that the disk rejected."""
@@ -91,7 +98,7 @@ class ProducerStates:
             self._refused[batch.producer_id] = (batch.producer_epoch, batch.base_sequence)
 
     def appended(self, batch: Batch, offset: int) -> None:
-        """Remember a batch that now is in the log at `offset`."""
+        """Remember a batch that is in the log at `offset`."""
         if batch.producer_id < 0:
             return
         self._refused.pop(batch.producer_id, None)
@@ -99,7 +106,7 @@ class ProducerStates:
         if known is None or known.epoch != batch.producer_epoch:
             known = _Producer(batch.producer_epoch)
         known.recent.append((batch.base_sequence, _last_sequence(batch), offset))
-        self._producers[batch.producer_id] = known  # back in as the youngest
+        self._producers[batch.producer_id] = known  # now the last one to be forgotten
         if len(self._producers) > _MOST_PRODUCERS:
             del self._producers[next(iter(self._producers))]
 

@@ -1,13 +1,13 @@
-"""Where the records of this node's replicas lie: a folder each, which also says of which topic it is.
+"""The folders of this node's replicas. Each also names the topic that it belongs to, by id.
 
     orders-3/topic_id                    "4b1f": there may be, or have been, another topic of this name
     orders-3/00000000000000000000.log    segments
 
-A node that was away while a topic was deleted still has its folder. If a topic of that name was made anew meanwhile,
-its id is another one, and what the folder holds is removed before the replica begins: by name and leader epoch alone
-the records of both could not be told apart.
+A node that was away while a topic was deleted still has its folder. If a topic of that name was created again
+meanwhile, it has another id, and the old content is removed. By name and leader epoch alone, the records of the two
+topics could not be distinguished.
 
-Belongs to the broker's loop.
+Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ _ID_FILE = "topic_id"
 
 
 class ReplicaFolders:
-    """Opens and removes the folders of replicas."""
-
     def __init__(self, store: TopicStore, fsync: Fsync) -> None:
         self._store = store
         self._fsync = fsync
         self._found: dict[str, Log] = {}
-        """The logs that `find` has opened, and nobody has asked for yet."""
+        """The logs that `find` has opened and `open` has not returned yet."""
 
     def find(self) -> dict[str, tuple[int, int]]:
-        """Open every replica that lies here; give for each folder the leader epoch of its last batch, and its end."""
+        """Open every replica in the data folder. Returns the latest leader epoch and the end of each log, by folder."""
         for path in sorted(file.parent for file in self._store.folder.glob(f"*/{_ID_FILE}")):
             try:
                 self._found[path.name] = self._log(path)
             except OSError as error:
-                _log.error("a log can't be opened", folder=str(path), error=str(error))
+                _log.error("log not opened", folder=str(path), error=str(error))
         return {name: (log.epochs.latest, log.next_offset) for name, log in self._found.items()}
 
     def _log(self, path: Path, *, is_new: bool = False) -> Log:
@@ -51,10 +49,10 @@ class ReplicaFolders:
         return Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
 
     def open(self, topic: Topic, index: int, *, is_new: bool) -> tuple[Log, int]:
-        """Open a replica's log, and give it with the high watermark that is known from before.
+        """Open a replica's log. Returns it with the last known high watermark.
 
         Raises:
-            OSError: if the folder can't be had.
+            OSError: if the folder is not usable.
         """
         path = self._path((topic.name, index))
         is_new = is_new or _is_of_another(path, topic)
@@ -68,11 +66,10 @@ class ReplicaFolders:
         return log, high_watermark
 
     def has(self, key: tuple[str, int]) -> bool:
-        """Whether something lies here of a partition, opened or not."""
         return self._path(key).exists()
 
     def remove(self, key: tuple[str, int], log: Log | None) -> None:
-        """Remove what lies here of a partition; its log is closed, if it was opened."""
+        """Remove a partition's folder, and close its log."""
         path = self._path(key)
         log = log or self._found.pop(path.name, None)
         if log is not None:
@@ -82,7 +79,6 @@ class ReplicaFolders:
         self._store.forget_checkpoint(path.name)
 
     def close(self) -> None:
-        """Close what was found and not asked for."""
         for log in self._found.values():
             log.close()
 
@@ -91,12 +87,12 @@ class ReplicaFolders:
 
 
 def _is_of_another(folder: Path, topic: Topic) -> bool:
-    """Whether a folder is left from another topic of this name, which was deleted while it wasn't this node's."""
+    """Whether a folder belongs to an earlier topic of this name."""
     try:
         found = (folder / _ID_FILE).read_text()
     except FileNotFoundError:
         return False
     if not found or not topic.topic_id or found == topic.topic_id:
         return False
-    _log.warning("what is left of an earlier topic is removed", folder=str(folder))
+    _log.warning("folder of an earlier topic removed", folder=str(folder))
     return True

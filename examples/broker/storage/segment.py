@@ -1,12 +1,12 @@
-"""One file of a log, and the index of the batches in it.
+"""One file of a log, and the index of its batches.
 
-The index is kept in memory only, three 64-bit numbers a batch (offset, position, newest timestamp), and is
-rebuilt when the file is opened, which reads every batch anyway to check it. An index file would save that
-reading and could disagree with the log after a crash; an example takes the simpler one.
+The index is in memory only: three 64-bit numbers per batch (offset, position, newest timestamp). It is rebuilt when the
+file is opened, which reads every batch anyway to check it. An index file would save that reading, but it could disagree
+with the log after a crash.
 
-Writes go straight to the operating system, unbuffered: what was appended survives a kill of the process.
+Writes go to the operating system without a buffer, so appended batches survive a kill of the process.
 
-Used by its log, on the thread that owns the log.
+Used by its log, on the log's thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _WORTH_TWO_PIECES = 16 * 1024
-"""From here on it is cheaper to have the system put a batch together than to copy it."""
+"""From this size on it is cheaper to let the system join a batch than to copy it."""
 
 
 class Segment:
@@ -37,7 +37,7 @@ class Segment:
         self.next_offset = base_offset
         self.size = 0
         self.global_start = global_start
-        """How many bytes of the log lay before this one: distances across segments are subtractions."""
+        """The bytes of the log before this segment, so that distances across segments are subtractions."""
         self.newest_timestamp = -1
         self._offsets = array("q")
         self._positions = array("q")
@@ -45,9 +45,9 @@ class Segment:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def recover(self) -> tuple[list[Batch], str | None]:
-        """Read the file, index its batches and cut off what follows the last sound one.
+        """Read the file, index its batches, and cut off everything after the last valid one.
 
-        Returns the batches and, when something was cut off, why.
+        Returns the batches and, if something was cut off, the reason.
         """
         length = os.fstat(self._fd).st_size
         found: list[Batch] = []
@@ -55,7 +55,7 @@ class Segment:
         try:
             for batch in self.scan(length):
                 if batch.base_offset != self.next_offset:
-                    reason = f"offset {batch.base_offset} where {self.next_offset} was expected"
+                    reason = f"the next batch must begin at {self.next_offset}, got {batch.base_offset}"
                     break
                 self._index(batch.base_offset, batch)
                 found.append(batch)
@@ -66,7 +66,7 @@ class Segment:
         return found, reason
 
     def scan(self, length: int | None = None) -> Iterator[Batch]:
-        """Read and check the batches in the file's first `length` bytes, else in all that is indexed."""
+        """Read and check the batches in the file's first `length` bytes, by default all that are indexed."""
         length = self.size if length is None else length
         if not length:
             return
@@ -78,10 +78,10 @@ class Segment:
                 position += batch.size
 
     def append(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
-        """Write one batch at the end; `head` takes the place of its first bytes.
+        """Write one batch at the end. `head` replaces its first bytes.
 
         Raises:
-            OSError: if the disk does not take it; the file is then as it was.
+            OSError: if the disk rejects it. The file is unchanged then.
         """
         written = 0
         try:
@@ -103,22 +103,22 @@ class Segment:
         self.next_offset = offset + batch.last_offset_delta + 1
 
     def time_to(self, timestamp: int) -> int:
-        """Give how much later a timestamp is than that of the first batch."""
+        """Return how much later a timestamp is than that of the first batch."""
         return timestamp - self._timestamps[0] if self._timestamps else 0
 
     def newest_at(self, offset: int) -> int:
-        """Give the newest timestamp up to the batch that holds `offset`, or -1 if there is none."""
+        """Return the newest timestamp up to the batch that holds `offset`, or -1."""
         number = bisect_right(self._offsets, offset) - 1
         return self._timestamps[number] if number >= 0 else -1
 
     def position(self, offset: int) -> int:
-        """Give where the batch that holds `offset` starts, or the file's end if it is past the last batch."""
+        """Return the position of the batch that holds `offset`, or the file's end."""
         if offset >= self.next_offset:
             return self.size
         return self._positions[max(bisect_right(self._offsets, offset) - 1, 0)]
 
     def read(self, start: int, limit: int, max_bytes: int) -> bytes:
-        """Read whole batches from position `start` to `limit`: at least one, else up to `max_bytes`."""
+        """Read whole batches from position `start` to `limit`: at least one, otherwise at most `max_bytes`."""
         if limit - start > max_bytes:
             last = bisect_right(self._positions, start + max_bytes) - 1
             first = bisect_left(self._positions, start)
@@ -130,10 +130,10 @@ class Segment:
         return self._positions[number + 1] if number + 1 < len(self._positions) else self.size
 
     def batch_reaching(self, timestamp: int, start: int) -> bytes | None:
-        """Read the first batch that ends after the offset `start` and has a record of `timestamp` or later.
+        """Read the first batch that ends after the offset `start` and has a record with `timestamp` or later.
 
-        The index has each batch's newest timestamp together with all before it. A deleted batch may hide those behind
-        it, which are then looked at in the file.
+        The index has each batch's newest timestamp, that of all batches before included. A deleted batch may hide later
+        ones, which are then read from the file.
         """
         number = bisect_left(self._timestamps, timestamp)
         if number == len(self._timestamps) or start >= self.next_offset:
@@ -149,7 +149,7 @@ class Segment:
         return os.pread(self._fd, self._end_of(number) - position, position)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that holds `offset` or something later."""
+        """Remove every batch that holds `offset` or something later."""
         keep = max(bisect_right(self._offsets, offset) - 1, 0)
         if offset >= self.next_offset or keep == len(self._offsets):
             return
@@ -159,14 +159,12 @@ class Segment:
         os.ftruncate(self._fd, self.size)
 
     def sync(self) -> None:
-        """Have the disk hold what was written; may be called from another thread."""
+        """Force written bytes to the disk. May be called from another thread."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._fd)
 
     def delete(self) -> None:
-        """Close the file and remove it."""
         self.close()
         self.path.unlink(missing_ok=True)

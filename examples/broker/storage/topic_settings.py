@@ -1,11 +1,11 @@
-"""The settings of a topic: what each is called, what it may be, and which of them have an effect.
+"""The settings of topics: their names, their values, and whether they have an effect.
 
-- Some settings work. They can be changed when the topic is created, and later.
-- Some are facts: this broker does one thing in any case. Asking for that is accepted, anything else is rejected.
-- Some are harmless: a client may set them, and they are stored and shown, but have no effect. The log says so.
-- All others are rejected. A client that sets one relies on its effect: compaction, for example.
+- Some work. A client can set them when it creates a topic, and change them later.
+- Some have one possible value here (`FACTS`). That value is accepted, any other is rejected.
+- Some are harmless. They are stored and shown, but have no effect. The log says so.
+- All others are rejected. A client that sets one relies on its effect, such as compaction.
 
-Pure functions; call them from anywhere.
+Pure functions. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG_APPEND_TIME = "LogAppendTime"
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 FACTS = {"cleanup.policy": "delete"}
-"""What cannot be otherwise here."""
+"""Settings with one possible value."""
 
 WITHOUT_EFFECT = {
     "compression.type": "producer",
@@ -45,7 +45,7 @@ WITHOUT_EFFECT = {
     "segment.index.bytes": "10485760",
     "segment.jitter.ms": "0",
 }
-"""What is stored and ignored, with the value that is shown where none is set."""
+"""Settings without effect, with the value that is shown if none is set."""
 
 _MOST_32, _MOST_64 = 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
 _NUMBERS = {
@@ -60,23 +60,15 @@ _CHOICES = {UNCLEAN_ELECTION: ("true", "false"), TIMESTAMP_TYPE: ("CreateTime", 
 
 
 def check_known(name: str) -> None:
-    """Reject the name of a setting that there is not, whether it is set or removed.
-
-    Raises:
-        BrokerError: INVALID_CONFIG.
-    """
+    """Reject an unknown setting with INVALID_CONFIG."""
     if name not in (*_NUMBERS, *_CHOICES, *FACTS, *WITHOUT_EFFECT):
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} is not a setting of this broker")
 
 
 def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Give the settings to store, in their plain form.
+    """Return the settings to store, in their canonical form; raises INVALID_CONFIG.
 
-    >>> check_settings({"min.insync.replicas": " 02", "cleanup.policy": "delete"})
-    {'min.insync.replicas': '2'}
-
-    Raises:
-        BrokerError: INVALID_CONFIG, with what is wrong.
+    >>> check_settings({"min.insync.replicas": " 02", "cleanup.policy": "delete"}) {'min.insync.replicas': '2'}
     """
     plain = {}
     for name, value in settings.items():
@@ -97,5 +89,5 @@ def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
         elif name in WITHOUT_EFFECT:
             plain[name] = text
         elif text != FACTS[name]:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {FACTS[name]} here, got {value!r}")
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {FACTS[name]}, got {value!r}")
     return plain

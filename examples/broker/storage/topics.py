@@ -1,15 +1,15 @@
-"""What the broker remembers besides its logs: topics, producer ids, and how far each log had come.
+"""The topics, producer ids and checkpoints of a node.
 
-Two small JSON files in the data folder, each replaced whole (write aside, fsync, rename), so that a crash
-leaves the old one or the new one:
+They are two small JSON files in the data folder. Each is replaced as a whole (write aside, fsync, rename), so that a
+crash leaves the old file or the new one:
 
 - `topics.json`: the topics, and the next block of producer ids. Written when either changes.
-- `checkpoint.json`: start offset and high watermark of each partition. Written every second if something
-  moved, and at once when records are deleted. Both are lower bounds after a crash: the watermark is found again from
-  the replicas, and records deleted in the last second are at worst there again.
+- `checkpoint.json`: start offset and high watermark of each partition. Written every second if something changed, and
+  at once when records are deleted. After a crash both are lower bounds: the replicas find the watermark again, and
+  records that were deleted in the last second may be back.
 
-A damaged checkpoint is moved aside, as lower bounds can be missing. Damaged topics stop the node. Without their file,
-the topics are found again by the folders of their logs, with the settings of the node.
+A damaged checkpoint is moved aside, because lower bounds can be missing. Damaged topics stop the node. Without their
+file, the topics are found by the folders of their logs, with the settings of the node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLOCK = 1_000
 
 
 class DamagedFile(OSError):
-    """A file in the data folder does not hold what this broker wrote."""
+    """A file in the data folder has invalid content."""
 
 
 def _as_tuple(nodes: Sequence[int]) -> tuple[int, ...]:
@@ -47,49 +47,42 @@ def _as_tuple(nodes: Sequence[int]) -> tuple[int, ...]:
 
 @attrs.frozen
 class Topic:
-    """A topic as it was created."""
-
     name: str
     partitions: int
     replicas: tuple[int, ...] = attrs.field(converter=_as_tuple)
     settings: Mapping[str, str] = attrs.field(factory=dict)
-    """What the topic has of its own; else the node's settings hold. See `topic_settings`."""
+    """The topic's own settings. The node's apply for the others. See `topic_settings`."""
     topic_id: str = ""
-    """In a cluster: what tells it from others that had its name before or will have it."""
+    """In a cluster: distinguishes the topic from others that have or had its name."""
 
     @property
     def is_internal(self) -> bool:
-        """Whether clients may not write to it."""
+        """Whether clients must not write to it."""
         return self.name == OFFSETS_TOPIC
 
 
 def check_name(name: str) -> None:
-    """Refuse what can't be a topic's name; the name becomes part of a folder's.
-
-    Raises:
-        BrokerError: INVALID_TOPIC.
-    """
+    """Reject an invalid topic name with INVALID_TOPIC. The name becomes part of a folder's name."""
     if name in (".", "..") or not _NAME.fullmatch(name):
-        raise BrokerError(ErrorCode.INVALID_TOPIC, "1 to 249 letters, digits, '.', '_' or '-'")
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC,
+            f"a topic name must be 1 to 249 letters, digits, '.', '_' or '-', got {name[:300]!r}",
+        )
 
 
 def check_not_internal(name: str) -> None:
-    """Refuse what clients may not do to the topic that groups are kept in; other names with underscores are theirs.
-
-    Raises:
-        BrokerError: INVALID_TOPIC.
-    """
+    """Reject changes of the internal topic with INVALID_TOPIC. Other names with underscores are allowed."""
     if name == OFFSETS_TOPIC:
-        raise BrokerError(ErrorCode.INVALID_TOPIC, "internal")
+        raise BrokerError(ErrorCode.INVALID_TOPIC, f"{name} is internal: clients must not change it")
 
 
 class TopicStore:
-    """The two files and what is in them.
+    """The two files and their content.
 
     Args:
-        folder: where they are; made if it isn't there.
-        keeps_topics: False in a cluster, where the topics stand in the coordination store.
-        node_id: the node that has the topics which are found by their folders.
+        folder: the data folder, created if it does not exist.
+        keeps_topics: False in a cluster, where the topics are in the coordination store.
+        node_id: the node of the topics that are found by their folders.
 
     Raises:
         DamagedFile: if the topics cannot be read.
@@ -129,7 +122,7 @@ class TopicStore:
             name, _, index = path.parent.name.rpartition("-")
             sizes[name] = max(sizes.get(name, 0), int(index) + 1)
         if sizes:
-            self._next_producer_id = int(time.time())  # higher than any that was given before, one by one from 0
+            self._next_producer_id = int(time.time())  # higher than all earlier ids, which began at 0
             _log.warning("topics.json is missing", folder=str(self.folder), found=sorted(sizes))
         if self._keeps_topics:
             self.topics = {name: Topic(name, size, (node_id,)) for name, size in sorted(sizes.items())}
@@ -147,28 +140,24 @@ class TopicStore:
             return {}
 
     def add(self, *topics: Topic) -> None:
-        """Remember topics, in the place of what was known of them. All are written at once.
+        """Add or replace topics, in one write.
 
         Raises:
-            BrokerError: KAFKA_STORAGE_ERROR; nothing was changed.
+            BrokerError: KAFKA_STORAGE_ERROR. Nothing was changed.
         """
         new = {topic.name: topic for topic in topics}
         self._save({**self.topics, **new}, self._reserved)
         self.topics.update(new)
 
     def remove(self, *names: str) -> None:
-        """Forget topics; if the disk is full, they may be there again after a restart."""
+        """Remove topics. If the disk is full, they may be back after a restart."""
         for name in names:
             del self.topics[name]
         with contextlib.suppress(BrokerError):
             self._save(self.topics, self._reserved)
 
     def next_producer_id(self) -> int:
-        """Give an id that no producer ever had here: ids are reserved on disk by the block.
-
-        Raises:
-            BrokerError: KAFKA_STORAGE_ERROR.
-        """
+        """Return a new producer id; raises KAFKA_STORAGE_ERROR. Ids are reserved on disk in blocks."""
         if self._next_producer_id == self._reserved:
             self._save(self.topics, self._reserved + _BLOCK)
             self._reserved += _BLOCK
@@ -176,18 +165,17 @@ class TopicStore:
         return self._next_producer_id - 1
 
     def checkpoint_of(self, folder: str) -> tuple[int, int]:
-        """Give the start offset and the high watermark that a partition had at the last checkpoint."""
+        """Return a partition's start offset and high watermark at the last checkpoint."""
         start, high_watermark = self._checkpoint.get(folder, (0, 0))
         return start, high_watermark
 
     def forget_checkpoint(self, folder: str) -> None:
-        """Forget how far a partition was that is deleted."""
         self._checkpoint.pop(folder, None)
 
     def save_checkpoint(self, checkpoint: dict[str, list[int]], *, durably: bool = False) -> None:
-        """Write the checkpoint if it changed; what it doesn't name stays as it was.
+        """Write the checkpoint if it has changed. Other folders keep their values.
 
-        While the disk fails, the one before stays: both numbers are lower bounds.
+        While the disk fails, the last checkpoint stays: both numbers are lower bounds.
         """
         checkpoint = {**self._checkpoint, **checkpoint}
         if checkpoint == self._checkpoint or self.disk.is_failing:

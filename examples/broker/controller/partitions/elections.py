@@ -1,18 +1,19 @@
-"""Who leads a partition next: pure functions over its replicas, its in-sync replicas, and the nodes that are alive.
+"""The next leader of a partition: pure functions of its replicas, its in-sync replicas, and the nodes that are alive.
 
-All give the new leader and the new in-sync replicas, or None if nobody may lead. Replicas are tried in the order of the
-assignment, so that the preferred one leads whenever it may:
+All return the new leader and the new in-sync replicas, or None if no replica may lead. Replicas are tried in the order
+of the assignment, so the preferred one leads whenever it may:
 
     replicas 1 2 3, in sync 2 3, alive 1 3   ->   3 leads, in sync 3       (1 may lack acknowledged records)
-    replicas 1 2 3, in sync 2,   alive 1 3   ->   nobody                   (only 2 has them all)
-    the same, unclean                        ->   1 leads, in sync 1       (what 2 had acknowledged is lost)
+    replicas 1 2 3, in sync 2,   alive 1 3   ->   none                     (only 2 has them all)
+    the same, unclean                        ->   1 leads, in sync 1       (acknowledged records of 2 are lost)
 
-**After a crash of all in-sync replicas** any of their logs may lack its end, as after a power cut. They are waited for
-for some seconds, and the longest log leads: that of the latest leader epoch, and among these the one that ends last.
+**After a crash of all in-sync replicas**, as after a power cut, any of their logs may lack its end. The controller
+waits for them for some seconds. Then the longest log leads: the one with the latest leader epoch, and among these the
+one that ends last.
 
     in sync 1 2, both back, logs end at 90 and 100     ->   2 leads, in sync 2
-    in sync 1 2, only 1 is back                        ->   nobody, for now
-    in sync 2, gone 1 3, only 2 is back                ->   2 leads if it has written as the leader, else nobody for now
+    in sync 1 2, only 1 is back                        ->   none, for now
+    in sync 2, gone 1 3, only 2 is back                ->   2 leads if it has written as the leader, else none for now
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Elected = tuple[int, tuple[int, ...]]
 
 
 def first(replicas: Sequence[int], alive: Container[int]) -> Elected | None:
-    """Elect a new partition's first leader: nothing was written, so every replica that is alive is in sync."""
+    """Elect the first leader of a new partition. It has no records, so every replica that is alive is in sync."""
     living = tuple(node for node in replicas if node in alive)
     return (living[0], living) if living else None
 
@@ -37,7 +38,7 @@ def first(replicas: Sequence[int], alive: Container[int]) -> Elected | None:
 def offline(
     replicas: Sequence[int], isr: Sequence[int], alive: Container[int], *, unclean: bool = False
 ) -> Elected | None:
-    """Elect when the leader has gone: from the in-sync replicas, else, if `unclean`, whoever lives."""
+    """Elect after the leader has died: an in-sync replica, or with `unclean` any replica that is alive."""
     leader = next((node for node in replicas if node in alive and node in isr), None)
     if leader is not None:
         return leader, tuple(node for node in isr if node in alive)
@@ -51,9 +52,9 @@ def after_crash(
     """Elect when no in-sync replica was left.
 
     Args:
-        replicas: of the partition, in order.
-        now: how the partition stands, without a leader.
-        ends: of the nodes that can lead: the latest leader epoch in the log, and where the log ends.
+        replicas: the partition's, in order.
+        now: the partition's state, without a leader.
+        ends: for each node that can lead, the latest leader epoch in its log, and the log's end.
         waits: whether to wait for replicas that are not back.
     """
     back = [node for node in now.isr if node in ends]
@@ -67,7 +68,7 @@ def after_crash(
 
 
 def among(targets: Sequence[int], isr: Sequence[int], alive: Container[int]) -> Elected | None:
-    """Elect one of those to which the partition is being moved."""
+    """Elect the first of the targets that is alive and in sync."""
     leader = next((node for node in targets if node in alive and node in isr), None)
     return None if leader is None else (leader, tuple(isr))
 
@@ -75,7 +76,7 @@ def among(targets: Sequence[int], isr: Sequence[int], alive: Container[int]) -> 
 def after_shutdown(
     replicas: Sequence[int], isr: Sequence[int], alive: Container[int], leaving: Container[int]
 ) -> Elected | None:
-    """Elect somebody in place of nodes that are about to stop; they leave the in-sync replicas."""
+    """Elect in place of nodes that are about to stop. They leave the in-sync replicas."""
     staying = tuple(node for node in isr if node not in leaving)
     leader = next((node for node in replicas if node in alive and node in staying), None)
     return None if leader is None else (leader, staying)

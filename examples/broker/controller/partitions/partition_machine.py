@@ -1,11 +1,11 @@
-"""Moves partitions between their states: what a move writes to the tree, and who is told.
+"""Moves of partitions between states: what each writes to the tree, and which nodes are notified.
 
     to ONLINE from NEW           the first leader is elected, and the partition's state created
-    to ONLINE from elsewhere     another leader is elected, and the state set if nobody changed it since
+    to ONLINE from elsewhere     another leader is elected, and the state set, if its version is unchanged
     to OFFLINE, NEW, NON_EXISTENT     nothing is written
 
-The leader may change the in-sync replicas at any time, by version like us. A write that comes second is made again
-with what is there then, a few times; after that the partition waits for the next event. Called on the controller's
+The leader may also change the state (the in-sync replicas) at any time. If the version has changed, the election is
+repeated with the new state, a few times. After that the partition waits for the next event. Called on the controller's
 thread.
 """
 
@@ -38,8 +38,6 @@ _TRIES = 5
 
 
 class PartitionMachine:
-    """The partitions of one controller."""
-
     def __init__(self, context: Context, store: Store, writer: Writer, requests: Requests) -> None:
         self._context = context
         self._store = store
@@ -47,11 +45,11 @@ class PartitionMachine:
         self._requests = requests
 
     def move(self, keys: Iterable[Key], target: PartitionState, strategy: Strategy | None = None) -> set[Key]:
-        """Move partitions; give those that arrived. To be online takes a strategy, `elect_offline` by default.
+        """Move partitions, and return those that arrived. `strategy` elects for ONLINE, by default `elect_offline`.
 
         Raises:
-            IllegalMove: if a partition may not go there; none was moved.
-            Deposed, StoreError: as the writer does.
+            IllegalMove: if a partition must not move there. None was moved.
+            Deposed, StoreError: as the writer.
         """
         keys = list(keys)
         for key in keys:
@@ -70,7 +68,7 @@ class PartitionMachine:
     # -- strategies
 
     def elect_offline(self, key: Key, now: Leadership) -> Elected | None:
-        """Elect in place of a leader that is gone."""
+        """Elect in place of a dead leader."""
         context = self._context
         unclean = context.may_elect_unclean(key[0])
         if now.leader != NO_LEADER or unclean:
@@ -80,20 +78,19 @@ class PartitionMachine:
         return elections.after_crash(context.replicas_of(key), now, ends, waits=waits)
 
     def elect_unclean(self, key: Key, now: Leadership) -> Elected | None:
-        """Elect in place of a leader that is gone, whoever lives, as somebody asked for by hand."""
+        """Elect in place of a dead leader any replica that is alive, because an administrator asked for it."""
         context = self._context
         return elections.offline(context.replicas_of(key), now.isr, context.alive, unclean=True)
 
     def elect_preferred(self, key: Key, now: Leadership) -> Elected | None:
-        """Elect the first replica."""
         return elections.among(self._context.replicas_of(key)[:1], now.isr, self._context.alive)
 
     def elect_target(self, key: Key, now: Leadership) -> Elected | None:
-        """Elect one of those to which the partition is on its way."""
+        """Elect one of the targets of a reassignment."""
         return elections.among(self._context.reassignments[key], now.isr, self._context.alive)
 
     def elect_successor(self, key: Key, now: Leadership) -> Elected | None:
-        """Elect another node than those that are about to stop or whose disk rejects writes."""
+        """Elect in place of a node that is about to stop or whose disk rejects writes."""
         context = self._context
         unfit = context.leaving | context.offline
         return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, unfit)
@@ -121,7 +118,7 @@ class PartitionMachine:
         arrived = set()
         for (key, leadership), error in zip(wanted.items(), results, strict=True):
             if error is not None:
-                # A controller before us got as far as that, and died before it told anybody.
+                # An earlier controller has created it, and died before it notified the nodes.
                 _log.warning("partition was created before", key=key, reason=str(error))
                 continue
             self._adopt(key, leadership)
@@ -137,7 +134,7 @@ class PartitionMachine:
         return arrived
 
     def _elect_once(self, keys: list[Key], strategy: Strategy, arrived: set[Key]) -> list[Key]:
-        """Elect once; give those whose state was changed meanwhile."""
+        """Elect once, and return the partitions whose state was changed meanwhile."""
         wanted: dict[Key, Leadership] = {}
         for key in keys:
             now = self.refresh(key)
@@ -148,7 +145,7 @@ class PartitionMachine:
                 continue
             elected = strategy(key, now)
             if elected is None:
-                _log.info("nobody may lead", key=key, isr=now.isr, alive=sorted(self._context.alive))
+                _log.info("no replica may lead", key=key, isr=now.isr, alive=sorted(self._context.alive))
                 continue
             wanted[key] = now.led_by(*elected, self._context.epoch)
         return self._write(wanted, arrived)
@@ -180,23 +177,22 @@ class PartitionMachine:
     # -- in-sync replicas
 
     def refresh(self, key: Key) -> Leadership | None:
-        """Read a partition's state anew; None if there is none that makes sense."""
         try:
             node = self._store.get(layout.state_path(key))
             found = layout.state_of(node.data, node.version)
         except NoNode:
             return None
         except ValueError as error:
-            _log.error("a partition's state makes no sense", key=key, reason=str(error))
+            _log.error("invalid state of a partition", key=key, reason=str(error))
             return None
         self._context.leaderships[key] = found
         return found
 
     def leave_isr(self, leaving: Mapping[Key, Collection[int]]) -> None:
-        """Take nodes that can't follow out of the in-sync replicas, unless none would be left.
+        """Remove nodes that cannot follow from the in-sync replicas, unless none would be left.
 
         Raises:
-            Deposed, StoreError: as the writer does.
+            Deposed, StoreError: as the writer.
         """
         keys = list(leaving)
         for _ in range(_TRIES):
@@ -207,7 +203,7 @@ class PartitionMachine:
                     continue
                 staying = tuple(node for node in now.isr if node not in leaving[key])
                 if now.leader in leaving[key]:
-                    # Nobody could be elected in its place. The in-sync replicas stay: they say who has the records.
+                    # No other replica could be elected. The in-sync replicas stay: they have the records.
                     wanted[key] = now.led_by(NO_LEADER, now.isr, self._context.epoch)
                 elif staying:
                     wanted[key] = now.led_by(now.leader, staying, self._context.epoch)

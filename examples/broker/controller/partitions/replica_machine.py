@@ -1,8 +1,8 @@
-"""Moves replicas between their states: who is told, and what that does to the in-sync replicas.
+"""Moves of replicas between states: which nodes are notified, and what happens to the in-sync replicas.
 
-    to NEW, ONLINE           the node is told who leads
-    to OFFLINE               the node is told to stop, and leaves the in-sync replicas
-    to DELETION_STARTED      the node is told to remove its records
+    to NEW, ONLINE           the node is told the leader
+    to OFFLINE               the node is asked to stop, and leaves the in-sync replicas
+    to DELETION_STARTED      the node is asked to remove its records
     to the others            nothing
 
 Called on the controller's thread.
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 
 class ReplicaMachine:
-    """The replicas of one controller."""
-
     def __init__(self, context: Context, partitions: PartitionMachine, requests: Requests) -> None:
         self._context = context
         self._partitions = partitions
@@ -35,8 +33,8 @@ class ReplicaMachine:
         """Move replicas.
 
         Raises:
-            IllegalMove: if a replica may not go there; none was moved.
-            Deposed, StoreError: as the writer does.
+            IllegalMove: if a replica must not move there. None was moved.
+            Deposed, StoreError: as the writer.
         """
         replicas = list(replicas)
         for replica in replicas:

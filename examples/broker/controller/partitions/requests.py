@@ -1,12 +1,12 @@
-"""What the controller tells the other nodes, gathered over one event and sent as few requests.
+"""The controller's requests to the other nodes, gathered during one event and sent at its end.
 
-An event moves partitions and replicas one by one; each move notes here whom it concerns. At the end of the event every
-node gets at most one LeaderAndIsr with all partitions of which it has a replica that changed, one UpdateMetadata and
-one StopReplica of either kind, in this order: a node knows who leads before it is told of it by clients, and stops what
-it no longer has last.
+An event moves partitions and replicas one by one. Each move notes the nodes that it concerns. At the end of the event,
+every node gets its changes in this order: LeaderAndIsr, UpdateMetadata, StopReplica. So a node knows that it leads
+before clients do, and it stops a replica last. A request names at most 1,000 partitions, so that no node is busy with
+one for long.
 
-If the event fails half-way, `discard` drops what was gathered: what the tree already says is told again when the
-controller looks at it next. Belongs to the controller's thread.
+If the event fails, `discard` drops the requests. The controller sends the tree's state when it next reads it. Used on
+the controller's thread.
 """
 
 from __future__ import annotations
@@ -33,23 +33,21 @@ if TYPE_CHECKING:
 Message = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
 
 BEING_DELETED = -2
-"""In place of a leader's id: the partition is being deleted, forget it."""
+"""In place of a leader's id: the partition is being deleted."""
 _MOST_AT_ONCE = 1_000
 
 
 class Channel(Protocol):
-    """How messages reach the other nodes."""
+    """Sends messages to the other nodes."""
 
     def know(self, brokers: Mapping[int, BrokerInfo]) -> None:
-        """Take note of who can be reached where; what is queued for others is dropped."""
+        """Set the addresses. Messages that are queued for other nodes are dropped."""
 
     def send(self, node: int, message: Message) -> None:
-        """Send after all that was sent to the node before; the answer becomes an event."""
+        """Send after all earlier messages to the node. The answer becomes an event."""
 
 
 class Requests:
-    """One event's requests, by node."""
-
     def __init__(self, node_id: int, context: Context, channel: Channel) -> None:
         self._node_id = node_id
         self._context = context
@@ -60,29 +58,27 @@ class Requests:
         self._metadata_for: set[int] = set()
 
     def leader_and_isr(self, nodes: Iterable[int], key: Key) -> None:
-        """Tell these nodes, if they live, who leads the partition; and everybody that this changed."""
+        """Send a partition's leader to these nodes, if they are alive, and its metadata to all nodes."""
         for node in nodes:
             if node in self._context.brokers:
                 self._leaders.setdefault(node, set()).add(key)
         self.metadata([key])
 
     def stop_replica(self, node: int, key: Key, *, delete: bool) -> None:
-        """Tell a node to let go of its replica, and perhaps of its records."""
+        """Ask a node to stop a replica, and perhaps to delete its records."""
         if node in self._context.brokers:
             self._stops.setdefault((node, delete), set()).add(key)
 
     def metadata(self, keys: Iterable[Key] = (), *, nodes: Iterable[int] | None = None) -> None:
-        """Tell nodes (all, by default) which nodes live, and these partitions' state."""
+        """Send nodes (by default all) the live nodes, and the state of these partitions."""
         self._metadata.update(keys)
         self._metadata_for.update(self._context.brokers if nodes is None else nodes)
 
     def discard(self) -> None:
-        """Drop what was gathered."""
         for gathered in (self._leaders, self._stops, self._metadata, self._metadata_for):
             gathered.clear()
 
     def send(self) -> None:
-        """Send what was gathered."""
         context = self._context
         head = (self._node_id, context.epoch)
         live = [

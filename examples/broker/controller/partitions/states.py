@@ -1,4 +1,4 @@
-"""The states of partitions and of replicas, and the moves between them that are allowed; all others are refused.
+"""The states of partitions and replicas, and the allowed moves between them.
 
     partition   NON_EXISTENT -> NEW -> ONLINE <-> OFFLINE -> NON_EXISTENT
                                          ^-- ONLINE again: another leader
@@ -6,7 +6,7 @@
     replica     NON_EXISTENT -> NEW -> ONLINE <-> OFFLINE -> DELETION_STARTED -> DELETION_SUCCESSFUL -> NON_EXISTENT
                                                      ^------ DELETION_INELIGIBLE <-+
 
-Tables only; the effects of a move are in the two machines.
+These are tables. The effects of a move are in the two machines.
 """
 
 from __future__ import annotations
@@ -19,29 +19,25 @@ if TYPE_CHECKING:
 
 
 class PartitionState(enum.Enum):
-    """Where a partition is, as the controller sees it."""
-
     NON_EXISTENT = "non-existent"
     NEW = "new"
-    """It has replicas, but had no leader yet."""
+    """It has replicas, but has had no leader."""
     ONLINE = "online"
     """It has a leader."""
     OFFLINE = "offline"
-    """It had one."""
+    """It has had a leader."""
 
 
 class ReplicaState(enum.Enum):
-    """Where a replica is, as the controller sees it."""
-
     NON_EXISTENT = "non-existent"
     NEW = "new"
     ONLINE = "online"
     OFFLINE = "offline"
-    """Its node is dead, or was told to stop it."""
+    """Its node is dead, or was asked to stop it."""
     DELETION_STARTED = "deletion started"
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"
-    """It couldn't be deleted; once its node is back, it is tried again."""
+    """It could not be deleted. The deletion is repeated when its node is back."""
 
 
 _P, _R = PartitionState, ReplicaState
@@ -52,7 +48,6 @@ PARTITION_MOVES: Mapping[PartitionState, frozenset[PartitionState]] = {
     _P.ONLINE: frozenset({_P.ONLINE, _P.OFFLINE}),
     _P.OFFLINE: frozenset({_P.ONLINE, _P.OFFLINE, _P.NON_EXISTENT}),
 }
-"""By state, where a partition may go from there."""
 
 REPLICA_MOVES: Mapping[ReplicaState, frozenset[ReplicaState]] = {
     _R.NON_EXISTENT: frozenset({_R.NEW}),
@@ -63,20 +58,15 @@ REPLICA_MOVES: Mapping[ReplicaState, frozenset[ReplicaState]] = {
     _R.DELETION_SUCCESSFUL: frozenset({_R.NON_EXISTENT}),
     _R.DELETION_INELIGIBLE: frozenset({_R.ONLINE, _R.OFFLINE}),
 }
-"""By state, where a replica may go from there."""
 
 State = TypeVar("State", PartitionState, ReplicaState)
 
 
 class IllegalMove(RuntimeError):
-    """A move that the tables don't have: a mistake in the controller, never in what it was asked for."""
+    """A move that is not in the tables. This is a bug of the controller."""
 
 
 def check_move(moves: Mapping[State, frozenset[State]], what: Hashable, before: State, after: State) -> None:
-    """Refuse a move that isn't in the table.
-
-    Raises:
-        IllegalMove: if it isn't.
-    """
+    """Reject a move that is not in the table, with IllegalMove."""
     if after not in moves[before]:
-        raise IllegalMove(f"{what} can't go from {before.value} to {after.value}")
+        raise IllegalMove(f"{what} cannot move from {before.value} to {after.value}")

@@ -1,12 +1,11 @@
-"""How a node becomes the controller: by being the one that creates `/controller`.
+"""How a node becomes the controller: by creating `/controller`.
 
-    all nodes     /controller is absent, or holds nonsense, or is left from this node's last life
-    each          in one write: /controller_epoch from 4 to 5 if nobody was first, and /controller created
+    all nodes     /controller is absent, invalid, or left by an earlier process of this node
+    each          in one write: /controller_epoch from 4 to 5, if it is still 4, and /controller created
     one           succeeds: it is the controller of epoch 5
-    the others    fail, read who it is, and watch
+    the others    fail, read which node it is, and watch
 
-The epoch and the node change together, so that no epoch ever has two controllers and none is wasted on a node that
-isn't one. Called on the controller's thread.
+Epoch and node change in one transaction, so no epoch has two controllers. Called on the controller's thread.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ _TRIES = 20
 
 @attrs.frozen
 class Election:
-    """How an election ended."""
-
     controller: int | None
-    """Who is the controller; None if that couldn't be found out."""
+    """The node that is the controller. None if that is unknown."""
     epoch: int = 0
     epoch_version: int = 0
     won: bool = False
@@ -36,12 +33,12 @@ def stand(store: Store, node: int, *, in_office: bool = False) -> Election:
     """Become the controller if there is none.
 
     Args:
-        store: the session that the office is bound to.
+        store: the session that owns `/controller`.
         node: this node.
-        in_office: whether this session holds the office as far as it knows; else what names this node is old.
+        in_office: whether this session already is the controller. Otherwise a `/controller` with this node's id is old.
 
     Raises:
-        StoreError: if the store can't be had.
+        StoreError: if the store is unreachable.
     """
     for _ in range(_TRIES):
         found = _read(store)
@@ -59,7 +56,7 @@ def stand(store: Store, node: int, *, in_office: bool = False) -> Election:
         try:
             store.multi(operations)
         except (NodeExists, BadVersion, NoNode):
-            continue  # somebody was first, or the old one has just gone: look again
+            continue  # another node was first, or the old node has just gone
         _log.info("elected controller", node=node, epoch=epoch)
         return Election(node, epoch, epoch_node.version + 1, won=True)
     return Election(None)
@@ -76,12 +73,12 @@ def _controller_in(node: Node) -> int | None:
     try:
         return controller_of(node.data)
     except (ValueError, TypeError) as error:
-        _log.warning("/controller holds nonsense", reason=str(error))
+        _log.warning("invalid /controller", reason=str(error))
         return None
 
 
 def epoch_in(node: Node) -> int:
-    """Give the epoch that `/controller_epoch` holds."""
-    # Nonsense here can only come from a hand. The version counts every change, so it is at least as large as the epoch
-    # was, and goes on from there.
+    """Return the epoch in `/controller_epoch`."""
+    # An invalid epoch was written by hand. The version counts every change, so it is at least as
+    # large as the last valid epoch.
     return int(node.data) if node.data.isdigit() else node.version

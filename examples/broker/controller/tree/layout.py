@@ -1,25 +1,25 @@
-"""What is where in the tree, and how it is written: the nodes that Apache Kafka used, as JSON.
+"""The paths in the tree and the contents of their nodes, as JSON. The paths are those of Apache Kafka.
 
-    /controller                            ephemeral; who is the controller
-    /controller_epoch                      how many controllers there were
-    /cluster_secret                        what nodes prove to each other with that they are nodes
-    /brokers/ids/2                         ephemeral; where node 2 listens, which start of its process it is, and where
-                                           its logs ended then
-    /brokers/known                         whose starts the controller has dealt with
-    /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes: it cannot lead or follow
-    /brokers/topics/orders                 which nodes have which partition, the preferred leader first; the topic's id
-    /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas, and those that are gone;
+    /controller                            ephemeral; the node that is the controller
+    /controller_epoch                      the number of controllers so far
+    /cluster_secret                        the secret by which nodes recognise each other
+    /brokers/ids/2                         ephemeral; the address of node 2, the incarnation of its process, and where
+                                           its logs ended when that started
+    /brokers/known                         the incarnations that the controller has handled
+    /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes
+    /brokers/topics/orders                 the nodes of each partition, the preferred leader first; the topic's id
+    /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas, and those that have left;
                                            changed by version only
     /config/topics/orders                  the topic's settings
-    /config/changes                        set with every change of a setting, so that one watch hears of all
+    /config/changes                        set with every change of a setting, so that one watch is enough
     /isr_change_notification/3-17          a leader changed in-sync replicas; the controller reads and removes it
-    /admin/delete_topics/orders            asked to be deleted
-    /admin/reassign_partitions             asked to be elsewhere
-    /admin/preferred_replica_election      asked to be led by their preferred leaders
+    /admin/delete_topics/orders            a request to delete the topic
+    /admin/reassign_partitions             a request to move partitions
+    /admin/preferred_replica_election      a request to elect preferred leaders
 
-Decoding trusts nothing, since anybody may write there with a tool: what doesn't make sense is a `ValueError`.
+Anyone may write to the tree with other tools. So all decoders (`*_of`, `read`) raise ValueError for invalid content.
 
-Pure functions.
+Pure functions, except `make_roots` and `secret_of`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ROOTS = ("/brokers", IDS, KNOWN, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETI
 
 
 def make_roots(store: Store) -> None:
-    """Create what all else is created under, where it isn't there."""
+    """Create the nodes that all others are created under, where they are missing."""
     contents = {EPOCH: b"0", SECRET: secrets.token_hex(32).encode()}
     for path in (*_ROOTS, *contents):
         try:
@@ -67,37 +67,32 @@ def make_roots(store: Store) -> None:
 
 
 def secret_of(store: Store) -> bytes:
-    """Read the cluster's secret."""
     return store.get(SECRET).data
 
 
 def topic_path(topic: str) -> str:
-    """Give where a topic's assignment is."""
     return f"{TOPICS}/{topic}"
 
 
 def partition_path(key: Key) -> str:
-    """Give the node that a partition's state is under."""
     return f"{TOPICS}/{key[0]}/partitions/{key[1]}"
 
 
 def state_path(key: Key) -> str:
-    """Give where a partition's leadership is.
+    """Return the path of a partition's leadership.
 
-    >>> state_path(("orders", 0))
-    '/brokers/topics/orders/partitions/0/state'
+    >>> state_path(("orders", 0)) '/brokers/topics/orders/partitions/0/state'
     """
     return f"{partition_path(key)}/state"
 
 
 def config_path(topic: str) -> str:
-    """Give where a topic's settings are."""
     return f"{CONFIGS}/{topic}"
 
 
 @attrs.frozen
 class BrokerInfo:
-    """A node that is alive: where it listens, which start of its process this is, and where its logs ended then.
+    """A registered node: its address, the incarnation of its process, and the ends of its logs when that started.
 
     The ends are by folder, such as `orders-0`: the leader epoch of the last batch, and the next offset.
     """
@@ -109,80 +104,57 @@ class BrokerInfo:
     ends: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, hash=False)
 
     def end_of(self, key: Key) -> tuple[int, int]:
-        """Give where the log of a partition ended when the node was started."""
+        """Return the end of a partition's log when the node started."""
         return self.ends.get(f"{key[0]}-{key[1]}", (-1, 0))
 
     def write(self) -> bytes:
-        """Encode."""
         return _encode(
             host=self.host, port=self.port, incarnation=self.incarnation, ends=dict(self.ends), timestamp=_now()
         )
 
     @classmethod
     def read(cls, node_id: int, data: bytes) -> BrokerInfo:
-        """Decode.
-
-        Raises:
-            ValueError: if it makes no sense.
-        """
         content = _decode(data)
         ends = {str(name): (int(epoch), int(end)) for name, (epoch, end) in content.get("ends", {}).items()}
         return cls(node_id, str(content["host"]), int(content["port"]), str(content.get("incarnation", "")), ends)
 
 
 def write_known(brokers: Mapping[int, BrokerInfo]) -> bytes:
-    """Encode which start of each node the controller has dealt with."""
     return _encode(brokers={str(node): info.incarnation for node, info in brokers.items()})
 
 
 def known_of(data: bytes) -> dict[int, str]:
-    """Decode which start of each node a controller has dealt with.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
     return {int(node): str(incarnation) for node, incarnation in _decode(data)["brokers"].items()}
 
 
 def write_controller(node: int) -> bytes:
-    """Encode who is the controller."""
     return _encode(brokerid=node, timestamp=_now())
 
 
 def controller_of(data: bytes) -> int:
-    """Decode who is the controller.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
     return int(_decode(data)["brokerid"])
 
 
 def write_assignment(assignment: Mapping[int, Sequence[int]], topic_id: str = "") -> bytes:
-    """Encode which nodes have which partition of a topic, and what tells it from others of its name."""
+    """Encode the nodes of each partition, and the id that distinguishes the topic from others of its name."""
     partitions = {str(index): list(nodes) for index, nodes in assignment.items()}
     return _encode(partitions=partitions, **({"topic_id": topic_id} if topic_id else {}))
 
 
 def topic_id_of(data: bytes) -> str:
-    """Decode what tells a topic from others of its name; empty if a tool wrote it that knows of no such thing."""
+    """Decode a topic's id. It is empty if another tool has created the topic."""
     return str(_decode(data).get("topic_id", ""))
 
 
 def assignment_of(data: bytes) -> dict[int, tuple[int, ...]]:
-    """Decode which nodes have which partition of a topic.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
+    """Decode the nodes of each partition."""
     content = _decode(data)["partitions"]
     if not isinstance(content, dict):
-        raise ValueError(f"partitions by number are wanted, got {content!r}")  # noqa: TRY004 - one kind of error here
+        raise ValueError(f"partitions must be an object, got {content!r}")  # noqa: TRY004 - one kind of error here
     return {int(index): _nodes(nodes) for index, nodes in content.items()}
 
 
 def write_state(state: Leadership) -> bytes:
-    """Encode a partition's leadership."""
     return _encode(
         leader=state.leader,
         leader_epoch=state.leader_epoch,
@@ -193,11 +165,6 @@ def write_state(state: Leadership) -> bytes:
 
 
 def state_of(data: bytes, version: int) -> Leadership:
-    """Decode a partition's leadership, read at this version.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
     content = _decode(data)
     return Leadership(
         int(content["leader"]),
@@ -210,49 +177,31 @@ def state_of(data: bytes, version: int) -> Leadership:
 
 
 def write_config(config: Mapping[str, str]) -> bytes:
-    """Encode a topic's settings."""
     return _encode(config=dict(config))
 
 
 def config_of(data: bytes) -> dict[str, str]:
-    """Decode a topic's settings.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
     content = _decode(data)["config"]
     if not isinstance(content, dict):
-        raise ValueError(f"settings by name are wanted, got {content!r}")  # noqa: TRY004 - one kind of error here
+        raise ValueError(f"config must be an object, got {content!r}")  # noqa: TRY004 - one kind of error here
     return {str(name): str(value) for name, value in content.items()}
 
 
 def write_keys(keys: Sequence[Key]) -> bytes:
-    """Encode a list of partitions."""
     return _encode(partitions=[{"topic": topic, "partition": index} for topic, index in keys])
 
 
 def keys_of(data: bytes) -> list[Key]:
-    """Decode a list of partitions.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
     return [(str(entry["topic"]), int(entry["partition"])) for entry in _entries(data)]
 
 
 def write_reassignments(targets: Mapping[Key, Sequence[int]]) -> bytes:
-    """Encode where partitions are to be."""
     return _encode(
         partitions=[{"topic": key[0], "partition": key[1], "replicas": list(nodes)} for key, nodes in targets.items()]
     )
 
 
 def reassignments_of(data: bytes) -> dict[Key, tuple[int, ...]]:
-    """Decode where partitions are to be.
-
-    Raises:
-        ValueError: if it makes no sense.
-    """
     return {(str(entry["topic"]), int(entry["partition"])): _nodes(entry["replicas"]) for entry in _entries(data)}
 
 
@@ -262,29 +211,29 @@ def _encode(**content: object) -> bytes:
 
 class _Content(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
-        raise ValueError(f"there is no {name!r} in {dict(self)}")
+        raise ValueError(f"the field {name!r} is missing in {dict(self)}")
 
 
 def _decode(data: bytes) -> _Content:
     content = json.loads(data)
     if not isinstance(content, dict):
-        raise ValueError(f"an object is wanted, got {content!r}")  # noqa: TRY004 - one kind of error here
+        raise ValueError(f"the content must be an object, got {content!r}")  # noqa: TRY004 - one kind of error here
     return _Content(content)
 
 
 def _entries(data: bytes) -> list[_Content]:
     found = _decode(data)["partitions"]
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise ValueError(f"a list of partitions is wanted, got {found!r}")
+        raise ValueError(f"partitions must be a list of objects, got {found!r}")
     return [_Content(entry) for entry in found]
 
 
 def _nodes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"a list of nodes is wanted, got {value!r}")  # noqa: TRY004 - one kind of error here
+        raise ValueError(f"nodes must be a list, got {value!r}")  # noqa: TRY004 - one kind of error here
     nodes = tuple(int(node) for node in value)
     if len(set(nodes)) != len(nodes):
-        raise ValueError(f"a node twice in {value!r}")
+        raise ValueError(f"nodes must be different, got {value!r}")
     return nodes
 
 

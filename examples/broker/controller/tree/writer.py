@@ -1,14 +1,13 @@
-"""The controller's writes: each is made only while its epoch is the newest.
+"""The controller's writes. Each succeeds only while its epoch is the newest.
 
     controller A (epoch 4)      stopped ............................ resumed: Set(state of orders-0, ...)
-    controller B                          elected: epoch 5                    refused: /controller_epoch moved
+    controller B                          elected: epoch 5                    rejected: /controller_epoch changed
 
-Every write is a `multi` that begins with a check of `/controller_epoch`, at the version that this controller gave it.
-The check and the writes happen together or not at all, so there is no moment at which A has looked and B hasn't written
-yet. A that is refused learns from it that it was deposed.
+Every write is a `multi` that begins with a check of `/controller_epoch`, at the version of this controller. Check and
+writes are one transaction, so A cannot write after B was elected. The rejection tells A that it was deposed.
 
-Long lists are written in pieces: a server limits the size of a request, and one partition's state that has moved on
-must not undo a thousand others. Called on the controller's thread.
+Long lists are written in pieces. A server limits the size of a request, and one changed state must not undo a thousand
+other writes. Called on the controller's thread.
 """
 
 from __future__ import annotations
@@ -28,22 +27,20 @@ _MOST_AT_ONCE = 100
 
 
 class Deposed(RuntimeError):
-    """Another controller was elected since; nothing was written."""
+    """Another controller was elected. Nothing was written."""
 
 
 class Writer:
-    """Writes for one controller, for as long as it is the controller."""
-
     def __init__(self, store: Store, context: Context) -> None:
         self._store = store
         self._context = context
 
     def write(self, operations: Sequence[Operation]) -> None:
-        """Do all of it, or nothing.
+        """Write all operations or none.
 
         Raises:
             Deposed: if another controller was elected.
-            StoreError: as `Store.multi` does.
+            StoreError: as `Store.multi`.
         """
         fence = Check(EPOCH, self._context.epoch_version)
         try:
@@ -54,11 +51,11 @@ class Writer:
             raise
 
     def write_each(self, groups: Sequence[Sequence[Operation]]) -> list[StoreError | None]:
-        """Do each group's operations together, groups independently; give for each why it wasn't done, or None.
+        """Write the operations of each group together, and the groups independently. Returns an error or None for each.
 
         Raises:
-            Deposed: if another controller was elected; earlier groups may have been written.
-            StoreError: if the store can't be had.
+            Deposed: if another controller was elected. Earlier groups may be written.
+            StoreError: if the store is unreachable.
         """
         results: list[StoreError | None] = []
         for start in range(0, len(groups), _MOST_AT_ONCE):

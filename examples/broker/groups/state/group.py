@@ -1,24 +1,23 @@
-"""A consumer group: its members, its state, and what follows from them alone.
+"""A consumer group: its members, its state, and functions of these alone.
 
-    EMPTY        nobody is in it
+    EMPTY        no members
       |
       |  the first member joins
       v
     PREPARING    waits for all to join           <---.
       |                                              |
-      |  all have joined, or time is up              |  somebody joins,
+      |  all have joined, or the time is over        |  a member joins,
       v                                              |  leaves, or is lost
     COMPLETING   waits for the leader's assignment --+
       |                                              |
       |  the leader's assignment                     |
       v                                              |
-    STABLE       everybody has an assignment --------'
+    STABLE       all members have assignments -------'
 
-When a join phase ends and nobody is left, the group is EMPTY again.
+A join phase that ends without a member makes the group EMPTY again.
 
-The moves themselves, with their waiting and answering, are the coordinator's (`coordinator`); nothing here
-parks or answers. `lock` is the group's: the operations that wait for the group are checked under it, a
-commit's `DelayedProduce` included.
+`coordinator` makes the moves, with their waiting and answering. Nothing here parks or answers. The operations that wait
+for the group are checked under its `lock`, a commit's `DelayedProduce` included.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class GroupState(enum.Enum):
-    """The states, by the names that clients are shown."""
+    """The states, by the names that clients see."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -68,13 +67,11 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has asked and we have not answered: then its silence means nothing."""
+        """Whether it waits for an answer. Then it cannot send heartbeats."""
         return self.answer_join is not None or self.answer_sync is not None
 
 
 class Group:
-    """The state of one group."""
-
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.lock = threading.RLock()
@@ -85,34 +82,33 @@ class Group:
         self.leader_id = ""
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}
-        """Member ids by the instance id that a client keeps over its restarts."""
+        """Member ids by instance id, which a client keeps when it restarts."""
         self.pending: dict[str, Member] = {}
-        """Who was told its id and has not come back with it yet."""
+        """Clients that have got a member id and have not returned with it yet."""
         self.unsynced: set[str] = set()
-        """Members of this generation that haven't asked for their assignment yet."""
+        """Members of this generation that have not asked for their assignment yet."""
         self.newcomers = False
-        """Whether somebody joined since the initial delay was last prolonged."""
+        """Whether a member joined since the initial delay was last extended."""
         self.offsets: dict[Key, Commit] = {}
         self.writes = 0
-        """How many writes of it to the offsets topic are under way."""
+        """Writes to the offsets topic that are in progress."""
         self.is_stored = False
-        """Whether the offsets topic says something of its members."""
+        """Whether the offsets topic has a record of its members."""
 
     @property
     def all_joined(self) -> bool:
-        """Whether the rebalance waits for nobody."""
+        """Whether the rebalance waits for no member."""
         return not self.pending and all(m.answer_join is not None for m in self.members.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that a member takes."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def member(self, who: Identity) -> Member:
-        """Give a member.
+        """Return a member.
 
         Raises:
-            BrokerError: FENCED_INSTANCE_ID if another one took its place, UNKNOWN_MEMBER_ID if there is none.
+            BrokerError: FENCED_INSTANCE_ID if another one replaced it, UNKNOWN_MEMBER_ID if there is none.
         """
         if who.instance_id is not None and self.static.get(who.instance_id, who.member_id) != who.member_id:
             raise BrokerError(ErrorCode.FENCED_INSTANCE_ID)
@@ -121,7 +117,7 @@ class Group:
         return self.members[who.member_id]
 
     def member_of_generation(self, who: Identity) -> Member:
-        """Give a member that knows the present generation.
+        """Return a member of the present generation.
 
         Raises:
             BrokerError: as `member`, and ILLEGAL_GENERATION.
@@ -132,7 +128,7 @@ class Group:
         return member
 
     def add(self, member: Member) -> None:
-        """Take a member in; the first one leads."""
+        """Add a member. The first one leads."""
         if not self.members:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
@@ -140,7 +136,7 @@ class Group:
             self.static[member.instance_id] = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Take a member out; somebody else leads if it did."""
+        """Remove a member. If it was the leader, another one leads."""
         member = self.members.pop(member_id, None)
         if member is None:
             return None
@@ -152,14 +148,14 @@ class Group:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """See that a member leads that has joined; tell whether there is one."""
+        """Make a member lead that has joined. Returns whether there is one."""
         joined = [m.member_id for m in self.members.values() if m.answer_join is not None]
         if joined and self.leader_id not in joined:
             self.leader_id = joined[0]
         return bool(joined)
 
     def replace(self, old: Member, new: Member) -> None:
-        """Put a static member that came back in the place of its former self."""
+        """Replace a static member by its new process."""
         self.members = {
             (new if member is old else member).member_id: new if member is old else member
             for member in self.members.values()
@@ -171,7 +167,7 @@ class Group:
         self.static[new.instance_id] = new.member_id
 
     def joined(self, member: Member) -> Joined:
-        """Give what a member of the present generation is told; if it leads, who the members are."""
+        """Return the answer to a member's join. The leader's answer lists the members."""
         members: tuple[JoinedMember, ...] = ()
         if member.member_id == self.leader_id:
             members = tuple(
@@ -181,14 +177,14 @@ class Group:
         return Joined(ErrorCode.NONE, member.member_id, self.generation, self.protocol, self.leader_id, members)
 
     def accepts(self, protocol_type: str, protocols: Mapping[str, bytes], *, member_id: str = "") -> bool:
-        """Tell whether somebody speaks what all others speak: a newcomer, or the member of this id, come again."""
+        """Whether a client shares a protocol with all members, except with `member_id`, which is the client itself."""
         if not protocols or not protocol_type or (self.members and protocol_type != self.protocol_type):
             return False
         others = [set(member.protocols) for member in self.members.values() if member.member_id != member_id]
         return not others or bool(set.intersection(*others, set(protocols)))
 
     def choose_protocol(self) -> str:
-        """Choose what most members name first among those that all speak; empty if there is none."""
+        """Return the common protocol that most members name first, or an empty string."""
         names = [set(member.protocols) for member in self.members.values()]
         common = set.intersection(*names) if names else set()
         if not common:

@@ -1,4 +1,4 @@
-"""The groups that this node coordinates: found, made, loaded and forgotten."""
+"""The groups that this node coordinates: found, created, loaded and forgotten."""
 
 from __future__ import annotations
 
@@ -15,20 +15,18 @@ if TYPE_CHECKING:
 
 
 class KnownGroups:
-    """Groups by their ids, as far as they are this node's to coordinate."""
-
     def __init__(self, store: GroupStore, *, alone: bool) -> None:
         self._store = store
         self._alone = alone
         self._groups: dict[str, Group] = {}
         self._loaded: set[Key] = set()
-        """Partitions of the internal topic whose groups are known here."""
+        """Partitions of the internal topic whose groups are loaded."""
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
 
     def check(self, group_id: str) -> None:
-        """Refuse what isn't a group of this node's.
+        """Reject a group that this node does not coordinate.
 
         Raises:
             BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or INVALID_GROUP_ID.
@@ -43,12 +41,11 @@ class KnownGroups:
             raise BrokerError(ErrorCode.INVALID_GROUP_ID)
 
     def take_over(self, key: Key, groups: Mapping[str, Group]) -> None:
-        """Coordinate the groups of a partition from now on."""
         self._groups.update(groups)
         self._loaded.add(key)
 
     def let_go(self, key: Key) -> list[Group]:
-        """Coordinate the groups of a partition no more; give those."""
+        """Forget the groups of a partition, and return them."""
         self._loaded.discard(key)
         gone = [group for group in self._groups.values() if self._store.key_of(group.group_id) == key]
         for group in gone:
@@ -56,19 +53,15 @@ class KnownGroups:
         return gone
 
     def find(self, group_id: str) -> Group | None:
-        """Give a group, if there is one of this id.
-
-        Raises:
-            BrokerError: as `check`.
-        """
+        """Return a group or None; raises as `check`."""
         self.check(group_id)
         return self._groups.get(group_id)
 
     def existing(self, group_id: str) -> Group:
-        """Give a group whose member is asking.
+        """Return the group of a member's request.
 
         Raises:
-            BrokerError: as `check`; UNKNOWN_MEMBER_ID if there is no such group.
+            BrokerError: as `check`, and UNKNOWN_MEMBER_ID if the group does not exist.
         """
         group = self.find(group_id)
         if group is None:
@@ -76,12 +69,11 @@ class KnownGroups:
         return group
 
     def make(self, group_id: str) -> Group:
-        """Make a group that wasn't there."""
         group = self._groups[group_id] = Group(group_id)
         return group
 
     def forget_if_unused(self, group: Group) -> None:
-        """Forget a group of which nothing is left: a name that was used once needs no memory."""
+        """Forget a group without members, offsets and writes."""
         if group.state is GroupState.EMPTY and not (group.members or group.pending or group.offsets or group.writes):
             if self._groups.get(group.group_id) is group:
                 del self._groups[group.group_id]

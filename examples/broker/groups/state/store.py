@@ -1,21 +1,21 @@
-"""What outlives the coordinator: groups and their offsets, as records in an internal topic.
+"""Groups and their offsets as records of an internal topic, which survive the coordinator.
 
 | key | value |
 |---|---|
-| `["group"]` | the stable generation: members, assignments, protocol; as `_state` gives them |
+| `["group"]` | the stable generation: members, assignments, protocol, as `_state` returns them |
 | `["group", "topic", partition]` | `[offset, "metadata", leader epoch, "topic id"]` |
 
-Both are JSON; a later record stands for all earlier ones of its key, and one without a value takes the key back.
-A write is a produce with `acks=all`, and in force when that is: so groups and offsets survive what records survive.
+Both are JSON. A later record replaces all earlier ones of its key, and one without a value deletes the key. A write is
+a produce with `acks=all`, and takes effect when that completes. So groups and offsets survive whenever records survive.
 
-A generation is written when its leader has assigned, before anybody is told. A coordinator that starts anew hence
-finds the generation that its members know: they go on with their next heartbeat, none joins anew, and nothing is
+A generation is written when its leader has assigned, before the members are answered. A new coordinator therefore has
+the generation that its members know. They continue with their next heartbeat: no member joins again, and no record is
 read twice.
 
-A group's records are all in one partition, by a hash of its name. Who leads that partition coordinates the group:
-when it moves, its next leader reads it before it answers.
+A group's records are in one partition, by a hash of its name. The leader of that partition coordinates the group. When
+the leadership moves, the next leader reads the partition before it answers.
 
-Nothing compacts the topic: an example may grow. Belongs to the broker's loop.
+The topic is not compacted, so it grows. Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _FOR_GROUPS = {
 
 
 class GroupStore:
-    """Stores groups and what they committed, and loads them."""
+    """Stores and loads groups and their offsets."""
 
     def __init__(self, replicas: ReplicaManager, topics: TopicManager, *, write_timeout_ms: int) -> None:
         self._replicas = replicas
         self._topics = topics
         self._write_timeout_ms = write_timeout_ms
         self.make_topic: Callable[[], object] = lambda: topics.create(topics.plan(OFFSETS_TOPIC, partitions=1))
-        """Has the internal topic created; in a cluster, it is there some time later."""
+        """Creates the internal topic. In a cluster, it exists some time later."""
 
     def key_of(self, group_id: str) -> Key:
-        """Give the partition of the internal topic where a group is kept; who leads it coordinates the group."""
+        """Return the partition of the internal topic that has a group's records."""
         topic = self._topics.topics.get(OFFSETS_TOPIC)
         return (OFFSETS_TOPIC, zlib.crc32(group_id.encode()) % (topic.partitions if topic is not None else 1))
 
@@ -74,12 +74,12 @@ class GroupStore:
         return partition is not None and partition.is_leader
 
     def ensure_topic(self) -> None:
-        """Create the internal topic before it is needed, so that the replicas have it by then."""
+        """Create the internal topic before its first use, so that its replicas are ready by then."""
         if OFFSETS_TOPIC not in self._topics.topics:
             self.make_topic()
 
     def load(self, key: Key) -> Iterator[dict[str, Group]]:
-        """Read the groups of one partition, in steps that are short; the last one gives all."""
+        """Read the groups of one partition, in short steps. The last step returns all."""
         groups: dict[str, Group] = {}
         states: dict[str, dict[str, Any] | None] = {}
         partition = self._replicas.partitions[key]
@@ -108,12 +108,12 @@ class GroupStore:
         yield {group_id: group for group_id, group in groups.items() if group.is_stored or group.offsets}
 
     def save(self, group: Group, respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
-        """Store the group's generation; answer when the replicas have it, the group's lock held."""
+        """Store the group's generation. Responds when the replicas have it, with the group's lock held."""
         group.is_stored = True
         self._write(group, [(_encoded([group.group_id]), _encoded(_state(group)))], respond)
 
     def commit(self, group: Group, offsets: Mapping[Key, Commit], respond: Callable[[ErrorCode], None]) -> None:
-        """Store offsets; answer when the replicas have them, the group's lock held."""
+        """Store offsets. Responds when the replicas have them, with the group's lock held."""
 
         def stored(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
@@ -130,7 +130,7 @@ class GroupStore:
         self._write(group, pairs, stored)
 
     def forget(self, group: Group, offsets: list[Key], respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
-        """Take offsets back, and the group itself if nothing is left of it; answer as `commit`."""
+        """Delete offsets, and the group itself if nothing else remains. Responds as `commit`."""
 
         def stored(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:

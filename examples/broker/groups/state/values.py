@@ -1,4 +1,4 @@
-"""What members ask for and what they are told, as values: the handlers turn wire messages into these and back."""
+"""Requests of members and their answers, as values. The handlers convert wire messages into these and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Identity:
-    """Who a member says that it is: its id, the generation that it knows, and the name that outlives its restarts."""
+    """A member's identity in a request: its id, the generation that it knows, and its instance id."""
 
     member_id: str
     generation: int = -1
@@ -23,26 +23,26 @@ class Identity:
 
 @attrs.frozen(kw_only=True)
 class Join:
-    """A client's wish to be in the next generation."""
+    """A client's request to join the next generation."""
 
     group_id: str
     member_id: str = ""
-    """Empty for a client that has no id yet."""
+    """Empty for a client without an id."""
     instance_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     protocol_type: str
     protocols: Mapping[str, bytes]
-    """What the client says under each protocol that it speaks, the one it likes best first."""
+    """The client's metadata for each of its protocols, the preferred protocol first."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
     needs_known_id: bool = False
-    """Whether a new client is told its id first, and must come again with it."""
+    """Whether a new client first gets its id, and must join again with it."""
 
 
 @attrs.frozen
 class JoinedMember:
-    """A member as the leader of its generation is told of it."""
+    """A member in the answer to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -59,15 +59,15 @@ class Joined:
     protocol: str = ""
     leader_id: str = ""
     members: tuple[JoinedMember, ...] = ()
-    """All of the generation, if it is the leader who is told."""
+    """All members of the generation, in the leader's answer."""
 
 
 @attrs.frozen
 class Commit:
-    """How far a group has read a partition, with what its client wrote beside."""
+    """A committed offset, with the client's own text."""
 
     offset: int
     metadata: str | None = None
     leader_epoch: int = -1
     topic_id: str = ""
-    """Of which of the topics that have had this name; empty where topics have no ids."""
+    """The id of the topic. Empty where topics have no ids."""

@@ -1,4 +1,4 @@
-"""Parts that several messages have: partitions by topic, and an error code for each."""
+"""Parts that several messages share: partitions by topic, and an error code for each."""
 
 from __future__ import annotations
 

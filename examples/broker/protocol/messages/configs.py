@@ -1,4 +1,4 @@
-"""Messages about settings: of topics and of nodes, shown and changed."""
+"""Messages about settings of topics and nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages between the controller and the other nodes, and those by which leaders are asked for and checked."""
+"""Messages between nodes, elections of leaders, and ends of leader epochs."""
 
 from __future__ import annotations
 
@@ -37,8 +37,6 @@ class NodeHandshakeResponse:
 
 @attrs.define
 class PartitionState:
-    """One partition's leadership, as the controller tells it."""
-
     topic: String = ""
     partition: Int32 = 0
     controller_epoch: Int32 = 0

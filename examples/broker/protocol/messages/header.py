@@ -1,4 +1,4 @@
-"""Messages before and around all others: the header of every request, and which versions are spoken."""
+"""The header of every request, and the supported versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from examples.broker.protocol.wire import (
 
 @attrs.define
 class RequestHeader:
-    """What precedes every request; the response carries only the correlation id back."""
+    """The header of a request. A response has only the correlation id."""
 
     api_key: Int16 = 0
     api_version: Int16 = 0

@@ -1,4 +1,4 @@
-"""Messages about what groups committed."""
+"""Messages about committed offsets."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from examples.broker.protocol.wire import (
 )
 
 NOT_ASKED = -0x80000000
-"""What stands for authorized operations if the client has not asked for them."""
+"""In place of authorized operations that the client has not asked for."""
 _ALL_OF_TOPIC = 0b1101_1111_1000
 _ALL_OF_CLUSTER = 0b1_1111_1010_0000
-"""All operations that there are, a bit each: without an authorizer, every client may do everything."""
+"""One bit per operation. Without an authorizer, every client may do everything."""
 
 
 @attrs.define
@@ -68,7 +68,7 @@ class MetadataResponse:
 
 
 def with_operations(response: MetadataResponse, request: MetadataRequest) -> MetadataResponse:
-    """Give the response with the authorized operations that the client asks for."""
+    """Add the authorized operations that the client asks for."""
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = _ALL_OF_CLUSTER
     if request.include_topic_authorized_operations:

@@ -1,14 +1,14 @@
 """A fetch, by a consumer or a follower, waiting until there is enough to send.
 
-- **watched under**: the key of its session, or, without one, the key of each partition that it asks for
-- **checked when**: a partition was appended to (followers), or its high watermark moved (consumers)
-- **completes when**: `fetch.min.bytes` have gathered over all partitions; or a partition can be read from
-  an older segment, where no more will come; or one has an error
-- **at expiry**: answers with what there is, without error
+- **watched under**: the key of its session or, without one, the key of each partition
+- **checked when**: a partition was appended to (followers), or its high watermark has moved (consumers)
+- **completes when**: `fetch.min.bytes` are available over all partitions, a partition can be read from an older segment
+  (which cannot grow), or a partition has an error
+- **at expiry**: answers with the available records, without error
 
-`is_worth_while` only measures; the bytes are read once, in `on_complete`. In a session it measures the partitions
-where something happened, not all (see `fetch_sessions`). A fetch that it finds worth while when it comes is answered
-without ever being an operation, as are most of a reader that lags behind.
+`is_worth_while` only measures. The bytes are read once, in `on_complete`. In a session it measures only the partitions
+with a change (see `fetch_sessions`). A fetch that is worth while when it arrives is answered without an operation. For
+a reader that lags behind, that is the usual case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_worth_while(session: FetchSession, leader: Callable[[Key], Partition], min_bytes: int) -> bool:
-    """Whether there is enough to read, or something that can't wait; `leader` gives a partition, or raises why not."""
+    """Whether there is enough to read, or an error. `leader` returns a partition, or raises the error."""
     gathered = 0
     by_follower = session.by_follower
     for key in session.due:
@@ -42,7 +42,7 @@ def is_worth_while(session: FetchSession, leader: Callable[[Key], Partition], mi
         if not log.start_offset <= want.offset <= log.next_offset:
             return True
         if want.offset < end:
-            # Hardly anybody asks for more than one byte: then that there is something is enough to know.
+            # Most clients ask for one byte. Then the number of bytes does not matter.
             if min_bytes <= 1 or log.is_in_older_segment(want.offset):
                 return True
             gathered += min(log.distance(want.offset, end), want.max_bytes)
@@ -53,10 +53,10 @@ class DelayedFetch(DelayedOperation):
     """Answers a fetch once it is worth while.
 
     Args:
-        delay_ms: how long the client wants to wait.
-        session: the partitions, and which of them to look at.
-        leader: gives the partition of a key, or raises what the client is to be told of it.
-        min_bytes: what is worth an answer.
+        delay_ms: the maximum wait of the client's request.
+        session: the partitions, and those with a change.
+        leader: returns the partition of a key, or raises the client's error.
+        min_bytes: the minimum size of an answer.
         respond: reads and answers.
     """
 
@@ -77,9 +77,7 @@ class DelayedFetch(DelayedOperation):
         self._respond = respond
 
     def try_complete(self) -> bool:
-        """Complete if enough has gathered."""
         return is_worth_while(self._session, self._leader, self._min_bytes) and self.force_complete()
 
     def on_complete(self) -> None:
-        """Read and answer."""
         self._respond()

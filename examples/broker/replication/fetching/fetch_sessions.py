@@ -1,25 +1,24 @@
-"""What a fetch wants of its partitions, remembered from one request to the next.
+"""The partitions of a fetch, remembered from one request to the next.
 
-A client that reads 1,500 partitions, and a follower that replicates them, would name all of them in each
-request, and be told of all of them in each response, although hardly any has moved. In a *session* both name
-changes only:
+Without sessions, a client that reads 1,500 partitions names all of them in each request, and each response lists all of
+them, although hardly any has changed. In a *session* both name changes only:
 
     request   session 0, epoch 0: all partitions       ->  response   session 7: all partitions
-    request   session 7, epoch 1: those read on since  ->  response   those that have something new
+    request   session 7, epoch 1: those read on since  ->  response   those with a change
     request   session 7, epoch 2: nothing              ->  (waits)
 
-So the broker must know what there may be to say. Each session has a list of partitions that are *due*: all of
-them at first, later those where something happened (an append, a watermark or a log start that moved, a
-leadership that went), which is noted when it happens. A fetch looks at the due partitions only, and waits under
-one key, that of its session, instead of one for each partition. A partition stays due until a look finds that
-nothing is left to say; one that was sent goes to the end, so that those behind it have their turn.
+So the broker must know which partitions have changed. Each session has a list of partitions that are *due*: all of them
+at first, later those with an event (an append, a new watermark or log start, a lost leadership). A fetch looks at the
+due partitions only, and waits under one key, that of its session, instead of one key per partition. A partition stays
+due until a fetch finds nothing to send. A partition that was sent moves to the end of the list, so that the others have
+their turn.
 
-A fetch without a session is one that is forgotten after its answer: everything is due, and all is told.
+A fetch without a session uses a session that is dropped after the answer: all its partitions are due, and listed.
 
-Sessions are kept by the broker, not by connections: clients take them along. The one that was not used for the
-longest time makes room, if it was idle for long enough; otherwise the newcomer gets none and goes on without.
+Sessions belong to the broker, not to connections. If there are too many, a new session replaces the one that was unused
+for the longest time, if that was idle for long enough. Otherwise the new fetch has no session.
 
-Belongs to the broker's loop.
+Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key
 
 CONSUMER = -1
-"""What stands for the node that fetches, if a client does."""
+"""In place of a node's id: a client fetches."""
 _INITIAL_EPOCH = 0
 _FINAL_EPOCH = -1
 _LAST_EPOCH = 0x7FFFFFFF
@@ -48,22 +47,22 @@ _IDLE_S = 120.0
 
 @attrs.define
 class Wanted:
-    """What a fetch wants of one partition.
+    """What a fetch asks for in one partition.
 
-    Neither this nor `Found` is frozen, for speed only: one of each is made for every partition of a fetch, and attrs'
-    frozen classes take three times as long to make.
+    Neither this class nor `Found` is frozen. One of each is made per partition of a fetch, and attrs' frozen classes
+    take three times as long to make.
     """
 
     offset: int
     max_bytes: int
     log_start: int = -1
-    """Where the log starts at the follower that fetches."""
+    """The log start of the follower that fetches."""
     leader_epoch: int = -1
 
 
 @attrs.define
 class Found:
-    """What a fetch is told of one partition."""
+    """The answer for one partition."""
 
     key: Key
     code: ErrorCode
@@ -74,59 +73,55 @@ class Found:
 
 @attrs.define(eq=False, kw_only=True)
 class FetchSession:
-    """The partitions that a client or follower fetches."""
+    """The partitions that a client or a follower fetches."""
 
     node: int = CONSUMER
     session_id: int = 0
-    """0 for one that is not kept."""
+    """0 for a session that is not kept."""
     epoch: int = _INITIAL_EPOCH
-    """What the next request must carry."""
+    """The epoch that the next request must carry."""
     wanted: dict[Key, Wanted] = attrs.field(factory=dict)
     due: dict[Key, None] = attrs.field(factory=dict)
     """The partitions to look at, in the order of their turns."""
     told: dict[Key, tuple[int, int]] = attrs.field(factory=dict)
-    """Watermark and log start as they were last told."""
+    """The watermark and log start in the last answer."""
     clock: FetchClock = attrs.field(factory=FetchClock)
 
     @property
     def by_follower(self) -> bool:
-        """Whether a follower fetches, which may read what isn't committed yet."""
+        """Whether a follower fetches. It may read records that are not committed yet."""
         return self.node != CONSUMER
 
     @property
     def is_kept(self) -> bool:
-        """Whether there will be another request of this session."""
         return self.session_id != 0
 
     @property
     def watch_key(self) -> tuple[str, int]:
-        """What a fetch of this session waits under."""
         return ("fetch session", self.session_id)
 
     def want(self, wanted: Mapping[Key, Wanted]) -> None:
-        """Add partitions, or change what is wanted of them."""
         self.wanted.update(wanted)
         self.due.update(dict.fromkeys(wanted))
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Forget partitions."""
         for key in keys:
             self.wanted.pop(key, None)
             self.due.pop(key, None)
             self.told.pop(key, None)
 
     def settle(self, found: Found, *, cut: bool) -> bool:
-        """Take note of what a look found; tell whether it is worth telling.
+        """Note what was found in a partition. Returns whether the answer must list it.
 
         Args:
-            found: what it is.
-            cut: whether there are records for which this answer has no room: the partition keeps its turn.
+            found: the answer.
+            cut: whether there are records for which this answer has no space. Then the partition keeps its turn.
         """
         seen = (found.high_watermark, found.log_start)
         if not cut:
             del self.due[found.key]
             if found.records or found.code is not ErrorCode.NONE:
-                self.due[found.key] = None  # again, after all others
+                self.due[found.key] = None  # again, after the others
         if not found.records and found.code is ErrorCode.NONE and self.told.get(found.key) == seen:
             return False
         self.told[found.key] = seen
@@ -134,11 +129,11 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The sessions that are kept, and who wants which partition."""
+    """The sessions that are kept, and the sessions of each partition."""
 
     def __init__(self, *, most: int = _MOST_SESSIONS) -> None:
         self._most = most
-        self._sessions: dict[int, FetchSession] = {}  # the one used last at the end
+        self._sessions: dict[int, FetchSession] = {}  # the one that was used last is the last
         self._watching: dict[Key, dict[int, FetchSession]] = {}
 
     def __len__(self) -> int:
@@ -154,10 +149,10 @@ class FetchSessions:
         forgotten: Iterable[Key],
         now: float,
     ) -> FetchSession:
-        """Give the session that a request belongs to, with what the request changes of it.
+        """Return the session of a request, with the changes of the request.
 
         Raises:
-            BrokerError: if the request continues a session that isn't there, or not where it was left.
+            BrokerError: if the session does not exist, or has another epoch.
         """
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(session_id)
@@ -169,7 +164,9 @@ class FetchSessions:
             if found is None:
                 raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
             if epoch != found.epoch:
-                raise BrokerError(ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"{epoch}, expected {found.epoch}")
+                raise BrokerError(
+                    ErrorCode.INVALID_FETCH_SESSION_EPOCH, f"the session epoch must be {found.epoch}, got {epoch}"
+                )
             session = found
             self._sessions[session_id] = self._sessions.pop(session_id)
         session.clock.at = now
@@ -184,7 +181,7 @@ class FetchSessions:
         return session
 
     def happened(self, key: Key) -> list[FetchSession]:
-        """Something happened to a partition: it is due in the sessions that want it; give those."""
+        """Note an event in a partition: it is due in the sessions that fetch it. Returns these sessions."""
         sessions = list(self._watching.get(key, {}).values())
         for session in sessions:
             session.due[key] = None
@@ -201,7 +198,7 @@ class FetchSessions:
 
     def _keep(self, session: FetchSession) -> None:
         while (session_id := random.randint(1, 0x7FFFFFFF)) in self._sessions:
-            pass  # an id of a session before a restart shouldn't be that of another one after it
+            pass  # ids are random, so that a session of before a restart is not taken for a new one
         session.session_id = session_id
         self._sessions[session_id] = session
 

@@ -1,12 +1,11 @@
-"""Fetches of consumers and followers: what a request says is noted, what there is to read is read, else it is parked.
+"""Fetches of consumers and followers: they are noted, and answered at once or parked.
 
-    open_session    which partitions, from where; a follower's offsets move in-sync replicas and watermarks
+    open_session    the partitions and offsets; a follower's offsets move in-sync replicas and watermarks
     fetch           enough to read?  -> read and answer
-                    too little       -> a `DelayedFetch` waits, under its session's key or its partitions'
-    check           something happened to a partition: it is due in the sessions that want it, and whoever waits
-                    for one of them, or for the partition itself, is looked at again
+                    too little       -> a `DelayedFetch` waits, under the key of its session or its partitions
+    check           after an event in a partition: it is due in its sessions, and waiting fetches are checked
 
-Belongs to the broker's loop.
+Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ class Fetches:
     """The fetch sessions, and the fetches that wait.
 
     Args:
-        settings: how long a fetch may wait, and how much it may be told.
-        purgatory: where they wait.
-        leader: gives the partition that this node leads, or raises a `BrokerError`.
-        follower_moved: called with the partitions that a follower fetched, and whether that moved something in each.
+        settings: the limits of waiting and of answers.
+        purgatory: parks the fetches.
+        leader: returns the partition that this node leads, or raises a `BrokerError`.
+        follower_moved: called with the partitions that a follower fetched, and whether something has changed in each.
     """
 
     def __init__(
@@ -59,10 +58,10 @@ class Fetches:
     def open_session(
         self, session_id: int, epoch: int, *, node: int, wanted: Mapping[Key, Wanted], forgotten: Sequence[Key]
     ) -> FetchSession:
-        """Give the session of a fetch, and take note of what it says, if it is a follower's.
+        """Return the session of a fetch. If a follower fetches, note its positions.
 
         Raises:
-            BrokerError: if there is no such session, or it stands elsewhere.
+            BrokerError: if the session does not exist, or has another epoch.
         """
         session = self.sessions.open(
             session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
@@ -80,7 +79,7 @@ class Fetches:
         try:
             partition = self._source(session, key)
         except BrokerError:
-            return  # it will be told
+            return  # the answer will have the error
         node = session.node
         was_in = node in partition.isr
         moved = partition.follower_fetches(node, want.offset, want.log_start, session.clock)
@@ -92,7 +91,7 @@ class Fetches:
         try:
             partition = self._leader(key)
         except BrokerError:
-            return  # whoever leads it now knows its own followers
+            return  # the new leader knows its own followers
         partition.follower_forgets(session.node)
 
     # -- reading and waiting
@@ -106,7 +105,7 @@ class Fetches:
         max_bytes: int,
         respond: Callable[[list[Found]], None],
     ) -> DelayedFetch | None:
-        """Call `respond` when there is enough to read; give the operation if it was parked."""
+        """Call `respond` when there is enough to read. Returns the operation if it was parked."""
 
         def source(key: Key) -> Partition:
             return self._source(session, key)
@@ -125,19 +124,19 @@ class Fetches:
         return operation if park(self.purgatory, operation, keys) else None
 
     def _source(self, session: FetchSession, key: Key) -> Partition:
-        """Give the partition that a session reads.
+        """Return the partition that a session reads.
 
         Raises:
-            BrokerError: if this node doesn't lead it, or the node that fetches has no replica of it.
+            BrokerError: if this node does not lead it, or the follower has no replica of it.
         """
         partition = self._leader(key)
         partition.check_epoch(session.wanted[key].leader_epoch)
         if session.by_follower and session.node not in partition.replicas:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {session.node} is no replica")
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {session.node} is not a replica")
         return partition
 
     def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
-        """Read what is due in a session, up to `max_bytes`, but one batch at least."""
+        """Read the due partitions of a session, up to `max_bytes`, but at least one batch."""
         room = min(max_bytes, self._settings.max_fetch_bytes)
         told = []
         is_first = True
@@ -158,7 +157,7 @@ class Fetches:
                     cut = want.offset < end
                 found = Found(key, ErrorCode.NONE, *bounds, records)
             except BrokerError as error:
-                found = Found(key, error.code, *bounds)  # whoever is out of range learns what the range is
+                found = Found(key, error.code, *bounds)  # an answer "out of range" includes the range
             if records:
                 is_first = False
                 room -= len(records)
@@ -169,7 +168,7 @@ class Fetches:
         return told
 
     def check(self, keys: Iterable[Key]) -> None:
-        """Check again what waits for partitions to which something happened."""
+        """Check the fetches that wait for partitions with an event."""
         self.purgatory.check_and_complete_all(keys)
         sessions = [session.watch_key for key in keys for session in self.sessions.happened(key)]
         self.purgatory.check_and_complete_all(sessions)

@@ -1,23 +1,21 @@
-"""A follower: keeps this node's replicas equal to their leaders', through the APIs that any client uses.
+"""A follower: keeps this node's replicas equal to their leaders, through the APIs that clients use.
 
-For every node that leads something which this node has, there is one task with one connection:
+There is one task with one connection per node that leads some partition of this node:
 
-    where does my last leader epoch end at yours?     once for each partition after its leadership moved
-    fetch                                             one request for all partitions; long-polled; with our node id, so
-                                                      that the leader knows how far we are; in a session, so that it
-                                                      names only what moved (`incremental_fetch`)
+    OffsetForLeaderEpoch    once per partition after its leadership moved: where does our last leader epoch end there?
+    Fetch                   one request for all partitions, long-polled, with our node id, in a session (see
+                            `incremental_fetch`)
 
-What a fetch asks for *is* the acknowledgement: asking for offset 20 says that 0 to 19 are here, and not to mention
-a partition again says that nothing changed. The response brings the leader's high watermark and log start, which this
-replica follows.
+The offset in a fetch *is* the acknowledgement. A fetch from offset 20 says that 0 to 19 are here. If a fetch of the
+session does not name a partition, its offset is unchanged. The response has the leader's high watermark and log start.
 
-**Divergence.** A leader that dies may have written what nobody else has. When it is back, or when followers of two
-leaders compare, each log is cut where its epochs part from the present leader's, before anything is fetched
-(`leader_epochs`). Cutting at the high watermark instead would be simpler and was rejected: a follower's watermark lags
-a fetch behind its leader's, so two elections in a row could drop what was acknowledged, or keep what differs.
+**Divergence.** A leader that dies may have written records that no other replica has. When it is back, or when
+followers of two leaders compare, each log is cut where its epochs differ from the present leader's, before anything is
+fetched (`leader_epochs`). Cutting at the high watermark would be simpler and was rejected. A follower's watermark is
+one fetch behind its leader's, so two elections in a row could drop acknowledged records or keep different ones.
 
-**Moving.** When the partitions that a task is to follow change, the task starts anew, so that none waits for a long
-poll of the others. What comes back for a partition whose leadership moved meanwhile is dropped.
+**Moving.** When the partitions of a task change, the task is restarted, so that no partition waits for the long poll of
+the others. Records of a partition whose leadership has moved meanwhile are dropped.
 
 Runs as tasks on the broker's loop.
 """
@@ -56,7 +54,7 @@ _FETCH_VERSION = 11
 _EPOCH_VERSION = 3
 
 Followed = dict["Key", int]
-"""Partitions that are followed, and the leader epoch in which they are."""
+"""Partitions that are followed, with their leader epochs."""
 
 
 class Follower:
@@ -69,7 +67,7 @@ class Follower:
         self._followed: dict[int, Followed] = {}
 
     def refresh(self) -> None:
-        """Follow whom the partitions name as their leaders; to be called whenever leaderships moved."""
+        """Follow the leaders that the partitions name now. Called whenever leaderships have moved."""
         wanted: dict[int, Followed] = {}
         for key, partition in self._replicas.partitions.items():
             if not partition.is_leader and partition.leader_id != NO_LEADER:
@@ -89,7 +87,6 @@ class Follower:
             task.cancel()
 
     def close(self) -> None:
-        """Follow nobody any more."""
         for leader in list(self._tasks):
             self._stop(leader)
 
@@ -122,7 +119,6 @@ class _Fetcher:
         self._timeout_s = 5 + replicas.settings.fetch_wait_ms / 1_000
 
     async def run(self, followed: Callable[[], Followed]) -> None:
-        """Fetch for ever."""
         while True:
             partitions = self._current(followed())
             apart = {key: partition for key, partition in partitions.items() if not partition.is_aligned}
@@ -151,13 +147,13 @@ class _Fetcher:
     # -- where logs part
 
     async def _align(self, partitions: dict[Key, Partition]) -> bool:
-        """Cut logs where they part from the leader's; tell whether one of them has to be asked for again."""
+        """Cut logs where they differ from the leader's. Returns whether the leader must be asked again."""
         topics: dict[str, EpochOfTopic] = {}
         asked: Followed = {}
         for (name, index), partition in partitions.items():
             latest = partition.log.epochs.latest
             if latest < 0:
-                partition.is_aligned = True  # there is nothing here that could differ
+                partition.is_aligned = True  # an empty log cannot differ
                 continue
             asked[name, index] = partition.leader_epoch
             part = EpochOfPartition(index, partition.leader_epoch, latest)
@@ -184,7 +180,7 @@ class _Fetcher:
     # -- records
 
     async def _fetch_once(self, partitions: dict[Key, Partition]) -> bool:
-        """Fetch once; tell whether there was trouble that time may heal."""
+        """Fetch once. Returns whether to wait before the next fetch."""
         asked = {key: partition.leader_epoch for key, partition in partitions.items()}
         settings = self._replicas.settings
         request = FetchRequest(
@@ -196,7 +192,7 @@ class _Fetcher:
         self._fetch.ask(request, partitions)
         response = await self._link.ask(ApiKey.FETCH, _FETCH_VERSION, request, FetchResponse, self._timeout_s)
         if response.error_code != ErrorCode.NONE:
-            _log.info("fetch session refused", code=response.error_code)
+            _log.info("fetch session rejected", code=response.error_code)
             self._fetch.reset()
             return True
         self._fetch.answered(response)
@@ -212,7 +208,7 @@ class _Fetcher:
         return trouble
 
     def _take(self, partition: Partition, part: FetchedPartition) -> bool:
-        """Take over one partition's part of a response; False if there is trouble that time may heal."""
+        """Append one partition's part of a response. Returns False if it must be fetched again later."""
         try:
             if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 _realign(partition, part)
@@ -225,15 +221,15 @@ class _Fetcher:
                     leader_start=part.log_start_offset,
                 )
         except BrokerError as error:
-            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # that is logged once
-                _log.warning("can't replicate", key=partition.key, error=str(error))
+            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # `disk` logs it once
+                _log.warning("replication failed", key=partition.key, error=str(error))
             self._replicas.heed_disk()
             return False
         return True
 
 
 def _realign(partition: Partition, part: FetchedPartition) -> None:
-    """The leader has nothing where we end: it deleted that far, or it ends before us, after an unclean election."""
+    """The leader has nothing at our end: it has deleted that far, or it ends before us, after an unclean election."""
     log = partition.log
     if log.next_offset < part.log_start_offset:
         log.restart_at(part.log_start_offset)

@@ -1,7 +1,7 @@
-"""A follower's side of a fetch session: naming in each request only what changed since the last.
+"""A follower's side of a fetch session: each request names only the changes since the last one.
 
-See `fetch_sessions` for what the leader makes of it. When the session is refused, or the connection lost, `reset`
-has the next request name everything again.
+See `fetch_sessions` for the leader's side. After a rejected session or a lost connection, `reset` makes the next
+request name everything again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _NOTHING = (-1, -1, -1)
 
 
 class IncrementalFetch:
-    """What was asked for, as the other side remembers it.
+    """The partitions of a session, as the leader remembers them.
 
     Args:
-        partition_bytes: how much is wanted of a partition at a time.
+        partition_bytes: the maximum size of one partition's records in a response.
     """
 
     def __init__(self, partition_bytes: int) -> None:
@@ -39,7 +39,7 @@ class IncrementalFetch:
         self._named: dict[Key, tuple[int, int, int]] = {}
 
     def ask(self, request: FetchRequest, partitions: Mapping[Key, Partition]) -> None:
-        """Put into the request what changed."""
+        """Add the changes to a request."""
         request.session_id, request.session_epoch = self._session_id, self._epoch
         topics: dict[str, FetchTopic] = {}
         for key, partition in partitions.items():
@@ -60,7 +60,7 @@ class IncrementalFetch:
             request.forgotten_topics = list(forgotten.values())
 
     def answered(self, response: FetchResponse) -> None:
-        """Go on with the session that the response is of; without one, everything is named each time."""
+        """Continue the session of the response. If it has none, every request names everything."""
         if response.session_id == 0:
             self.reset()
         else:
@@ -68,6 +68,6 @@ class IncrementalFetch:
             self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else 1
 
     def name_again(self, key: Key) -> None:
-        """Have the next request name a partition, whether or not it changed."""
-        if key in self._named:  # and it stays there: should it be followed no more by then, it is to be forgotten
+        """Name a partition in the next request, even if it has not changed."""
+        if key in self._named:  # the entry stays, so that the session can forget the partition later
             self._named[key] = _NOTHING

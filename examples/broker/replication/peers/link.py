@@ -1,4 +1,4 @@
-"""A connection from one node to another, over which one request at a time is sent."""
+"""A connection from one node to another, with one request at a time."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Link:
             self._writer.close()
 
     async def prove(self, key: NodeKey, target: int) -> None:
-        """Prove to the node `target` that this connection is a node's.
+        """Prove to the node `target` that this connection is from a node of the cluster.
 
         Raises:
-            OSError, EOFError, TimeoutError, MalformedRequest: it was not accepted.
+            OSError, EOFError, TimeoutError, MalformedRequest: the proof was not accepted.
         """
         ask, answer = NodeHandshakeRequest(key.node_id), NodeHandshakeResponse
         challenge = (await self.ask(ApiKey.NODE_HANDSHAKE, 0, ask, answer, _PROOF_S)).challenge
@@ -55,7 +55,7 @@ class Link:
         """Send a request and read its response.
 
         Raises:
-            OSError, EOFError, TimeoutError, MalformedRequest: the link is of no more use.
+            OSError, EOFError, TimeoutError, MalformedRequest: the link must not be used again.
         """
         assert self._writer is not None
         self._correlation_id += 1
@@ -65,5 +65,5 @@ class Link:
         async with asyncio.timeout(timeout_s):
             size, correlation_id = struct.unpack(">ii", await self._reader.readexactly(8))
             if correlation_id != self._correlation_id:
-                raise MalformedRequest(f"response {correlation_id} to request {self._correlation_id}")
+                raise MalformedRequest(f"the correlation id must be {self._correlation_id}, got {correlation_id}")
             return decode(answer, version, await self._reader.readexactly(size - 4))

@@ -1,13 +1,13 @@
-"""How a node proves to another one that it belongs to the cluster.
+"""How a node proves to another node that it belongs to the cluster.
 
-All nodes read one secret from the coordination tree. It never crosses a connection:
+All nodes read one secret from the coordination tree. It is never sent over a connection:
 
     node 1 -> node 2     a handshake without a proof
-    node 2 -> node 1     a challenge: 32 random bytes, good for one try
+    node 2 -> node 1     a challenge: 32 random bytes, for one try
     node 1 -> node 2     HMAC-SHA256(secret, challenge + "1>2")
-    node 2               computes the same, and from now on takes this connection for node 1's
+    node 2               computes the same, and from now on treats this connection as node 1's
 
-Both ids are part of the proof: a program that listens on the port of a stopped node cannot pass it on to a third node.
+Both ids are part of the proof. A program that listens on the port of a stopped node cannot pass it on to a third node.
 The connection is not encrypted afterwards. Anyone who can change its packets can take it over.
 """
 
@@ -20,17 +20,17 @@ import attrs
 
 @attrs.define
 class NodeKey:
-    """This node's id and the cluster's secret, once it is known."""
+    """This node's id, and the cluster's secret once it is known."""
 
     node_id: int
     secret: bytes = attrs.field(default=b"", repr=False)
 
     def proof(self, challenge: bytes, target: int) -> bytes:
-        """Prove to the node `target` that this is a node."""
+        """Return a proof for the node `target`."""
         return self._digest(challenge, self.node_id, target)
 
     def accepts(self, proof: bytes, challenge: bytes, origin: int) -> bool:
-        """Whether the node `origin` has proved to this one that it is a node."""
+        """Whether a proof is from the node `origin`."""
         known = bool(self.secret and challenge)
         return known and hmac.compare_digest(proof, self._digest(challenge, origin, self.node_id))
 

@@ -1,10 +1,9 @@
-"""One node's connection to another, and the queue of what the controller has to tell it.
+"""This node's connections to other nodes, with a queue of the controller's messages for each.
 
-A link sends one request at a time. What is to be told to a node is sent in order, each message after the answer to the
-one before; while the node can't be reached, the queue waits and tries again, until the node is known to be dead: then
-what it missed is told to its next life by the controller, which starts with everything.
+Messages to a node are sent in order, each after the answer to the one before. While the node is unreachable, the queue
+waits and retries. When the node is dead, its queue is dropped: the controller sends everything to its next process.
 
-`know` and `send` are called on the controller's thread; all else happens on the broker's loop.
+`know` and `send` are called on the controller's thread, everything else on the broker's loop.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class Channels:
     """Queues to all nodes.
 
     Args:
-        key: of this node; what is for itself doesn't go over a socket.
+        key: this node's. Messages to itself are not sent over a socket.
         deliver: takes a message for this node, and a callback for the answer.
-        answered: told what a node answered.
+        answered: called with each node's answers.
     """
 
     def __init__(
@@ -62,12 +61,10 @@ class Channels:
         self._brokers: dict[int, BrokerInfo] = {}
 
     def send(self, node: int, message: Message) -> None:
-        """Have a message sent."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody left to send it
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._send, node, message)
 
     def know(self, brokers: Mapping[int, BrokerInfo]) -> None:
-        """Take note of who can be reached where."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._know, dict(brokers))
 
@@ -107,11 +104,10 @@ class Channels:
             await asyncio.sleep(_RETRY_S)
 
     async def drained(self, seconds: float) -> None:
-        """Wait until everybody who can be reached was told all, for so long at most."""
+        """Wait until the queues are empty, for so many seconds at most."""
         queues = [queue.join() for queue in self._queues.values()]
         await asyncio.wait([asyncio.ensure_future(each) for each in [*queues, asyncio.sleep(0)]], timeout=seconds)
 
     def close(self) -> None:
-        """Send no more."""
         for task in self._tasks.values():
             task.cancel()

@@ -1,10 +1,10 @@
-"""Groups that come to this node and go, with the leadership of the partitions of the internal topic they are kept in.
+"""Groups that arrive at this node or leave it, with the leadership of their partition of the internal topic.
 
-Whoever leads such a partition from now on reads it, a short step at a time. Then the tree is asked which of the topics
-are still there that the groups have committed offsets of: this node may have been down, or had nothing to do with
-these groups, when one was deleted. Only then the groups are answered for.
+The new leader of such a partition reads its groups, in short steps. Then it asks the tree which topics still exist,
+because a topic with committed offsets may have been deleted while this node was down or did not lead. Only then it
+answers for the groups.
 
-Belongs to the broker's loop; calls to the tree have a thread of their own.
+Used on the broker's loop. Calls to the tree have their own thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 class GroupMoves:
-    """Loads groups, and lets them go."""
-
     def __init__(
         self, coordinator: Coordinator, tree: TreeClient, jobs: TreeJobs, run_actions: Callable[[], None]
     ) -> None:
@@ -38,12 +36,12 @@ class GroupMoves:
         self._loading: dict[Key, asyncio.Task[None]] = {}
 
     def led(self, key: Key) -> None:
-        """This node leads a partition now."""
+        """Load the groups of a partition that this node leads now."""
         if key[0] == OFFSETS_TOPIC:
             self._loading[key] = self._loop.create_task(self._load(key))
 
     def followed(self, key: Key) -> None:
-        """This node leads a partition no more."""
+        """Forget the groups of a partition that this node no longer leads."""
         if key[0] == OFFSETS_TOPIC:
             task = self._loading.pop(key, None)
             if task is not None:
@@ -66,6 +64,5 @@ class GroupMoves:
         del self._loading[key]
 
     def close(self) -> None:
-        """Load no more."""
         for task in self._loading.values():
             task.cancel()

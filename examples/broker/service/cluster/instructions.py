@@ -1,12 +1,14 @@
-"""What a controller tells this node, and what the node does with it.
+"""The instructions of a controller to this node.
 
-    leader_and_isr, stop_replica     --> replica manager, follower
-    update_metadata                  --> metadata, and whoever waits for it
+    LeaderAndIsr, StopReplica     --> replica manager, follower
+    UpdateMetadata                --> metadata, and requests that wait for it
 
-**Fencing.** Every request from a controller carries its epoch. A smaller one than was seen is refused, so that what a
-controller sent before it was replaced changes nothing when it comes late. A larger one counts once the tree has it.
+**Fencing.** Every instruction has the epoch of its controller. One with a smaller epoch than the newest is rejected, so
+that late messages of a replaced controller have no effect. A larger epoch must be in the tree.
 
-Belongs to the broker's loop; calls to the tree have a thread of their own.
+**Turns.** Instructions are carried out in order, in turns of `turn_ms`. Clients are served between two turns.
+
+Used on the broker's loop. Calls to the tree have their own thread.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ _RESPONSES: dict[type, type] = {
 
 
 class Instructions:
-    """Takes and carries out a controller's messages.
+    """Receives and carries out a controller's messages.
 
     Args:
-        introduced: called when this node has learned that it is part of the cluster.
+        introduced: called when this node has learned all metadata, its own registration included.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Instructions:
         turn_ms: int,
     ) -> None:
         self.controller_epoch = 0
-        """The newest that was seen."""
+        """The newest epoch."""
         self._replicas = replicas
         self._follower = follower
         self._coordinator = coordinator
@@ -78,7 +80,7 @@ class Instructions:
         self._task = self._loop.create_task(self._run())
 
     def receive(self, message: Message, respond: Callable[[Any], None], tries: int = _EPOCH_TRIES) -> None:
-        """Take a message from another node; an epoch that is new here must stand in the tree, now or soon."""
+        """Take a message from another node. An unknown epoch must be in the tree, now or soon."""
         if message.controller_epoch <= self.controller_epoch:
             self.deliver(message, respond)
             return
@@ -89,7 +91,7 @@ class Instructions:
             elif tries > 1:
                 self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries - 1)
             else:
-                _log.error("no such controller", node=message.controller_id, epoch=message.controller_epoch)
+                _log.error("unknown controller epoch", node=message.controller_id, epoch=message.controller_epoch)
                 respond(_RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH))
 
         def retry(_: BrokerError) -> None:
@@ -98,7 +100,7 @@ class Instructions:
         self._tree.run(self._jobs.controller_epoch, compare, retry)
 
     def deliver(self, message: Message, respond: Callable[[Any], None]) -> None:
-        """Do what a controller says, in the order in which it comes, unless a newer one was heard of."""
+        """Queue a message, unless there is a newer controller."""
         kind = _RESPONSES[type(message)]
         if message.controller_epoch < self.controller_epoch:
             _log.warning("stale controller", node=message.controller_id, epoch=message.controller_epoch)
@@ -133,7 +135,6 @@ class Instructions:
         return await run_in_turns(steps, self._turn_ms)
 
     def close(self) -> None:
-        """Carry out no more."""
         self._task.cancel()
 
     def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> Steps[m.LeaderAndIsrResponse]:
@@ -141,7 +142,7 @@ class Instructions:
         self._know_brokers(message.live_leaders)
         for state in message.states:
             key, code = (state.topic, state.partition), ErrorCode.NONE
-            # What this answers sets clients asking, before the metadata has come: they are told the same.
+            # Clients ask for metadata after an error of this partition. It must be up to date by then.
             self._replicas.metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
             try:
                 self._replicas.lead_or_follow(key, _leadership(state), tuple(state.replicas))
@@ -174,7 +175,7 @@ class Instructions:
                 continue
             metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
             if self._replicas.cluster.node_id not in state.replicas:
-                # It was moved while this node was away, or its controller died before it said so.
+                # It was moved while this node was away, or the controller died before it stopped the replica.
                 self._replicas.drop_stray(key)
         self._topics.learned({state.topic for state in message.states})
         if message.is_last and self._replicas.cluster.node_id in metadata.brokers:
@@ -192,7 +193,7 @@ class Instructions:
                 else:
                     self._replicas.stop_replica(key)
             except OSError as error:
-                _log.error("a replica can't be removed", key=key, error=str(error))
+                _log.error("replica not removed", key=key, error=str(error))
                 code = ErrorCode.KAFKA_STORAGE_ERROR
             outcomes.append(m.PartitionOutcome(*key, code))
         self._follower.refresh()

@@ -1,10 +1,10 @@
-"""A node's part in a cluster: what the controller tells it, and what it tells the controller.
+"""A node's part in a cluster.
 
     controller (here or elsewhere) --> `instructions`
     replica manager --> a wish for other in-sync replicas --> tree
-    clients         --> elect; a node that stops          --> controller
+    clients         --> elections; a node that stops      --> controller
 
-Belongs to the broker's loop; the controller has a thread of its own, and so have calls to the tree.
+Used on the broker's loop. The controller and calls to the tree have their own threads.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Membership:
         self._run_actions = run_actions
         self._watching = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
-        """Done once a controller has told this node what there is, or that took too long."""
+        """Done once a controller has sent this node all metadata, or after a timeout."""
         self.key = NodeKey(here.node_id)
         self.follower = Follower(replicas, self.key)
         durable = config.replication.fsync is Fsync.ALWAYS
@@ -102,31 +102,31 @@ class Membership:
         replicas.on_following = self._groups.followed
         coordinator.store.make_topic = self.topics.make_offsets_topic
 
-    # -- life
+    # -- start and stop
 
     async def start(self) -> None:
         """Register, and take part in the election of a controller.
 
         Raises:
-            OSError: if the store can't be had.
+            OSError: if the store is unreachable.
         """
         await asyncio.to_thread(self.controller.start)
         await asyncio.wait([self._introduced], timeout=_INTRODUCED_S)
-        self._introduce()  # it serves all the same; clients are told to wait
+        self._introduce()  # serve anyway; clients will ask again
 
     def _introduce(self) -> None:
         if not self._introduced.done():
             self._introduced.set_result(None)
 
     def once_introduced(self, function: Callable[[], None]) -> None:
-        """Call it when this node knows what there is: now, but for the first moments of its life."""
+        """Call a function once this node has its metadata, or now if it has."""
         if self._introduced.done():
             function()
         else:
             self._introduced.add_done_callback(lambda _: function())
 
     async def leave(self) -> None:
-        """Have every leadership moved away from this node, as far as there is somebody to take it soon."""
+        """Move every leadership away from this node, as far as other replicas can take over soon."""
         node = self.config.cluster.node_id
         for _ in range(_SHUTDOWN_TRIES):
             remaining = await self._ask_to_leave(node)
@@ -134,10 +134,10 @@ class Membership:
                 break
             await asyncio.sleep(_SHUTDOWN_RETRY_S)
         else:
-            _log.warning("stopping with leaderships that nobody takes", node=node)
+            _log.warning("stopping with leaderships that no replica can take", node=node)
 
     async def _ask_to_leave(self, node: int) -> list[Key] | None:
-        """Ask the controller; give what stays, or None if it couldn't be asked."""
+        """Ask the controller. Returns the partitions that stay, or None if it is unreachable."""
         controller = self.controller.controller_id
         address = self.replicas.metadata.brokers.get(-1 if controller is None else controller)
         if controller == node:
@@ -163,7 +163,7 @@ class Membership:
         return [(part.topic, part.partition) for part in response.remaining]
 
     async def close(self) -> None:
-        """End the session, and answer what waits."""
+        """End the session, and answer the requests that wait."""
         self._unregister_metrics()
         self.follower.close()
         self.channels.close()
@@ -174,7 +174,7 @@ class Membership:
         self.topics.shut_down()
 
     def _session_changed(self, change: SessionChange) -> None:
-        """On the controller's thread: what this node watches it watches from the first session on."""
+        """Begin to watch the tree with the first session. Called on the controller's thread."""
         if change is not SessionChange.ESTABLISHED:
             return
         self._loop.call_soon_threadsafe(self._report_disk)
@@ -193,7 +193,7 @@ class Membership:
         self._loop.call_soon_threadsafe(self.topics.read_names)
 
     def _report_disk(self, *_: object) -> None:
-        """Say in the tree whether this node's disk rejects writes: the controller goes by it."""
+        """Write to the tree whether this node's disk rejects writes, for the controller."""
         is_failing = self.replicas.store.disk.is_failing
 
         def again(_: BrokerError) -> None:
@@ -204,7 +204,7 @@ class Membership:
     # -- to the controller
 
     def _answered(self, node: int, message: Message, answer: Any) -> None:
-        """What a node answered this node's controller."""
+        """Handle a node's answer to this node's controller."""
         if answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
             self.controller.refused()
         elif isinstance(message, m.StopReplicaRequest) and message.delete:
@@ -231,7 +231,7 @@ class Membership:
                 self.replicas.changed(partition)
 
         def give_up(error: BrokerError) -> None:
-            # It was written or not. The wish stays, and counts; it is proposed again, and then it will turn out.
+            # It may be written or not. The wish stays and counts. It is proposed again.
             partition.asked_for = None
             _log.warning("isr not changed", key=key, reason=str(error))
 
@@ -240,15 +240,15 @@ class Membership:
     # -- asking the controller, if it is here
 
     def shut_down(self, node: int, answer: Callable[[list[Key] | None], object]) -> None:
-        """Have a node's leaderships moved away, if this is the controller; answer on the loop, None if it isn't."""
+        """Move a node's leaderships away if this is the controller. Answers on the loop, None if it is not."""
         self.ask_controller("shutdown", lambda duties: duties.nodes.shut_down(node), answer)
 
     def ask_controller(self, kind: str, what: Callable[[Duties], Any], answer: Callable[[Any], object]) -> None:
-        """Have the active controller of this node do something; answer on the loop, None if it isn't here."""
+        """Queue a request to this node's active controller. Answers on the loop, None if it is not active."""
 
         def handle(duties: Duties) -> None:
             result = what(duties)
-            # As an event of its own: what the first one has to tell other nodes is sent at its end, and comes first.
+            # In a second event: the first one sends its requests at its end, and they come first.
             self.controller.events.put("answer", lambda: self._tell(answer, result))
 
         self.controller.ask(kind, handle, lambda: self._tell(answer, None))

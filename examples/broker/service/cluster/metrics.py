@@ -1,11 +1,9 @@
-"""What a node's controller does, for Prometheus: a collector that reads plain numbers when it is scraped.
+"""Prometheus metrics of a node's controller.
 
 broker_controller_active                  1 on the node that is the controller, as far as it knows
-broker_controller_events_queued           how many events wait
-broker_controller_events_total            handled, by kind
-broker_controller_events_failed_total     of them, those that raised
-broker_controller_event_seconds_total     how long they took, by kind
-broker_controller_event_wait_seconds_total     how long they waited before
+broker_controller_events_queued           events that wait broker_controller_events_total            handled events, by
+kind broker_controller_events_failed_total     handled events that raised broker_controller_event_seconds_total
+handling time, by kind broker_controller_event_wait_seconds_total     time in the queue
 """
 
 from __future__ import annotations
@@ -25,19 +23,18 @@ if TYPE_CHECKING:
 
 
 class ControllerMetrics(Collector):
-    """Registered from `register` to `unregister`; scraped on any thread."""
+    """Reads plain counters when it is scraped, on any thread."""
 
     def __init__(self, controller: Controller, registry: CollectorRegistry = REGISTRY) -> None:
         self._controller = controller
         self._registry = registry
 
     def register(self) -> Callable[[], None]:
-        """Be scraped from now on; give what ends it."""
+        """Register the collector. Returns a function that removes it."""
         self._registry.register(self)
         return lambda: self._registry.unregister(self)
 
     def collect(self) -> Iterator[Metric]:
-        """Read the numbers."""
         controller = self._controller
         active = GaugeMetricFamily("broker_controller_active", "Whether this node is the controller.")
         active.add_metric([], float(controller.is_active))

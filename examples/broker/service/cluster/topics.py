@@ -1,14 +1,14 @@
-"""Topics of a cluster, as a node asks for them: written into the tree, and waited for until they can be seen.
+"""Changes of topics in a cluster: written to the tree, and waited for.
 
-    create, grow   an assignment into the tree  --> the controller --> leaders     in this node's metadata
-    delete         a wish into the tree         --> the controller --> all let go  the topic's node is gone
-    settings       into the tree                                                   every node reads them
-    elections      the controller was asked     --> the controller --> leaders     in this node's metadata
+    create, grow   an assignment into the tree     --> the controller --> this node's metadata has leaders
+    delete         a request into the tree         --> the controller --> the topic has left the tree
+    settings       into the tree                                          every node reads them
+    elections      an event of the controller      --> the controller --> this node's metadata has leaders
 
-Three purgatories hold the requests meanwhile, each under the topics' names: the first and the last are checked when the
-controller has told something of a topic, the second when a topic has left the tree.
+Three purgatories hold the requests, each under the topics' names. Creations and elections are checked when the
+controller has sent metadata of a topic, deletions when a topic has left the tree.
 
-Belongs to the broker's loop; calls to the tree have a thread of their own.
+Used on the broker's loop. Calls to the tree have their own thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ClusterTopics:
-    """Which topics there are in the tree, and the requests that wait for a change of them."""
+    """The topics in the tree, and the requests that wait for a change of them."""
 
     def __init__(
         self, config: Config, replicas: ReplicaManager, tree: TreeClient, jobs: TreeJobs, timer: Timer
@@ -72,31 +72,30 @@ class ClusterTopics:
                 nodes, topic.partitions - first, replicas, first_partition=first, start=zlib.crc32(topic.name.encode())
             )
         except ValueError as error:
-            raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, f"{error} that are alive") from error
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, f"{error}: only {len(nodes)} nodes are alive"
+            ) from error
 
     def create(
         self, topic: Topic, assignment: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]
     ) -> None:
-        """Write a new topic into the tree."""
         settings = dict(topic.settings)
         self._tree.run(lambda: self._jobs.create_topic(topic.name, assignment, settings), lambda _: then(None), then)
 
     def grow(self, name: str, new: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]) -> None:
-        """Write more partitions of a topic into the tree."""
         self._tree.run(lambda: self._jobs.grow_topic(name, new), lambda _: then(None), then)
 
     def delete(self, name: str, then: Callable[[BrokerError | None], None]) -> None:
-        """Write into the tree that a topic is to be deleted."""
-        self._names.add(name)  # it is there until the tree says otherwise
+        self._names.add(name)  # it exists until it has left the tree
         self._tree.run(lambda: self._jobs.delete_topic(name), lambda _: then(None), then)
 
     def change_settings(
         self, topic: Topic, change: Callable[[Topic], Topic], then: Callable[[BrokerError | None], None]
     ) -> None:
-        """Change a topic's settings in the tree, from where every node takes them.
+        """Change a topic's settings in the tree.
 
-        `change` is asked on the tree's thread, of what stands in the tree: another node may have changed it since this
-        one has read it. Whoever asks this node after the answer is shown what was written.
+        `change` is called on the tree's thread with the settings in the tree, because another node may have changed
+        them. This node applies the result before it answers, so that it shows the new settings afterwards.
         """
 
         def written(settings: Mapping[str, str]) -> None:
@@ -111,7 +110,7 @@ class ClusterTopics:
         self._tree.run(lambda: self._jobs.change_settings(topic.name, changed), written, then)
 
     def make_offsets_topic(self) -> None:
-        """Have the internal topic created, if a node could lead it now."""
+        """Create the internal topic, if a node can lead it now."""
         topic = Topic(OFFSETS_TOPIC, self._config.offsets_partitions, ())
         try:
             assignment = self.place(topic, min(3, len(self._replicas.metadata.staying)))
@@ -149,27 +148,26 @@ class ClusterTopics:
     def wait_for_leaders(
         self, keys: Iterable[Key], timeout_ms: int, respond: Callable[[Mapping[Key, ErrorCode]], None]
     ) -> None:
-        """Respond when these partitions, for which leaders were elected, have ones that are known here."""
+        """Respond when this node knows leaders of these partitions, after an election."""
         metadata = self._replicas.metadata
         done = {key: lambda key=key: metadata.leader_of(key) != NO_LEADER for key in keys}
         names = list(dict.fromkeys(name for name, _ in done))
         self.elections.try_complete_else_watch(DelayedTopics(timeout_ms, done, respond), names)
 
     def learned(self, names: Iterable[str]) -> None:
-        """The controller told something of these topics: look again at whoever waits for them."""
+        """Check the requests that wait for these topics, after new metadata."""
         for name in names:
             self.creations.check_and_complete(name)
             self.elections.check_and_complete(name)
 
     def shut_down(self) -> None:
-        """Answer what waits."""
         for purgatory in (self.creations, self.deletions, self.elections):
             purgatory.shutdown("expire")
 
     # -- what the tree says
 
     def read_names(self) -> None:
-        """Read which topics there are; whoever waits for one to be gone is looked at again."""
+        """Read the names of all topics, and check the requests that wait for a deletion."""
 
         def know(names: set[str]) -> None:
             gone, self._names = self._names - names, names
@@ -179,7 +177,7 @@ class ClusterTopics:
         self._tree.run(self._jobs.topic_names, know, lambda _: None)
 
     def read_settings(self) -> None:
-        """Read what the topics that are known here are now, and have their partitions heed it."""
+        """Read the known topics from the tree, and apply their settings."""
         names = list(self._replicas.store.topics)
         self._tree.run(lambda: self._jobs.read_topics(names), self._apply, lambda _: None)
 

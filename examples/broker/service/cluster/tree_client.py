@@ -1,13 +1,12 @@
-"""What a node itself writes into the tree and reads from it, off the broker's loop.
+"""A node's own reads and writes of the tree, outside the broker's loop.
 
-A call to the coordination store may block for as long as its disk or server takes, and the loop must not. So there is
-one thread for them: jobs run on it one after the other, in the order in which they were asked for, and what comes of
-each is told on the loop.
+A call to the coordination store may block for as long as its disk or server takes, and the loop must not block. So one
+thread runs these jobs in order, and their results are returned on the loop.
 
-    loop      wish: in-sync replicas 1 2 of orders-0     topic asked for         ... answer
+    loop      wish: in-sync replicas 1 2 of orders-0     new topic           ... answer
     thread            set if version, note for the controller       create if absent
 
-`TreeJobs` are the jobs, plain functions of the store; `TreeClient` is the thread.
+`TreeJobs` has the jobs, plain functions of the store. `TreeClient` has the thread.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TreeJobs:
-    """What can be asked of the tree; all may raise StoreError."""
+    """Reads and writes of the tree. All may raise StoreError."""
 
     def __init__(self, store: Store, node_id: int) -> None:
         self._store = store
@@ -46,7 +45,7 @@ class TreeJobs:
         self._start = layout.BrokerInfo(node_id, "", 0).write().hex()[-24:]
 
     def read_topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Read what these topics are, as far as they are there."""
+        """Read these topics, as far as they exist."""
         found = {}
         for name in names:
             try:
@@ -58,7 +57,7 @@ class TreeJobs:
             except NoNode:
                 continue
             except (ValueError, TypeError) as error:
-                _log.error("a topic makes no sense", topic=name, reason=str(error))
+                _log.error("invalid topic in the tree", topic=name, reason=str(error))
         return found
 
     def _read_settings(self, name: str) -> dict[str, str]:
@@ -68,7 +67,7 @@ class TreeJobs:
             return {}
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Read the ids of these topics, as far as they are there and to stay."""
+        """Read the ids of these topics, as far as they exist and are not being deleted."""
         found = {}
         leaving = set(self._store.children(layout.DELETIONS))
         for name in names:
@@ -77,19 +76,15 @@ class TreeJobs:
         return {name: topic_id for name, topic_id in found.items() if name not in leaving}
 
     def controller_epoch(self) -> int:
-        """Give the epoch of the newest controller."""
+        """Return the epoch of the newest controller."""
         return candidacy.epoch_in(self._store.get(layout.EPOCH))
 
     def topic_names(self) -> set[str]:
-        """Give the names of all topics, those that are being deleted included."""
+        """Return the names of all topics, those that are being deleted included."""
         return set(self._store.children(layout.TOPICS))
 
     def create_topic(self, name: str, assignment: Mapping[int, tuple[int, ...]], settings: Mapping[str, str]) -> None:
-        """Create a topic; the controller does the rest.
-
-        Raises:
-            BrokerError: if there is such a topic.
-        """
+        """Create a topic, for the controller to complete; raises TOPIC_ALREADY_EXISTS."""
         node = layout.write_config(settings)
         config = Create(layout.config_path(name), node)
         topic = Create(layout.topic_path(name), layout.write_assignment(assignment, uuid.uuid4().hex))
@@ -99,15 +94,15 @@ class TreeJobs:
             except NodeExists as error:
                 if error.path != config.path:
                     raise
-                self._store.multi([Set(config.path, node), topic])  # settings that were left without their topic
+                self._store.multi([Set(config.path, node), topic])  # settings that were left without a topic
         except NodeExists as error:
-            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"there is a topic {name!r}") from error
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name!r} exists already") from error
 
     def grow_topic(self, name: str, new: Mapping[int, tuple[int, ...]]) -> None:
-        """Give a topic more partitions.
+        """Add partitions to a topic.
 
         Raises:
-            BrokerError: if there is no such topic, or it has been changed meanwhile.
+            BrokerError: if the topic does not exist, or was changed meanwhile.
         """
         try:
             node = self._store.get(layout.topic_path(name))
@@ -122,23 +117,19 @@ class TreeJobs:
             raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the topic was changed meanwhile") from error
 
     def delete_topic(self, name: str) -> None:
-        """Ask for a topic to be deleted.
-
-        Raises:
-            BrokerError: if there is no such topic.
-        """
+        """Request the deletion of a topic; raises UNKNOWN_TOPIC_OR_PARTITION."""
         if name not in self.topic_names():
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         with contextlib.suppress(NodeExists):
             self._store.multi([Create(f"{layout.DELETIONS}/{name}")])
 
     def change_settings(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
-        """Change a topic's settings, have every node read them, and give what stands there then.
+        """Change a topic's settings, notify every node, and return the settings in the tree.
 
-        `change` is given what stands there before, once more whenever another node was first to write.
+        `change` gets the settings in the tree, again if another node has changed them first.
 
         Raises:
-            BrokerError: what `change` raises, or if there is no such topic.
+            BrokerError: from `change`, or if the topic does not exist.
         """
         path = layout.config_path(name)
         while True:
@@ -155,14 +146,16 @@ class TreeJobs:
                 self._store.multi([Check(layout.topic_path(name)), write, Set(layout.CONFIG_CHANGES)])
             except NoNode as error:
                 if error.path != path:
-                    raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}") from error
+                    raise BrokerError(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {name!r} does not exist"
+                    ) from error
             except (BadVersion, NodeExists) as error:
                 _log.debug("settings were changed meanwhile", topic=name, reason=str(error))
             else:
                 return settings
 
     def report_disk(self, *, is_failing: bool) -> None:
-        """Say whether this node's disk rejects writes, in the place of what it or its last life said."""
+        """Write whether this node's disk rejects writes."""
         path = f"{layout.OFFLINE}/{self._node_id}"
         with contextlib.suppress(NoNode):
             self._store.multi([Delete(path)])
@@ -170,9 +163,9 @@ class TreeJobs:
             self._store.multi([Create(path, ephemeral=True)])
 
     def change_isr(self, key: Key, now: Leadership, isr: Iterable[int]) -> Leadership:
-        """Change the in-sync replicas of a partition that this node leads; give what stands there then.
+        """Change the in-sync replicas of a partition that this node leads. Returns the state in the tree.
 
-        If somebody else was first, that is what stands there.
+        If another node was first, that is its state.
         """
         wanted = now.with_isr(tuple(sorted(isr)), now.controller_epoch)
         note = f"{layout.ISR_CHANGES}/{self._node_id}-{self._start}-{next(self._numbers)}"
@@ -190,7 +183,7 @@ class TreeJobs:
 
 
 class TreeClient:
-    """Runs jobs on a thread, and tells on the loop what came of them.
+    """Runs jobs on a thread, and returns their results on the loop.
 
     Args:
         after: called on the loop after each answer.
@@ -202,7 +195,7 @@ class TreeClient:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tree-client")
 
     def run(self, job: Callable[[], T], then: Callable[[T], None], failed: Callable[[BrokerError], None]) -> None:
-        """Have a job done, and one of the two called; what isn't a BrokerError is told as one."""
+        """Do a job, and call one of the two functions. Every error is a BrokerError."""
 
         def work() -> None:
             try:
@@ -210,12 +203,12 @@ class TreeClient:
             except BrokerError as error:
                 self._tell(failed, error)
             except (StoreError, ValueError) as error:
-                _log.warning("the tree can't be used", error=repr(error))
+                _log.warning("call to the tree failed", error=repr(error))
                 self._tell(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
             else:
                 self._tell(then, result)
 
-        with contextlib.suppress(RuntimeError):  # shut down: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # shut down
             self._thread.submit(work)
 
     async def ask(self, job: Callable[[], T]) -> T:
@@ -238,5 +231,4 @@ class TreeClient:
             self._loop.call_soon_threadsafe(tell)
 
     def close(self) -> None:
-        """Do no more jobs."""
         self._thread.shutdown(wait=True, cancel_futures=True)

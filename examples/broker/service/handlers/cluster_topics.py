@@ -1,7 +1,7 @@
-"""One method per API about topics, in a cluster: asked of the tree or of the controller, answered when it can be seen.
+"""The APIs about topics, for a node of a cluster.
 
-The same APIs as `topic_handlers` has for a node alone, where all is done on the spot. Here creating writes an
-assignment into the tree, from which the controller makes a topic; the request is parked until its leaders are known.
+`topics` has the same APIs for a node alone, which changes everything at once. Here a request is a write to the tree or
+an event of the controller. It is parked until its effect is visible on this node.
 """
 
 from __future__ import annotations
@@ -44,8 +44,6 @@ _NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
 
 
 class ClusterTopicHandlers:
-    """Metadata, topics, and electing leaders."""
-
     def __init__(self, membership: Membership, topics: TopicManager) -> None:
         self.membership = membership
         self.cluster_topics = membership.topics
@@ -65,11 +63,13 @@ class ClusterTopicHandlers:
     # -- metadata
 
     def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
-        """Describe the cluster, as soon as this node knows it: what it knows nothing of is not missing."""
+        """Describe the cluster, once a controller has introduced this node: until then it cannot know which topics are
+        missing.
+        """
         self.membership.once_introduced(lambda: reply.go_on(self._describe(request, version, reply)))
 
     def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
-        # A topic that is asked for may be created by that.
+        # A request for a topic may create it.
         names = named(request, version)
         creations = 0
         topics = []
@@ -128,10 +128,10 @@ class ClusterTopicHandlers:
 
     def _check_controls(self) -> None:
         if self.membership.controller.controller_id != self.config.cluster.node_id:
-            raise BrokerError(ErrorCode.NOT_CONTROLLER, "ask the controller")
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "send this request to the controller")
 
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Create topics, and answer when their leaders are known here."""
+        """Create topics, and answer when this node knows their leaders."""
         work = _Work(
             [wanted.name for wanted in request.topics],
             lambda results: reply(
@@ -171,7 +171,7 @@ class ClusterTopicHandlers:
         return topic, self.cluster_topics.place(topic, len(topic.replicas))
 
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Add partitions to topics, and answer when their leaders are known here."""
+        """Add partitions to topics, and answer when this node knows their leaders."""
         work = _Work(
             [wanted.name for wanted in request.topics],
             lambda results: reply(
@@ -204,7 +204,7 @@ class ClusterTopicHandlers:
         return assignment
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Delete topics, and answer when nothing is left of them."""
+        """Delete topics, and answer when they have left the tree."""
         work = _Work(
             list(request.topic_names),
             lambda results: reply(
@@ -226,8 +226,6 @@ class ClusterTopicHandlers:
     # -- leaders
 
     def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
-        """Elect leaders, and answer when they are known here."""
-
         def respond(codes: Mapping[Key, ErrorCode]) -> None:
             topics: dict[str, cm.ElectedTopic] = {}
             for (name, index), code in codes.items():

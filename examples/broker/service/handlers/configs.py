@@ -1,4 +1,4 @@
-"""One method per API about settings: those of topics, which can be changed, and those of this node, which can't."""
+"""The APIs about settings: of topics, which can be changed, and of this node, which can only be shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Resource(IntEnum):
-    """What has settings; the numbers are the protocol's, as all below."""
+    """The resources with settings. The numbers here and below are the protocol's."""
 
     TOPIC = 2
     BROKER = 4
@@ -42,21 +42,17 @@ class _Source(IntEnum):
 
 
 class _Operation(IntEnum):
-    """What is done to a setting by itself."""
-
     SET = 0
     DELETE = 1
 
 
 class ConfigHandlers:
-    """Showing settings, and changing those of topics."""
-
     def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
         self.config = config
         self.replicas = replicas
         self.topics = topics
         self.change: Callable[[Topic, Change, Settled], None] = self._change_here
-        """Changes a topic's settings; in a cluster, in the coordination store, from what stands there."""
+        """Changes a topic's settings. In a cluster it changes them in the tree, based on the settings there."""
         self.table: dict[int, Handler] = {
             ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
             ApiKey.ALTER_CONFIGS: self.alter_configs,
@@ -66,7 +62,7 @@ class ConfigHandlers:
     # -- show
 
     def describe_configs(self, request: m.DescribeConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Show the settings that are asked for, or all, of each resource once."""
+        """Show the requested settings of each resource, each resource once."""
         results = []
         for resource in {(each.resource_type, each.resource_name): each for each in request.resources}.values():
             yield
@@ -89,7 +85,9 @@ class ConfigHandlers:
             return self._describe_topic(self.topics.existing(name))
         if resource_type == _Resource.BROKER and name == str(self.config.cluster.node_id):
             return [_shown(key, value, _Source.NODE) for key, value in sorted(self._node_settings().items())]
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource {resource_type} {name!r} has no settings at this node")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"this node has no settings of resource {name!r} of type {resource_type}"
+        )
 
     def _describe_topic(self, topic: Topic) -> list[m.DescribedConfig]:
         shown = [_shown(name, value, _Source.DEFAULT) for name, value in FACTS.items()]
@@ -124,7 +122,7 @@ class ConfigHandlers:
     # -- change
 
     def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Have topics with the settings that are given, and no others of their own."""
+        """Replace all settings of topics."""
 
         def replaced(topic: Topic, configs: list[m.AlterableConfig]) -> Topic:
             return self.topics.with_settings(topic, {config.name: config.value for config in configs})
@@ -138,7 +136,7 @@ class ConfigHandlers:
     def incremental_alter_configs(
         self, request: m.IncrementalAlterConfigsRequest, _version: int, reply: Reply
     ) -> Steps[None]:
-        """Change single settings of topics, and leave the others as they are."""
+        """Change single settings of topics."""
 
         def changed(topic: Topic, changes: list[m.ConfigChange]) -> Topic:
             return self.topics.with_settings(topic, _changed(topic.settings, changes))
@@ -156,7 +154,7 @@ class ConfigHandlers:
         validate_only: bool,
         respond: Callable[[list[m.AlteredResource]], None],
     ) -> Steps[None]:
-        """Change what can be changed, and respond when each is done or refused."""
+        """Change settings, and respond when each topic is changed or rejected."""
         answers = [m.AlteredResource(0, None, each.resource_type, each.resource_name) for each, _ in wishes]
         waiting = set(range(len(wishes)))
 
@@ -173,7 +171,7 @@ class ConfigHandlers:
             yield
             try:
                 if resource.resource_type != _Resource.TOPIC:
-                    raise BrokerError(ErrorCode.INVALID_REQUEST, "only a topic's settings can be changed while it runs")
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, "only settings of topics can be changed at run time")
                 topic = self.topics.existing(resource.resource_name)
                 warn_of_settings(change(topic))
             except BrokerError as error:
@@ -190,11 +188,10 @@ class ConfigHandlers:
 
 
 def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[str, str | None]:
-    """Give a topic's own settings after single changes."""
     settings: dict[str, str | None] = dict(before)
     names = [change.name for change in changes]
     if len(set(names)) < len(names):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a request must name each setting once")
     for change in changes:
         if change.operation == _Operation.SET:
             settings[change.name] = change.value
@@ -202,7 +199,9 @@ def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[s
             check_known(change.name)
             settings.pop(change.name, None)
         else:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{change.name} is no list that could be added to")
+            raise BrokerError(
+                ErrorCode.INVALID_CONFIG, f"operation {change.operation} needs a list, and {change.name} is not a list"
+            )
     return settings
 
 

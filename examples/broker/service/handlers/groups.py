@@ -1,4 +1,4 @@
-"""One method per API about groups: from the request to what the coordinator does, and back."""
+"""The APIs about groups."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from examples.broker.service.reply import Handler, Reply
 
 _ALL_OF_GROUP = 0b1_0100_1000
-"""Read, delete and describe: without an authorizer, every client may do all of it."""
+"""Read, delete and describe. Without an authorizer, every client may do all of it."""
 _FIRST_WITH_KNOWN_ID = 4
 _FIRST_LEAVE_OF_MANY = 3
 
 
 class GroupHandlers:
-    """Joining, syncing, heartbeats, and looking at groups."""
-
     def __init__(self, config: Config, coordinator: Coordinator, metadata: Metadata) -> None:
         self.config = config
         self.metadata = metadata
@@ -43,11 +41,11 @@ class GroupHandlers:
         }
 
     def find_coordinator(self, request: m.FindCoordinatorRequest, _version: int, reply: Reply) -> None:
-        """Name the coordinator: who leads the partition that the group is kept in."""
+        """Return the coordinator: the leader of the partition that has the group's records."""
         if request.key_type != 0:
-            # This code clients give up on at once; most others librdkafka takes for a coordinator that isn't there yet.
+            # Clients give up at once on this code. librdkafka retries after most others.
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            reply(m.FindCoordinatorResponse(error_code=code, error_message="there are no transactions here"))
+            reply(m.FindCoordinatorResponse(error_code=code, error_message="this broker has no transactions"))
             return
         self.coordinator.store.ensure_topic()
         here = self.config.cluster
@@ -56,13 +54,13 @@ class GroupHandlers:
             node = self.metadata.leader_of(self.coordinator.store.key_of(request.key))
         address = self.metadata.brokers.get(node)
         if address is None:
-            code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads its partition yet"
+            code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's partition has no leader yet"
             reply(m.FindCoordinatorResponse(error_code=code, error_message=text))
             return
         reply(m.FindCoordinatorResponse(node_id=node, host=address[0], port=address[1]))
 
     def join_group(self, request: m.JoinGroupRequest, version: int, reply: Reply) -> None:
-        """Answer when the new generation begins; the leader of it is told who the members are."""
+        """Answer when the new generation begins. Its leader also gets the list of members."""
 
         def answer(joined: Joined) -> None:
             members = [m.JoinGroupMember(x.member_id, x.instance_id, x.metadata) for x in joined.members]
@@ -96,7 +94,7 @@ class GroupHandlers:
             answer(Joined(error.code, request.member_id))
 
     def sync_group(self, request: m.SyncGroupRequest, _version: int, reply: Reply) -> None:
-        """Answer when the leader's assignment is there."""
+        """Answer when the leader's assignment is known."""
 
         def answer(code: ErrorCode, assignment: bytes) -> None:
             reply(m.SyncGroupResponse(error_code=code, assignment=assignment))
@@ -109,7 +107,6 @@ class GroupHandlers:
             answer(error.code, b"")
 
     def heartbeat(self, request: m.HeartbeatRequest, _version: int, reply: Reply) -> None:
-        """Renew a session."""
         who = Identity(request.member_id, request.generation_id, request.group_instance_id)
         try:
             code = self.coordinator.heartbeat(request.group_id, who)
@@ -118,7 +115,7 @@ class GroupHandlers:
         reply(m.HeartbeatResponse(0, code))
 
     def leave_group(self, request: m.LeaveGroupRequest, version: int, reply: Reply) -> None:
-        """Let members go: the one that asks, or those that are named."""
+        """Remove the member that asks, or the members that it names."""
 
         def leave(member_id: str, instance_id: str | None) -> ErrorCode:
             try:
@@ -142,12 +139,11 @@ class GroupHandlers:
         reply(m.LeaveGroupResponse(0, ErrorCode.NONE, left))
 
     def list_groups(self, _request: m.ListGroupsRequest, _version: int, reply: Reply) -> None:
-        """Name the groups."""
         groups = [m.ListedGroup(group.group_id, group.protocol_type) for group in self.coordinator.groups]
         reply(m.ListGroupsResponse(groups=groups))
 
     def describe_groups(self, request: m.DescribeGroupsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Show groups and their members, each group once."""
+        """Describe groups and their members, each group once."""
         described = []
         for group_id in dict.fromkeys(request.groups):
             yield
@@ -160,7 +156,7 @@ class GroupHandlers:
         reply(m.DescribeGroupsResponse(groups=described))
 
     def delete_groups(self, request: m.DeleteGroupsRequest, _version: int, reply: Reply) -> None:
-        """Delete groups that have no members, with what they committed."""
+        """Delete groups without members, with their committed offsets."""
         codes: dict[str, ErrorCode] = {}
         names = list(dict.fromkeys(request.group_names))
 

@@ -1,4 +1,4 @@
-"""One method per API between nodes: from the request to what the membership does, and back."""
+"""The APIs between nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ClusterHandlers:
-    """What the controller says, and what other nodes and their followers ask."""
+    """Requests from the controller, from other nodes and from followers."""
 
     def __init__(self, membership: Membership, replicas: ReplicaManager) -> None:
         self.membership = membership
@@ -33,7 +33,7 @@ class ClusterHandlers:
         }
 
     def handshake(self, request: m.NodeHandshakeRequest, _version: int, reply: Reply) -> None:
-        """Give a challenge, or take the proof that answers it."""
+        """Send a challenge, or check the proof that answers it."""
         connection = reply.connection
         challenge, connection.challenge = connection.challenge, secrets.token_bytes(32)
         if not request.proof:
@@ -45,11 +45,11 @@ class ClusterHandlers:
             connection.close(f"the proof of node {request.node_id} is wrong")
 
     def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
-        """Do what the controller says; the answer comes after what it caused."""
+        """Carry out an instruction of the controller, and answer after that."""
         self.membership.instructions.receive(request, reply)
 
     def controlled_shutdown(self, request: m.ControlledShutdownRequest, _version: int, reply: Reply) -> None:
-        """Move a node's leaderships away, and name those that stay."""
+        """Move a node's leaderships away, and list those that stay."""
 
         def answer(remaining: list[Key] | None) -> None:
             if remaining is None:
@@ -60,7 +60,7 @@ class ClusterHandlers:
         self.membership.shut_down(request.broker_id, answer)
 
     def offset_for_leader_epoch(self, request: m.OffsetForLeaderEpochRequest, _version: int, reply: Reply) -> None:
-        """Tell where leader epochs ended in this leader's logs."""
+        """Return where leader epochs end in this leader's logs."""
         topics = []
         for topic in request.topics:
             parts = []

@@ -1,4 +1,4 @@
-"""One method per API about what groups committed: from the request to what the coordinator does, and back."""
+"""The APIs about committed offsets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class OffsetHandlers:
-    """Committing offsets, asking for them, and taking them back."""
-
     def __init__(self, commits: Commits) -> None:
         self.commits = commits
         self.table: dict[int, Handler] = {
@@ -47,7 +45,7 @@ class OffsetHandlers:
             answer(dict.fromkeys(offsets, error.code))
 
     def offset_fetch(self, request: m.OffsetFetchRequest, _version: int, reply: Reply) -> None:
-        """Give committed offsets; -1 where there is none."""
+        """Return committed offsets, and -1 for partitions without one."""
         code = ErrorCode.NONE
         offsets: Mapping[Key, Commit] = {}
         try:
@@ -73,7 +71,7 @@ class OffsetHandlers:
         reply(m.OffsetFetchResponse(topics=topics, error_code=code))
 
     def offset_delete(self, request: m.OffsetDeleteRequest, _version: int, reply: Reply) -> None:
-        """Take offsets back, of topics that no member reads."""
+        """Delete offsets of topics that no member reads."""
 
         def answer(codes: Mapping[Key, ErrorCode]) -> None:
             reply(m.OffsetDeleteResponse(topics=_by_topic(codes)))

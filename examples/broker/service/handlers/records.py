@@ -1,7 +1,6 @@
-"""One method per API about records: from the request to what the replica manager does, and back.
+"""The APIs about records.
 
-Every handler gets the decoded request, its version and the reply to call, now or from an operation that was
-parked.
+A handler gets the decoded request, its version, and the reply. It calls the reply at once, or from a parked operation.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
     if request.acks not in (-1, 0, 1):
         raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is not None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "there are no transactions here")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "this broker has no transactions")
     check_not_internal(topic)
 
 
 def _in_batches(data: bytes, version: int) -> Steps[bytes]:
-    """Give what is produced, as batches.
+    """Return the produced records as batches.
 
     Raises:
-        BrokerError: if it cannot be turned into batches, or its compression is of a later version.
+        BrokerError: if they are not valid, or their compression needs a later version.
     """
     if version < _FIRST_WITH_BATCHES_PRODUCE:
         return (yield from to_batches(data))
@@ -62,11 +61,13 @@ def _in_batches(data: bytes, version: int) -> Steps[bytes]:
 
 def _check_no_zstd(data: bytes) -> None:
     if ZSTD in compressions(data):
-        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd is of a later version")
+        raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs a later version of the API")
 
 
 def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.FetchedPartition]:
-    """Give what a fetch found, in the format of its version; never null, which librdkafka takes for broken."""
+    """Return what a fetch found, in the format of its version. The records are never null, because librdkafka rejects
+    that.
+    """
     code, records = found.code, found.records
     if records and version < _FIRST_WITH_ZSTD_FETCH:
         try:
@@ -77,7 +78,7 @@ def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.Fet
             else:
                 _check_no_zstd(records)
         except BrokerError as error:
-            _log.warning("fetch refused", key=found.key, version=version, reason=str(error))
+            _log.warning("fetch rejected", key=found.key, version=version, reason=str(error))
             code, records = error.code, b""
     watermark = found.high_watermark
     return m.FetchedPartition(index, code, watermark, watermark, found.log_start, records=records)
@@ -86,16 +87,16 @@ def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.Fet
 def _looked_up(
     partition: Partition, timestamp: int, *, by_follower: bool, version: int
 ) -> Steps[tuple[int, int] | None]:
-    """Give the offset that a timestamp stands for, and the timestamp found there; None if all is older.
+    """Return the offset of a timestamp and the timestamp found there, or None if all records are older.
 
     Raises:
-        BrokerError: if the timestamp means nothing, or a new leader can't say yet how far it was committed before it:
-            an end that went back would have whoever reads from the end read twice.
+        BrokerError: if the timestamp is invalid, or a new leader does not know yet what earlier leaders have committed.
+            An end that moves back would make consumers read records twice.
     """
     if timestamp == _EARLIEST:
         return (partition.log.start_offset, -1)
     if timestamp < 0 and timestamp != _LATEST:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"timestamp {timestamp} means nothing")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"a timestamp must be -2, -1, 0 or more, got {timestamp}")
     end = partition.readable_end(by_follower=by_follower)
     found = (end, -1) if timestamp == _LATEST else (yield from partition.log.offset_for_timestamp(timestamp, end))
     if (timestamp == _LATEST or found is None) and not by_follower and not partition.knows_committed:
@@ -105,8 +106,6 @@ def _looked_up(
 
 
 class RecordHandlers:
-    """Produce, fetch, and what belongs to them."""
-
     def __init__(self, config: Config, replicas: ReplicaManager) -> None:
         self.config = config
         self.replicas = replicas
@@ -119,19 +118,19 @@ class RecordHandlers:
         }
 
     def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
-        """Append; `acks=0` gets no response, and a closed connection when something is wrong."""
+        """Append. With `acks=0` there is no response, and an error closes the connection."""
         entries: dict[Key, bytes] = {}
         refused: dict[Key, tuple[ErrorCode, int]] = {}
         for topic in request.topics:
             for part in topic.partitions:
                 key = (topic.name, part.index)
                 if key in entries or key in refused:
-                    raise MalformedRequest(f"{key} twice in one produce request")
+                    raise MalformedRequest(f"a produce must name each partition once, got {key} twice")
                 try:
                     _check_produce(request, topic.name)
                     entries[key] = yield from _in_batches(part.records or b"", version)
                 except BrokerError as error:
-                    _log.warning("produce refused", key=key, version=version, reason=str(error), peer=reply.peer)
+                    _log.warning("produce rejected", key=key, version=version, reason=str(error), peer=reply.peer)
                     refused[key] = (error.code, -1)
 
         def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
@@ -147,7 +146,9 @@ class RecordHandlers:
                 for part in topic.partitions:
                     key = (topic.name, part.index)
                     code, offset = results.get(key) or refused[key]
-                    partition = self.replicas.partitions.get(key)  # deleted, perhaps, while another waited
+                    partition = self.replicas.partitions.get(
+                        key
+                    )  # None if it was deleted while another partition waited
                     start = partition.log.start_offset if partition is not None else -1
                     appended_at = partition.log.newest_at(offset) if partition is not None and partition.stamps else -1
                     parts.append(m.ProducedPartition(part.index, code, offset, appended_at, start))
@@ -157,7 +158,7 @@ class RecordHandlers:
         self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
 
     def fetch(self, request: m.FetchRequest, version: int, reply: Reply) -> None:
-        """Read at once, or when enough has gathered; what a follower asks for counts as its acknowledgement.
+        """Read at once, or when enough records are available. A follower's fetch is also its acknowledgement.
 
         Raises:
             MalformedRequest: if a client fetches in the name of a node.
@@ -199,7 +200,7 @@ class RecordHandlers:
             reply.on_lost = operation.cancel
 
     def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> Steps[None]:
-        """Give the first, the last, or the offset of a timestamp, with the leader epoch it is of."""
+        """Return the first offset, the last, or the one of a timestamp, with its leader epoch."""
         topics = []
         for topic in request.topics:
             parts = []
@@ -224,7 +225,7 @@ class RecordHandlers:
         reply(m.ListOffsetsResponse(topics=topics))
 
     def delete_records(self, request: m.DeleteRecordsRequest, _version: int, reply: Reply) -> None:
-        """Delete the start of partitions, and answer when every replica did."""
+        """Delete the start of partitions, and answer when every replica has."""
         offsets = {(t.name, p.index): p.offset for t in request.topics for p in t.partitions}
 
         def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
@@ -240,7 +241,6 @@ class RecordHandlers:
         self.replicas.delete_records(offsets, timeout_ms=request.timeout_ms, respond=respond)
 
     def init_producer_id(self, request: m.InitProducerIdRequest, _version: int, reply: Reply) -> None:
-        """Give an idempotent producer its id."""
         if request.transactional_id is not None:
             code = (
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -254,6 +254,6 @@ class RecordHandlers:
         except BrokerError as error:
             reply(m.InitProducerIdResponse(error_code=error.code))
             return
-        # Clients ask any node. Each gives ids out of a range of its own, so no two ever give the same.
+        # Clients ask any node. Each node has its own range of ids.
         producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + number
         reply(m.InitProducerIdResponse(0, 0, producer_id, 0))

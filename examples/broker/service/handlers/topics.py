@@ -1,4 +1,4 @@
-"""One method per API about topics: from the request to what the replica manager does, and back."""
+"""The APIs about topics, for a node alone."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ _CLUSTER_ID = "purgatory-broker"
 
 
 class TopicHandlers:
-    """Metadata, and making and deleting topics, on a node that is alone."""
-
     def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
         self.config = config
         self.replicas = replicas
@@ -50,7 +48,7 @@ class TopicHandlers:
         }
 
     def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
-        """Describe the cluster; a topic that is asked for may be created by that."""
+        """Describe the cluster. A request for a topic may create it."""
         names = named(request, version)
         codes: Mapping[str, ErrorCode] = {}
         if names is not None and request.allow_auto_topic_creation and self.config.auto_create_topics:
@@ -71,7 +69,7 @@ class TopicHandlers:
         reply(m.with_operations(response, request))
 
     def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:
-        """Create the first of the topics that there are not, and give a code for each of the others."""
+        """Create the first missing topics, and return a code for each of the others."""
         planned: dict[str, Topic] = {}
         codes = {}
         for name in names:
@@ -161,7 +159,6 @@ class TopicHandlers:
         reply(m.CreatePartitionsResponse(results=answers))
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Delete topics with their records."""
         answers = []
         doomed: list[Topic] = []
         for name in dict.fromkeys(request.topic_names):

@@ -124,5 +124,5 @@ def test_nobody_there(free_ports):
 @pytest.mark.parametrize("hosts", ["", "/chroot", "h:1/a/", "h:1//a"])
 def test_bad_address(hosts):
     """An address that can't be is refused at once."""
-    with pytest.raises(ValueError, match="looks like"):
+    with pytest.raises(ValueError, match="must be like"):
         ZooKeeperStore(hosts)

@@ -70,7 +70,7 @@ def test_assignment_is_even(nodes, partitions, replicas):
 
 def test_assignment_needs_nodes():
     """More replicas than nodes are refused."""
-    with pytest.raises(ValueError, match="3 replicas on 2 nodes"):
+    with pytest.raises(ValueError, match="replicas must be 1 to 2, got 3"):
         assign([1, 2], 1, 3)
 
 

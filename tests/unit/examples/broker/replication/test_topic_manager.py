@@ -75,7 +75,9 @@ def test_a_topic_does_not_shrink(leader, count):
 
 def test_settings_are_heeded_at_once(leader):
     """A topic's own settings take the place of the node's, for what is appended next; without them the node's hold."""
-    leader.topics.change_settings(leader.topics.with_settings(leader.topics.existing("t"), {"max.message.bytes": "100"}))
+    leader.topics.change_settings(
+        leader.topics.with_settings(leader.topics.existing("t"), {"max.message.bytes": "100"})
+    )
     leader.append(acks=1)
     assert [{KEY: (ErrorCode.MESSAGE_TOO_LARGE, -1)}] == leader.answers
     leader.topics.change_settings(leader.topics.with_settings(leader.topics.existing("t"), {}))
@@ -87,7 +89,9 @@ def test_a_write_that_waits_is_judged_by_the_new_settings(leader):
     """When more in-sync replicas are needed while a write waits, it is answered by what is needed then."""
     leader.append()
     leader.manager.partitions[KEY].isr = {1, 2}
-    leader.topics.change_settings(leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "3"}))
+    leader.topics.change_settings(
+        leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "3"})
+    )
     leader.followers_reach(1, nodes=[2])
     leader.run()
     assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)}] == leader.answers
@@ -95,7 +99,9 @@ def test_a_write_that_waits_is_judged_by_the_new_settings(leader):
 
 def test_settings_survive(leader, tmp_path):
     """A topic's settings are there when the node starts anew."""
-    leader.topics.change_settings(leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "2"}))
+    leader.topics.change_settings(
+        leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "2"})
+    )
     assert {"min.insync.replicas": "2"} == TopicStore(tmp_path).topics["t"].settings
 
 

@@ -112,7 +112,7 @@ def test_a_produce_refused_at_conversion_is_logged(client):
     with capture_logs() as logs:
         response = client.ask(ApiKey.PRODUCE, 0, produced(struct.pack(">qi", 0, len(entry)) + entry))
     assert ErrorCode.UNSUPPORTED_COMPRESSION_TYPE == response.topics[0].partitions[0].error_code
-    (entry,) = [entry for entry in logs if entry["event"] == "produce refused"]
+    (entry,) = [entry for entry in logs if entry["event"] == "produce rejected"]
     assert (("t", 0), 0) == (entry["key"], entry["version"])
     assert "compression 5" in entry["reason"]
 
