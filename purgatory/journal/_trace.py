@@ -18,7 +18,7 @@ from purgatory.journal._journal import LIMIT, Folder, Operation, word
 from purgatory.journal._ledger import Numbers, Rows
 from purgatory.journal._options import Options, folder_of
 from purgatory.journal._writer import FolderWriter
-from purgatory.journal.records import EVENT, FLUSH, OPERATION, OUTCOMES, TRACE
+from purgatory.journal.records import ENDED, EVENT, EXTENDED, FLUSH, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.errors import JournalLevel
 from purgatory.journal.records.frames import Batch, packed
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Trace"]
 
-_WIDTH: Final = 8
+_WIDTH: Final = 10
+_UNEXPLAINED: Final = frozenset(OUTCOMES[3:])  # cancelled, forced
 
 
 def _labels(keys: Sequence[Hashable]) -> list[str]:
@@ -103,7 +104,7 @@ class Trace(Folder):
         hash(key)
         if level.__class__ is not int or not -LIMIT <= level <= LIMIT:
             level = _level(key, level)
-        self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), ""))
+        self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), "", None, None))
 
     def heartbeat(self) -> None:
         """Write a row that only says what time it is.
@@ -111,16 +112,16 @@ class Trace(Folder):
         A stream over the trace expires operations in event time: nothing expires while no row arrives. Call this every
         few seconds in a service that may be idle.
         """
-        self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), ""))
+        self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), "", None, None))
 
     def _put(self, row: tuple[Any, ...]) -> None:
         if not self._rows.put(row):
             self._writer.refuse(row)
 
     def _batch(self, columns: list[list[Any]], first: int) -> Batch:
-        kinds, purgatories, names, keys, instants, delays, levels, types = columns
+        kinds, purgatories, names, keys, instants, delays, levels, *rest = columns
         groups = Numbers()
-        index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, types, strict=True)))
+        index = array("I", map(groups.__getitem__, zip(kinds, purgatories, names, keys, *rest, strict=True)))
         numbers = {
             "ts": packed(instants),
             "delay_ms": packed(delays),
@@ -128,14 +129,25 @@ class Trace(Folder):
             "levels": packed([level for each in levels for level in each]),
         }
         texts = [
-            [kind, str(purgatory), None if name is None else str(name), _labels(ks), type_]
-            for kind, purgatory, name, ks, type_ in groups
+            [
+                kind,
+                str(purgatory),
+                None if name is None else str(name),
+                _labels(ks),
+                type_,
+                None if watches is None else _labels(watches),
+                outcome,
+            ]
+            for kind, purgatory, name, ks, type_, watches, outcome in groups
         ]
         return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
 
 
 class _TraceObserver(Observer):
-    """Writes an operation as it is parked, or, if it never was, as it finishes at once."""
+    """Writes an operation as it is parked, or, if it never was, as it finishes at once.
+
+    An operation that leaves in a way that its needs do not explain has one more row.
+    """
 
     __slots__ = ("_clock", "_identify", "_lose", "_needs", "_purgatory", "_put", "_shift")
 
@@ -164,15 +176,18 @@ class _TraceObserver(Observer):
             needs = self._needs(operation)
             name: Any = self._identify(operation)
             created = operation.created_ns or self._clock()  # 0: it was never parked
+            keys, watches = tuple(needs), operation.keys
             row = (
                 OPERATION,
                 self._purgatory,
                 name if name is None or name.__class__ is str else str(name),
-                tuple(needs),
+                keys,
                 created + self._shift,
                 operation.delay_ms,
                 tuple(starmap(_level, needs.items())),
                 type(operation).__name__,
+                None if watches == keys else watches,
+                None,
             )
         except BaseException:  # the purgatory logs it
             self._lose(1)
@@ -180,6 +195,11 @@ class _TraceObserver(Observer):
         self._put(row)
 
     def finished(self, operation: Operation, outcome: Any, error: BaseException | None) -> None:  # noqa: ARG002
-        """An operation completed at once was never parked, and belongs into the trace all the same."""
-        if word(outcome) == OUTCOMES[0]:
+        """Write an operation that was never parked, and one that was cancelled, forced or extended."""
+        how = word(outcome)
+        if how == OUTCOMES[0]:
             self.parked(operation)
+        elif how in _UNEXPLAINED or getattr(operation, "_moved_ns", 0) != 0:
+            how = how if how in _UNEXPLAINED else EXTENDED
+            at_ns = self._clock() + self._shift
+            self._put((ENDED, self._purgatory, None, (), at_ns, 0, (), type(operation).__name__, None, how))

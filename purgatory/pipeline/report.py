@@ -132,7 +132,8 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     progress = Progress(3, quiet=wishes.quiet)
     try:
         with progress.step("checking that all of it is there"):
-            unread = engine.open(allow_gaps=wishes.allow_gaps, expiry_normal=wishes.expiry_normal)
+            unread = engine.open(allow_gaps=wishes.allow_gaps)
+            queries.prepare(engine, wishes.expiry_normal)
             span = _Span(**engine.query(queries.SPAN).to_pylist()[0])
         if not span.operations:
             raise EmptyJournal(", ".join(engine.journals))

@@ -36,7 +36,8 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
-from purgatory.pipeline.rows.load import spark_schema, trace_problem, with_purgatory
+from purgatory.pipeline.rows.load import spark_schema, with_purgatory
+from purgatory.pipeline.rows.validity import TRACE_PROBLEM
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, STRICT, importable
 from purgatory.pipeline.state.checkpoint_state import standing
@@ -139,10 +140,9 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         rows: from whatever source, with a trace's columns (`spark_schema(TRACE)`); `seq` may be null: it is only shown.
         settings: of which buckets, partitions and `keep_ms` must not change while the query's checkpoint lives.
     """
-    problem = trace_problem()
     timed = (
         with_purgatory(rows)
-        .withColumn("reason", problem)
+        .withColumn("reason", F.expr(TRACE_PROBLEM))
         # What is malformed must not move time: one row dated far ahead would make every other row late.
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
         .withWatermark("time", f"{settings.delay_ms} milliseconds")

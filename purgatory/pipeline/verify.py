@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from pyspark.sql import functions as F
 
-from purgatory.journal.records import FLUSH, JOURNAL, KEEP_KEYS_MS, TRACE
+from purgatory.journal.records import EVENT, JOURNAL, KEEP_KEYS_MS, OPERATION, TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.rows.load import load, trace_problem
+from purgatory.pipeline.rows.load import load
+from purgatory.pipeline.rows.validity import TRACE_PROBLEM
+from purgatory.pipeline.tables.local import Local
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,8 +72,9 @@ def verify(
     stream.run(spark, str(folder / "trace"), str(folder / "answers"), str(folder / "checkpoint"), settings)
     given = stream.answers(spark, str(folder / "answers")).cache()
     clean = on_time(load(spark, str(folder / "trace"), TRACE), given)
-    twin = _comparable(replay(clean, settings.keep_us)).cache()
     gen.write(folder / "clean", clean.orderBy("seq").toArrow(), TRACE, files=1)
+    replay(Local([str(folder / "clean")], schema=TRACE), str(folder / "replay"), keep_us=settings.keep_us)
+    twin = _comparable(spark.read.parquet(str(folder / "replay" / "answers"))).cache()
     library = rehearsed(spark, folder / "clean", folder / "journal", shape.keep_keys_ms)
     streamed = _comparable(given.where("part = 'done'"))
     parts = {row["part"]: row["count"] for row in given.groupBy("part").count().collect()}
@@ -103,7 +106,8 @@ def on_time(trace: DataFrame, given: DataFrame) -> DataFrame:
     """The rows of a trace that the stream did not set aside."""
     seq = F.get_json_object("detail", "$.seq").cast("long").alias("seq")
     late = given.where("part = 'late'").select(seq)
-    return trace.where(trace_problem().isNull() & (F.col("kind") != FLUSH)).join(F.broadcast(late), "seq", "left_anti")
+    good = F.expr(TRACE_PROBLEM).isNull() & F.col("kind").isin(OPERATION, EVENT)
+    return trace.where(good).join(F.broadcast(late), "seq", "left_anti")
 
 
 def rehearsed(spark: SparkSession, trace: Path, journal: Path, keep_ms: int = KEEP_KEYS_MS) -> DataFrame:

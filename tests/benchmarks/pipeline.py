@@ -5,7 +5,8 @@ read a small table, and includes writing the result. Beside the seconds stand th
 workers together: they say what it costs when the machine is busy, and two cores can't be quicker than half of them. The
 load before a run says how much its seconds are worth: much above 0, they are mostly waiting for others.
 
-- local: a report by the loop in one process, as a command.
+- local: a report in one process, as a command.
+- localreplay: a replay in one process, as a command.
 - report, replay, stream, whatif: rows a second. The stream is compared with the batch twin, operation by operation.
 - state: a stream that only parks. What a batch writes and takes as the parked grow.
 - latency: a stream fed in real time. How long after its instant an answer can be read.
@@ -31,19 +32,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import stream
-from purgatory.pipeline.replay import judge, replay
+from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import report
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.summaries.idle import purges
-from purgatory.pipeline.summaries.wheels import wheels
+from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
+from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting
+from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
+from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.verify import differences, flush_after, place_trace
-from purgatory.pipeline.whatif import timeouts, uses_of_trace, waits_of_trace
 from tests.benchmarks.harness import Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor
@@ -59,12 +60,13 @@ SIZES = {
     "local": [1_000_000, 10_000_000],
     "report": [10_000_000],
     "replay": [10_000_000],
+    "localreplay": [1_000_000, 10_000_000],
     "stream": [1_000_000],
     "whatif": [200_000_000],
     "state": [4_000_000],
     "latency": [60_000],
 }
-RATES = ("local", "report", "replay", "stream", "whatif")
+RATES = ("local", "report", "replay", "localreplay", "stream", "whatif")
 COLUMNS = ("what", "s", "per s", "processor s", "load before")
 
 
@@ -122,9 +124,15 @@ def _local(_: SparkSession, rows: int) -> tuple[float, str]:
 
 
 def _replay(spark: SparkSession, rows: int) -> tuple[float, str]:
-    source = _trace(rows // 2, 8)
-    place = str(HOME / "out" / "replay")
-    return _timed(lambda: replay(load(spark, str(source), TRACE)).write.mode("overwrite").parquet(place)), "trace rows"
+    engine = Cluster(spark, [str(_trace(rows // 2, 8))], schema=TRACE)
+    return _timed(lambda: replay(engine, str(HOME / "out" / "replay"), keep_us=KEEP_KEYS_MS * 1000)), "trace rows"
+
+
+def _localreplay(_: SparkSession, rows: int) -> tuple[float, str]:
+    source, out = _trace(rows // 2, 8), HOME / "out" / "replay-local"
+    command = [sys.executable, "-m", "purgatory", "pipeline", "replay", "--engine", "local", "--out", str(out)]
+    seconds = _timed(lambda: subprocess.run([*command, "--trace", str(source)], check=True))  # noqa: S603
+    return seconds, "trace rows, start included"
 
 
 def _stream(spark: SparkSession, rows: int) -> tuple[float, str]:
@@ -136,7 +144,8 @@ def _stream(spark: SparkSession, rows: int) -> tuple[float, str]:
     seconds = _timed(lambda: stream.run(spark, str(source), str(out), str(checkpoint), settings))
     columns = ("operation", "outcome", "finished")
     given = stream.answers(spark, str(out)).where("part = 'done'").select(*columns)
-    differ = differences(given, replay(load(spark, str(source), TRACE)).select(*columns))
+    replay(Local([str(source)], schema=TRACE), str(HOME / "out" / "twin"), keep_us=KEEP_KEYS_MS * 1000)
+    differ = differences(given, spark.read.parquet(str(HOME / "out" / "twin" / "answers")).select(*columns))
     say(f"stream: {given.count():,} operations, {differ} differ from the batch twin")
     return seconds, f"trace rows, {differ} differences from the batch twin"
 
@@ -144,18 +153,20 @@ def _stream(spark: SparkSession, rows: int) -> tuple[float, str]:
 def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     grid = Grid(ticks_ms=(1, 2, 5, 10, 20), wheel_sizes=(10, 20, 64, 128))
     source = _trace(pairs // 20, 8)
-    good = judge(load(spark, str(source), TRACE)).rows
-    waits = waits_of_trace(good).cache()
-    waits.count()
-    for name, question in (
-        ("timeouts", lambda: timeouts(waits, grid)),
-        ("purge intervals", lambda: purges(uses_of_trace(waits), grid.purge_intervals)),
-    ):
-        started = time.perf_counter()
-        question().collect()
-        say(f"whatif: {name} in {time.perf_counter() - started:.1f} s")
-    seconds = _timed(lambda: wheels(waits, grid.ticks_ms, grid.wheel_sizes).collect())
-    waits.unpersist()
+    engine = Cluster(spark, [str(source)], schema=TRACE)
+    engine.open(allow_gaps=False)
+    answers.prepare(engine)
+    engine.keep("waits", answers.WAITS)
+    engine.view("uses", answers.USES)
+    spark.table("waits").count()
+    started = time.perf_counter()
+    engine.query(answers.timeouts(grid.timeouts_ms))
+    say(f"whatif: timeouts in {time.perf_counter() - started:.1f} s")
+    started = time.perf_counter()
+    engine.mapped(SPELLS, purging(grid.purge_intervals), PURGES, by=["purgatory"])
+    say(f"whatif: purge intervals in {time.perf_counter() - started:.1f} s")
+    seconds = _timed(lambda: engine.mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
+    engine.close()
     return seconds, "operation-configurations"
 
 

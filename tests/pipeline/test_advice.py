@@ -74,6 +74,7 @@ class Service:
         gen.write(folder, pa.Table.from_pylist(rows, arrow_schema(JOURNAL)), JOURNAL, files=1)
         engine = Local([str(folder)])
         engine.open(allow_gaps=False)
+        queries.prepare(engine)
         found = engine.query(queries.waits())
         engine.close()
         return found

@@ -29,6 +29,7 @@ def operations(folder, between):
     engine = Local([str(folder)], between)
     try:
         engine.open(allow_gaps=False)
+        queries.prepare(engine)
         return engine.query(queries.SPAN).to_pylist()[0]["operations"]
     finally:
         engine.close()

@@ -12,11 +12,19 @@ from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_table
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable, load_whole
+from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.source import PurgatoryDataSource
+from purgatory.pipeline.tables.cluster import Cluster
+from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+
+
+def load_whole(spark, folder, schema, *, allow_gaps=False):
+    """The rows that Spark's engine reads, and what it could not read."""
+    unread = Cluster(spark, [folder], schema=schema).open(allow_gaps=allow_gaps)
+    return spark.table("source"), [*unread.damaged, *map(str, unread.gaps)]
 
 
 @pytest.fixture
@@ -80,7 +88,8 @@ def test_a_damaged_segment_is_named_and_can_be_left_out(spark, trace):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_pages_stop_a_replay_with_one_line(spark, trace, capsys, seed):
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_damaged_pages_stop_a_replay_with_one_line(spark, trace, capsys, seed, engine):
     """Where bytes of a page have changed, nothing is answered, and one line says what is wrong."""
     folder, segments = trace
     rng = random.Random(seed)
@@ -89,18 +98,20 @@ def test_damaged_pages_stop_a_replay_with_one_line(spark, trace, capsys, seed):
     start = rng.randrange(4, len(data) - footer - 200)
     data[start : start + 200] = rng.randbytes(200)
     segments[1].write_bytes(data)
-    assert 0 != main(["replay", "--trace", str(folder), "--out", str(folder.parent / "out")])
+    command = ["replay", "--trace", str(folder), "--out", str(folder.parent / "out"), "--engine", engine]
+    assert 0 != main(command)
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("purgatory pipeline")]
     assert 1 == len(lines)
     assert segments[1].name in lines[0]
     assert len(lines[0]) < 600
 
 
-def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys):
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys, engine):
     """On the command line: 2 and one line; with --allow-gaps the answers, and what was not read."""
     folder, segments = trace
     segments[1].unlink()
-    arguments = ["replay", "--trace", str(folder), "--out", str(folder.parent / "out")]
+    arguments = ["replay", "--trace", str(folder), "--out", str(folder.parent / "out"), "--engine", engine]
     assert 2 == main(arguments)
     assert "100 rows missing" in capsys.readouterr().err
     assert 0 == main([*arguments, "--allow-gaps"])
@@ -116,6 +127,8 @@ def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trac
         write_table(table, file)
     rows = load(spark, str(folder), TRACE).groupBy("purgatory").count().collect()
     assert {"": 100, "produce": 200} == {row["purgatory"]: row["count"] for row in rows}
+    assert replayed(over(folder)) == replayed(over(folder, spark))
+    assert {"", "produce"} == {purgatory for purgatory, *_ in replayed(over(folder))[0]}
     with pytest.raises(JournalFormat, match=f"{segments[1].name} is of version 1"):
         check_streamable(folder)
 

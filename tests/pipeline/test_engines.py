@@ -46,7 +46,8 @@ def mixed():
 
 def tables_of(engine, widths, expiry_normal=()):
     """Every table of a report, its rows in an order of their own."""
-    engine.open(allow_gaps=False, expiry_normal=expiry_normal)
+    engine.open(allow_gaps=False)
+    queries.prepare(engine, expiry_normal)
     span = engine.query(queries.SPAN).to_pylist()[0]
     found = _made(engine, queries.widths_of(*widths, span), malformed=span["malformed"] > 0)
     engine.close()

@@ -6,11 +6,11 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline.replay import answered, judge, replay
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.reused_names import IN_USE
-from purgatory.pipeline.verify import differences, rehearsed, verify
+from purgatory.pipeline.rows.validity import IN_USE
+from purgatory.pipeline.verify import rehearsed, verify
+from tests.support.replays import over, replayed
 from timer import MockTimer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -61,10 +61,11 @@ def test_keys_and_purgatories_that_look_alike_are_told_apart(spark, tmp_path):
         timer.advance_clock(960)  # to the deadlines, so that what expires is dated by them
         for purgatory in purgatories.values():
             purgatory.shutdown()
-    columns = ("purgatory", "operation", "outcome", "finished")
-    happened = load(spark, str(tmp_path / "journal"), JOURNAL).select(*columns)
-    assert 4 == happened.where("outcome = 'satisfied'").count()
-    assert 0 == differences(replay(load(spark, str(tmp_path / "trace"), TRACE)).select(*columns), happened)
+    columns = ("purgatory", "operation", "outcome", "unix_micros(created)", "unix_micros(finished)")
+    found = load(spark, str(tmp_path / "journal"), JOURNAL).selectExpr(*columns).collect()
+    happened = sorted(map(tuple, found))
+    assert 4 == sum(outcome == "satisfied" for _, _, outcome, *_ in happened)
+    assert (happened, []) == replayed(over(tmp_path / "trace"))
 
 
 @pytest.mark.parametrize("workload", ["purgatories", "names"])
@@ -72,11 +73,12 @@ def test_the_library_and_the_batch_twin_agree_on_names(spark, tmp_path, workload
     """The same names in several purgatories, and used again: the batch answers just what the library does."""
     shape = attrs.evolve(gen.WORKLOADS[workload], operations=400, events=800)
     gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
-    found = judge(load(spark, str(tmp_path / "trace"), TRACE))
-    twin = answered(found.rows).select("purgatory", "operation", "outcome", "finished").cache()
-    assert 0 == differences(rehearsed(spark, tmp_path / "trace", tmp_path / "journal"), twin)
-    used_twice = twin.groupBy("purgatory", "operation").count().where("count > 1").count()
-    reasons = {row["reason"] for row in found.malformed.select("reason").distinct().collect()}
+    twin, aside = replayed(over(tmp_path / "trace"))
+    columns = ("purgatory", "operation", "outcome", "unix_micros(finished)")
+    library = rehearsed(spark, tmp_path / "trace", tmp_path / "journal").selectExpr(*columns).collect()
+    assert sorted(map(tuple, library)) == sorted((*row[:3], row[4]) for row in twin)
+    used_twice = len(twin) - len({row[:2] for row in twin})
+    reasons = {reason for _, reason in aside}
     assert (workload == "names", {IN_USE} if workload == "names" else set()) == (used_twice > 0, reasons)
 
 

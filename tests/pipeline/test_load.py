@@ -2,12 +2,16 @@
 
 import datetime as dt
 
+import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import TRACE
-from purgatory.pipeline.rows.load import spark_schema, trace_problem
-
-pytestmark = pytest.mark.spark
+from purgatory.journal.records.parquet import arrow_schema
+from purgatory.pipeline.rows import gen
+from purgatory.pipeline.rows.load import spark_schema
+from purgatory.pipeline.rows.validity import TRACE_PROBLEM
+from purgatory.pipeline.tables.queries import Table, schema
+from tests.support.replays import over
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 MANY = [f"k{number}" for number in range(1_001)]
@@ -59,8 +63,21 @@ CASES = [
 ]
 
 
+@pytest.mark.spark
 def test_a_row_that_can_t_be_true_is_given_its_reason(spark):
     """Each kind of a wrong row is told, whatever the number of its keys, and a right one is let through."""
     rows = [{**values, "seq": number} for number, (values, _) in enumerate(CASES)]
-    found = spark.createDataFrame(rows, spark_schema(TRACE)).select("seq", trace_problem().alias("reason")).collect()
+    frame = spark.createDataFrame(rows, spark_schema(TRACE))
+    found = frame.selectExpr("seq", f"{TRACE_PROBLEM} as reason").collect()
     assert [reason for _, reason in CASES] == [each["reason"] for each in sorted(found)]
+
+
+def test_the_local_engine_gives_the_same_reasons(tmp_path):
+    """The same text says so on DuckDB."""
+    rows = [{**values, "seq": number} for number, (values, _) in enumerate(CASES)]
+    gen.write(tmp_path, pa.Table.from_pylist(rows, arrow_schema(TRACE)), TRACE, files=1)
+    engine = over(tmp_path)
+    engine.open(allow_gaps=False)
+    found = engine.query(Table(f"select {TRACE_PROBLEM} from source order by seq", schema("reason:text")))
+    engine.close()
+    assert [reason for _, reason in CASES] == found["reason"].to_pylist()

@@ -8,7 +8,9 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
-from purgatory.pipeline.cli import _parser, main, seconds, spark_says
+from purgatory.journal.records.instants import seconds
+from purgatory.pipeline.arguments import parser
+from purgatory.pipeline.cli import main, spark_says
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
@@ -139,7 +141,7 @@ def test_stream_and_replay_keep_keys_alike(given, keep):
     """What isn't said is the same for both, and what is said means the same."""
     option = ["--keep-keys", *given] if given else []
     for words in (["stream", "--in", "x", "--checkpoint", "z"], ["replay", "--trace", "x"]):
-        assert keep == _parser().parse_args([*words, "--out", "y", *option]).keep_keys
+        assert keep == parser().parse_args([*words, "--out", "y", *option]).keep_keys
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
+from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.whatif import whatif
 
 GRID = Grid(timeouts_ms=(1, 400, 10**6), ticks_ms=(1, 5), wheel_sizes=(20,), purge_intervals=(2, 10**6), shards=(1, 4))
@@ -26,7 +27,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     table = gen.journal(2_000, seconds=120)
     gen.write(folder / "journal", table, JOURNAL, files=3)
-    whatif(None, str(folder / "out"), GRID, journal=str(folder / "journal"), normal=["DelayedJoin"])
+    whatif(Local([str(folder / "journal")]), folder / "out", GRID, normal=["DelayedJoin"])
     return table.to_pylist(), folder / "out"
 
 

@@ -53,7 +53,8 @@ def tables(request, journal):
     """The journal's span, and the rows of every table, by each engine."""
     folder = [str(journal[0])]
     engine = Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder)
-    engine.open(allow_gaps=False, expiry_normal=["DelayedFetch"])
+    engine.open(allow_gaps=False)
+    queries.prepare(engine, ["DelayedFetch"])
     span = engine.query(queries.SPAN).to_pylist()[0]
     widths = queries.widths_of(WINDOW_US, SLOT_US, span)
     engine.keep("key_sums", queries.key_sums(widths))

@@ -21,38 +21,16 @@ from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.replay import replay
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.rows.load import load, spark_schema
+from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark.places import NoConnect, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.verify import flush_after, place_trace, rehearsed, verify
+from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.parametrize("workload", ["kafka", "duplicates", "huge-timeouts"])
-def test_the_batch_twin_answers_as_the_plainest_reading_does(spark, tmp_path, brute, trace_rows, workload):
-    """Every operation has the outcome and the instant that a look at all events gives."""
-    shape = {"operations": 300, "events": 600}
-    gen.write(tmp_path, gen.trace(attrs.evolve(gen.WORKLOADS[workload], **shape)), TRACE, files=2)
-    found = replay(load(spark, str(tmp_path), TRACE)).selectExpr("operation", "outcome", "unix_micros(finished) f")
-    rows = found.collect()
-    assert brute(trace_rows(workload, **shape)) == {row["operation"]: (row["outcome"], row["f"]) for row in rows}
-    assert len(rows) == len({row["operation"] for row in rows})
-
-
-@pytest.mark.parametrize("keep", [1, 2_000_000, 40_000_000])
-def test_the_batch_twin_forgets_keys_as_the_plainest_reading_does(spark, tmp_path, brute, trace_rows, keep):
-    """Keys that no row named for so long are forgotten, some of them many times; others not once."""
-    shape = {"operations": 300, "events": 600, "keys": 60, "ahead": 0, "keys_per_operation": 2, "skew": 1.0}
-    gen.write(tmp_path, gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape)), TRACE, files=2)
-    rows = replay(load(spark, str(tmp_path), TRACE), keep).selectExpr("operation", "outcome", "unix_micros(finished) f")
-    expected = brute(trace_rows("kafka", **shape), keep)
-    assert expected != brute(trace_rows("kafka", **shape))
-    assert expected == {row["operation"]: (row["outcome"], row["f"]) for row in rows.collect()}
 
 
 def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path):
@@ -77,13 +55,17 @@ def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path)
     flush_after(tmp_path / "trace", gen.write(tmp_path / "trace", table, TRACE, files=1))
     gen.write(tmp_path / "clean", table, TRACE, files=1)
     expected = {("found", "immediate"), ("watch", "expired"), ("named", "expired")}
-    twin = replay(load(spark, str(tmp_path / "clean"), TRACE), 20_000_000).collect()
+    twin = [
+        {"purgatory": purgatory, "operation": operation, "outcome": outcome}
+        for engine in (None, spark)
+        for purgatory, operation, outcome, *_ in replayed(over(tmp_path / "clean", engine), 20_000_000)[0]
+    ]
     settings = stream.StreamSettings(buckets=2, partitions=2, keep_ms=20_000, once=True)
     out = str(tmp_path / "out")
     stream.run(spark, str(tmp_path / "trace"), out, str(tmp_path / "checkpoint"), settings)
     streamed = stream.answers(spark, out).where("part = 'done'").collect()
     library = rehearsed(spark, tmp_path / "clean", tmp_path / "journal", 20_000).collect()
-    for found in (twin, streamed, library):
+    for found in (twin[:3], twin[3:], streamed, library):
         assert expected == {(row["operation"], row["outcome"]) for row in found}
         assert (3, {""}) == (len(found), {row["purgatory"] for row in found})
 
@@ -93,8 +75,9 @@ def test_library_stream_and_twin_forget_the_same_keys(spark, tmp_path):
     found = verify(spark, "forgotten-names", tmp_path / "run", operations=150, files=3)
     assert 0 == found.differences
     assert 0 < found.malformed
-    rows = load(spark, str(tmp_path / "run" / "clean"), TRACE)
-    assert 0 < replay(rows).exceptAll(replay(rows, gen.WORKLOADS["forgotten-names"].keep_keys_ms * 1000)).count()
+    forgetting = gen.WORKLOADS["forgotten-names"].keep_keys_ms * 1000
+    folder = tmp_path / "run" / "clean"
+    assert replayed(over(folder)) != replayed(over(folder), forgetting)
 
 
 def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):

@@ -4,10 +4,14 @@ This module is the whole of what a reader has to know. It imports nothing that l
 timer), so that the pipeline, and anybody else's tool, can depend on the format without depending on the
 library that writes it.
 
-A *journal* has one record for each operation that left a purgatory. A *trace* has two kinds of row: an
+A *journal* has one record for each operation that left a purgatory. A *trace* has two main kinds of row: an
 operation with what it waits for (a level on each of several keys), and an event (a key has reached a
 level). A journal says what happened; from a trace one can compute what would have happened under another
 timeout, exactly.
+
+*What a trace does not explain.* An operation that is cancelled, forced or extended leaves in a way that follows from no
+level. Each of these has one more row (`ENDED`), with its purgatory and type. Readers answer such operations by their
+levels and their first deadline alone, and offer no other timeout for their types.
 
 *Identity.* A key is a purgatory's name and a label; two keys that the library tells apart have two labels, and the
 same label in two purgatories is two keys. An operation is a purgatory's name and a name of its own, for as long as it
@@ -110,6 +114,8 @@ TRACE: Final = Schema(
         Field("delay_ms", "int", 0),
         Field("levels", "ints", ()),
         Field("type", "text", ""),
+        Field("watches", "texts"),
+        Field("outcome", "text"),
     ),
 )
 
@@ -127,6 +133,12 @@ OPERATION: Final = "operation"
 EVENT: Final = "event"
 FLUSH: Final = "flush"
 """A trace row that only says that time has come so far; it lets a stream settle what is still open."""
+
+ENDED: Final = "ended"
+"""A trace row for an operation that no event explains: `outcome` says that it was cancelled, forced or extended."""
+
+EXTENDED: Final = "extended"
+"""The `outcome` of an `ENDED` row whose operation was extended, and was not cancelled or forced."""
 
 KEEP_KEYS_MS: Final = 7 * 86_400_000
 """So long a key keeps its level after the latest row that named it, unless whoever answers is told otherwise."""
@@ -181,6 +193,10 @@ class TraceRow:
     levels: tuple[int, ...]
     type: str = ""
     """The operation's class; an event has none."""
+    watches: tuple[str, ...] | None = None
+    """The keys that an operation was watched under; None if these are `keys`."""
+    outcome: str | None = None
+    """Of an `ENDED` row alone: how the operation ended."""
 
 
 ROWS: Final[dict[str, type[Record | TraceRow]]] = {"journal": Record, "trace": TraceRow}

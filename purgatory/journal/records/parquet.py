@@ -255,12 +255,12 @@ def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | Trace
             if field.name in ("created", "finished", "ts"):
                 column = column.cast("int64")  # noqa: PLW2901
             columns[field.name] = column.to_pylist()
-        lists = [f.name for f in schema.fields if f.kind in ("texts", "ints")]
+        lists = {f.name: f.default for f in schema.fields if f.kind in ("texts", "ints")}
         for place, seq in enumerate(columns["seq"]):
             if seq > after:
                 values = {name: column[place] for name, column in columns.items()}
-                for name in lists:
-                    values[name] = tuple(values[name] or ())
+                for name, default in lists.items():
+                    values[name] = default if values[name] is None else tuple(values[name])
                 yield make(**values)
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from purgatory.pipeline.summaries.groups import Row
 
 _TILES: Final = 6
+NORMAL: Final = "its operations end by their deadline or a cancel as a rule"
+UNEXPLAINED: Final = "the trace does not say why some of its operations left ({})"
 
 
 def plan(
@@ -26,9 +28,9 @@ def plan(
     *,
     exact: bool,
     missing: Sequence[str] = (),
-    without: Sequence[str] = (),
+    without: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page. No timeout is advised for the types `without` one."""
+    """The whole page. For the types `without` advice on timeouts, it says why."""
     shared = [each for each in chosen if each.of == "the timer"]
     tiles = "".join(tile(f"{each.value:,}", each.setting, each.of) for each in (shared or chosen)[:_TILES])
     reasons = "".join(
@@ -37,9 +39,8 @@ def plan(
         for each in chosen
     )
     reasons += "".join(
-        f"<li><h3>{escape(name)}</h3><p>No timeout is advised: its operations end by their deadline or a cancel as a "
-        "rule.</p></li>"
-        for name in without
+        f"<li><h3>{escape(name)}</h3><p>No timeout is advised: {escape(why)}.</p></li>"
+        for name, why in (without or {}).items()
     )
     gaps = "".join(f"<li>{escape(text)}</li>" for text in missing)
     lost = f"<section><h2>Rows are missing</h2><ul class=missing>{gaps}</ul></section>" if missing else ""

@@ -10,7 +10,7 @@ A number that was seen twice is as wrong as one that is missing.
 
 Runs are few because each reader reads in order. The cost is one subtraction and one comparison per batch of rows.
 
-Spark's own reader knows files and not sequence numbers. So `load_whole` reads the column of numbers once (eight bytes
+Spark's own reader knows files and not sequence numbers. So `checked` reads the column of numbers once (eight bytes
 per row) before anything is computed from the rows.
 """
 
@@ -189,23 +189,6 @@ def checked(
     if not between.everything and "://" not in folder:
         expected = Run(0, min((run.first for run in runs), default=0), max((run.last for run in runs), default=-1))
     return Checked(frame, gaps_in([expected], runs, [folder]))
-
-
-def load_whole(
-    spark: SparkSession, folder: str, schema: Schema, *, allow_gaps: bool = False, between: Between = ALL
-) -> tuple[DataFrame, list[str]]:
-    """The rows of a range of time, and, where gaps are allowed, what is missing.
-
-    Raises:
-        IncompleteJournal: rows are missing or there twice, and gaps aren't allowed.
-        JournalDamaged: a segment can't be read, and gaps aren't allowed.
-    """
-    damaged: list[str] = []
-    found = checked(spark, folder, schema, between, damaged if allow_gaps else None)
-    if found.gaps and not allow_gaps:
-        raise IncompleteJournal(found.gaps)
-    rows = found.rows if between.everything else found.rows.where(between.of_rows(schema))
-    return rows, [*damaged, *map(str, found.gaps)]
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -157,6 +157,8 @@ def trace(workload: Workload, seed: int = 1) -> pa.Table:
             "delay_ms": pa.array(delay, pa.int64()),
             "levels": parts[1],
             "type": pa.array(_TYPES if kind == OPERATION else [""] * len(_TYPES)).take(pa.array(home)),
+            "watches": pa.nulls(count, pa.list_(pa.string())),
+            "outcome": pa.nulls(count, pa.string()),
         }
         return pa.table(columns, schema=arrow_schema(TRACE))
 

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from purgatory.journal.records import EVENT, FLUSH, OPERATION, Schema, one_purgatory
+from purgatory.journal.records import TRACE, Schema, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged
 from purgatory.journal.records.folder import check_kind, list_segments
 from purgatory.journal.records.parquet import arrow_schema, opened
@@ -37,8 +37,6 @@ _TYPES: Final = {
     "ints": T.ArrayType(T.LongType()),
     "instant": T.TimestampType(),
 }
-_EARLIEST: Final = "2000-01-01"
-_LATEST: Final = "2200-01-01"
 
 
 def spark_schema(schema: Schema) -> T.StructType:
@@ -98,42 +96,12 @@ def load(
     return reduce(DataFrame.unionByName, frames)
 
 
-def with_purgatory(trace: DataFrame) -> DataFrame:
-    """A trace's rows, of which those that name no purgatory are of the one without a name."""
-    return trace.withColumn("purgatory", F.coalesce("purgatory", F.lit("")))
+def with_purgatory(rows: DataFrame, schema: Schema = TRACE) -> DataFrame:
+    """A trace's rows. Those that name no purgatory belong to the one without a name."""
+    return rows.withColumn("purgatory", F.coalesce("purgatory", F.lit(""))) if schema is TRACE else rows
 
 
 def journal_problem() -> Column:
-    """Why a record can't be true, or null."""
+    """Why a record cannot be true, or null."""
     instants = {f"{name}_us": f"unix_micros({name})" for name in ("created", "finished")}
     return F.expr(reduce(lambda sql, each: sql.replace(*each), instants.items(), JOURNAL_PROBLEM))
-
-
-def trace_problem() -> Column:
-    """Why a trace's row can't be true, or null. Flush rows are fine, whatever else they hold."""
-    keys, levels = F.col("keys"), F.col("levels")
-    first, second = (F.get(keys, F.lit(place)) for place in (0, 1))
-    twice = F.when(F.size(keys) == 2, first == second).otherwise(F.size(keys) != F.size(F.array_distinct(keys)))
-    return F.when(F.col("kind") == FLUSH, F.when(F.col("ts").isNull(), F.lit("no instant"))).otherwise(
-        F.when(F.col("kind").isNull() | ~F.col("kind").isin(OPERATION, EVENT), F.lit("unknown kind"))
-        .when(F.col("ts").isNull(), F.lit("no instant"))
-        .when((F.col("ts") < F.lit(_EARLIEST)) | (F.col("ts") >= F.lit(_LATEST)), F.lit("an instant out of range"))
-        .when(keys.isNull() | levels.isNull() | (F.size(keys) == 0), F.lit("no keys"))
-        .when(F.size(keys) != F.size(levels), F.lit("as many keys as levels are needed"))
-        .when(_hollow(keys, "string") | _hollow(levels, "bigint"), F.lit("an empty key or level"))
-        .when((F.col("kind") == EVENT) & (F.size(keys) != 1), F.lit("an event is of one key"))
-        .when((F.col("kind") == OPERATION) & F.col("operation").isNull(), F.lit("an operation without a name"))
-        .when((F.col("kind") == OPERATION) & F.col("delay_ms").isNull(), F.lit("no delay"))
-        .when((F.size(keys) > 1) & twice, F.lit("a key twice"))
-        .when((F.col("kind") == OPERATION) & (F.size(keys) > _MAX_KEYS), F.lit(f"more than {_MAX_KEYS} keys"))
-    )
-
-
-def _hollow(values: Column, kind: str) -> Column:
-    """Whether one of some values is null. Not `F.exists`: no lambda is compiled, and a filter with one isn't either."""
-    first, second = (F.get(values, F.lit(place)).isNull() for place in (0, 1))
-    nulls = F.size(F.array_intersect(values, F.array(F.lit(None).cast(kind))))
-    return F.when(F.size(values) == 1, first).when(F.size(values) == 2, first | second).otherwise(nulls > 0)
-
-
-_MAX_KEYS: Final = 1000

@@ -36,7 +36,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from purgatory.journal.records import OPERATION
 from purgatory.journal.records.errors import reduced
-from purgatory.pipeline.rows.reused_names import IN_USE
+from purgatory.pipeline.rows.validity import IN_USE
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 from purgatory.pipeline.state.wire import hand, handed, parted, unpack
 

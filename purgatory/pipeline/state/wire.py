@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory.journal.records import EVENT, FLUSH
+from purgatory.journal.records import EVENT, OPERATION
 from purgatory.pipeline.rows.validity import LONGEST_MS
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ APART: Final = "\0"
 _ESCAPE: Final = "\1"
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a multiplication spreads what it is given
 
+_ANSWERED: Final = pa.array([OPERATION, EVENT])
 PACKED: Final = "bucket int, rows binary"
 _WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]
 
@@ -75,7 +76,7 @@ def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
 
 def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     """A row for each key, with the key's bucket; those that say the time only are done with, and have none."""
-    well = rows.filter(pc.and_(pc.is_null(rows.column("reason")), pc.not_equal(rows.column("kind"), FLUSH)))
+    well = rows.filter(pc.and_(pc.is_null(rows.column("reason")), pc.is_in(rows.column("kind"), _ANSWERED)))
     well = well.combine_chunks()
     keys, levels = (well.column(name).combine_chunks() for name in ("keys", "levels"))
     counts = pc.list_value_length(keys).to_numpy()

@@ -17,34 +17,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
+
+from purgatory.pipeline.summaries.groups import groups, numbers
+from purgatory.pipeline.tables.queries import Table, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from purgatory.pipeline.summaries.groups import Numbers
 
 NEVER: Final = 2**62
-_SUMS: Final = (
-    "purgatory string, purge_interval long, keys long, in_use double, parked long, made long, anew long, "
-    "anew_share double, idle_at_most long"
-)
-
-
+PURGES: Final = schema("purgatory:text purge_interval keys in_use:real parked made anew anew_share:real idle_at_most")
 _ORDER: Final = "over (partition by purgatory, key order by from_us, to_us desc"
 _SO_FAR: Final = f"{_ORDER} rows between unbounded preceding and current row)"
-SPELLS: Final = f"""select * from (
-    select purgatory, max(to_us) {_SO_FAR} as idle_us, lead(from_us) {_ORDER}) as again_us,
-        min(from_us) {_SO_FAR} as first_us, row_number() {_ORDER}) as uses
-    from uses) as ends
-where again_us is null or again_us >= idle_us"""
-"""Each time that no operation waits under a key: since when, and until when (null: to the end).
+SPELLS: Final = Table(
+    f"""select purgatory, idle_us, coalesce(again_us, {NEVER}), first_us, uses from (
+        select purgatory, max(to_us) {_SO_FAR} as idle_us, lead(from_us) {_ORDER}) as again_us,
+            min(from_us) {_SO_FAR} as first_us, row_number() {_ORDER}) as uses
+        from uses) as ends
+    where again_us is null or again_us >= idle_us""",
+    schema("purgatory:text idle_us again_us first_us uses"),
+)
+"""Each time that no operation waits under a key: since when, and until when (`NEVER`: to the end).
 
 With it come the key's first use, and how many uses there were until then. It reads the relation ``uses``: the wait of
 an operation under a key (`purgatory`, `key`, `from_us`, `to_us`). Of several that begin at once the longest comes
-first: the others are over within it. DuckDB and Spark run the same text.
+first: the others are over within it.
 """
 
 
@@ -66,23 +65,20 @@ def forgetting(idle: Numbers, again: Numbers, limits: Sequence[int]) -> list[tup
     return [(int(np.count_nonzero(wanted >= limit)), min(limit, level)) for limit in limits]
 
 
-def purges(uses: DataFrame, intervals: Sequence[int]) -> DataFrame:
-    """For each purgatory and purge interval: how many keys are made, and made again after they had been forgotten."""
-    import pandas as pd
+def purging(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What makes of whole purgatories' spells, for each interval, how many keys are made, and made again."""
 
-    def try_them(found: pd.DataFrame) -> pd.DataFrame:
-        columns = ("idle_us", "again_us", "first_us", "uses")
-        spells = {name: found[name].fillna(NEVER).to_numpy(np.int64) for name in columns}
-        return pd.DataFrame(tried(found["purgatory"].iloc[0], spells, intervals))
+    def purge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spells = pa.Table.from_batches(batches, SPELLS.columns)
+        for (purgatory,), mine in groups(spells, ["purgatory"]):
+            columns = {name: numbers(mine, name) for name in SPELLS.columns.names[1:]}
+            yield pa.RecordBatch.from_pylist(tried(purgatory, columns, intervals), PURGES)
 
-    uses.createOrReplaceTempView("uses")
-    found = uses.sparkSession.sql(SPELLS).groupBy("purgatory").applyInPandas(try_them, _SUMS)
-    # To put them in order by `orderBy`, Spark would take a sample first, and so do all of it twice.
-    return found.repartition(1).sortWithinPartitions("purgatory", "purge_interval")
+    return purge
 
 
 def tried(purgatory: str, spells: Mapping[str, Numbers], intervals: Sequence[int]) -> list[dict[str, Any]]:
-    """The same of one purgatory's spells (the columns of `SPELLS`, with `NEVER` in place of null)."""
+    """The same of one purgatory's spells (the columns of `SPELLS`)."""
     idle, again, first, uses = (spells[name] for name in ("idle_us", "again_us", "first_us", "uses"))
     last = again == NEVER
     busy = int((idle - first)[last].sum()) - int((again - idle)[~last].sum())

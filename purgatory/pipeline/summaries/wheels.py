@@ -23,14 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory.pipeline.rows.validity import LONGEST_MS
+from purgatory.pipeline.tables.queries import Table, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Callable, Iterable, Iterator
 
 _UNANSWERED: Final = 2**60
-_SUMS: Final = "tick_ms long, wheel_size long, operations long, levels int, reinsertions long"
+WAITS: Final = Table("select arrival_us, delay_ms, wait_us from waits", schema("arrival_us delay_ms:int wait_us"))
+COUNTED: Final = schema("tick_ms:int wheel_size operations levels:rank reinsertions")
 
 
 def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[int, int]:
@@ -55,29 +55,16 @@ def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[
         levels += 1
 
 
-def wheels(waits: DataFrame, ticks_ms: Sequence[int], sizes: Sequence[int]) -> DataFrame:
-    """For each tick and wheel size: the levels used and the re-insertions, under the timeouts in use.
-
-    Args:
-        waits: `arrival` (us), `delay_ms`, and `wait_us`, null where nothing answered.
-        ticks_ms: the ticks to try.
-        sizes: the wheel sizes to try.
-    """
-    from pyspark.sql import functions as F
-
-    columns = waits.select("arrival", "delay_ms", "wait_us")
-    return (
-        columns.mapInArrow(counting(tuple(ticks_ms), tuple(sizes)), _SUMS)
-        .groupBy("tick_ms", "wheel_size")
-        .agg(
-            F.sum("operations").alias("operations"),
-            F.max("levels").alias("levels"),
-            F.sum("reinsertions").alias("reinsertions"),
-        )
-        .withColumn("reinsertions_each", F.col("reinsertions") / F.col("operations"))
-        .withColumn("late_ms_at_most", F.col("tick_ms"))
-        .orderBy("tick_ms", "wheel_size")
+def summed(counts: pa.Table) -> pa.Table:
+    """The sums of what `counting` gave for several parts: the levels used and the re-insertions of each setting."""
+    found = counts.group_by(["tick_ms", "wheel_size"]).aggregate(
+        [("operations", "sum"), ("levels", "max"), ("reinsertions", "sum")]
     )
+    found = found.select(["tick_ms", "wheel_size", "operations_sum", "levels_max", "reinsertions_sum"])
+    found = found.rename_columns(COUNTED.names)
+    each = pc.divide(found["reinsertions"].cast(pa.float64()), found["operations"].cast(pa.float64()))
+    found = found.append_column("reinsertions_each", each).append_column("late_ms_at_most", found["tick_ms"])
+    return found.sort_by([("tick_ms", "ascending"), ("wheel_size", "ascending")])
 
 
 def counting(
@@ -88,7 +75,7 @@ def counting(
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}
         for batch in batches:
-            arrival = batch.column("arrival").to_numpy()
+            arrival = batch.column("arrival_us").to_numpy()
             delay_us = np.clip(pc.fill_null(batch.column("delay_ms"), 0).to_numpy(), 0, LONGEST_MS) * 1000
             wait_us = pc.fill_null(batch.column("wait_us"), _UNANSWERED).to_numpy()
             for tick in ticks_ms:
@@ -102,9 +89,7 @@ def counting(
                     sums[1] = max(sums[1], levels)
                     sums[2] += again
         rows = [(*setting, *sums) for setting, sums in found.items()]
-        names = ("tick_ms", "wheel_size", "operations", "levels", "reinsertions")
-        types = (pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
-        arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, list(names))
+        arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), COUNTED.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, COUNTED.names)
 
     return count

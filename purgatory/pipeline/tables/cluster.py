@@ -6,42 +6,50 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, checked, promised
+from purgatory.pipeline.rows.load import with_purgatory
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.tables import queries
 from purgatory.pipeline.tables.engine import Found
 from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap
     from purgatory.pipeline.tables.queries import Table
 
 
 class Cluster:
-    """Runs SQL over journals on Spark.
+    """Runs SQL over journals, or over a trace, on Spark.
 
     Args:
         spark: the session.
         journals: folders of journals or of a fleet's journals, or places that only Spark reads.
         between: the range of time that is read.
+        schema: what they hold.
     """
 
     name = "spark"
+    each_key = "explode_outer(keys)"
+    each_pair = "inline(arrays_zip(keys, levels)) as (key, level)"
 
-    def __init__(self, spark: SparkSession, journals: Sequence[str], between: Between = ALL) -> None:
+    def __init__(
+        self, spark: SparkSession, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL
+    ) -> None:
         self._spark = spark
         self._between = between
-        self.journals: Sequence[str] = folders(journals, lambda place: places.qualified(spark, place))
-        self.left_out: Sequence[str] = left_out(journals)
+        self.schema = schema
+        self.journals: Sequence[str] = folders(journals, schema, lambda place: places.qualified(spark, place))
+        self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
         self.dropped = dropped_in(self.journals)
         remote = ["://" in name for name in self.journals]
         if any(remote) and not all(remote):
@@ -50,48 +58,63 @@ class Cluster:
         self.expected: Sequence[Run] = self._listed() if any(remote) else there(self.journals)
         self._kept: list[DataFrame] = []
 
-    def open(self, *, allow_gaps: bool, expiry_normal: Collection[str] = ()) -> Found:
-        """Check that every row is there, and provide the relations that tables read."""
+    def open(self, *, allow_gaps: bool) -> Found:
+        """Check that every row is there, and provide the relation ``source``."""
         gaps: list[Gap] = []
         damaged: list[str] = []
         frames = []
         for name in self.journals:
-            found = checked(self._spark, name, JOURNAL, self._between, damaged if allow_gaps else None)
+            found = checked(self._spark, name, self.schema, self._between, damaged if allow_gaps else None)
             frames.append(found.rows)
             gaps += found.gaps
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
-        self._relations(reduce(DataFrame.unionByName, frames), expiry_normal)
+        rows = with_purgatory(reduce(DataFrame.unionByName, frames), self.schema)
+        rows.where(self._between.of_rows(self.schema)).createOrReplaceTempView("source")
         return Found(gaps, damaged)
 
-    def keep(self, name: str, sql: str) -> None:
+    def given(self, name: str, rows: pa.Table) -> None:
+        """Provide some rows as a relation."""
+        self._spark.createDataFrame(rows).createOrReplaceTempView(name)
+
+    def view(self, name: str, sql: str) -> None:
+        """Give a query a name."""
+        self._spark.sql(sql).createOrReplaceTempView(name)
+
+    def keep(self, name: str, sql: str, words: Sequence[str] = ()) -> None:
         """Compute a relation once, for several tables that read it."""
         self._kept.append(self._spark.sql(sql).persist())
         self._kept[-1].createOrReplaceTempView(name)
 
+    def save(self, name: str, place: str) -> None:
+        """Write a relation as Parquet. From then on, its name means what was written."""
+        self._spark.table(name).write.mode("overwrite").parquet(place)
+        self._spark.read.parquet(place).createOrReplaceTempView(name)
+
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
         return queries.typed(self._spark.sql(table.sql).toArrow(), table)
+
+    def mapped(
+        self,
+        table: Table,
+        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        columns: pa.Schema,
+        by: Sequence[str] = (),
+        order: Sequence[str] = (),
+    ) -> pa.Table:
+        """What a function makes of a table's rows, in one task per part."""
+        rows = self._spark.sql(table.sql).toDF(*table.columns.names)
+        if by:
+            rows = rows.repartition(*by).sortWithinPartitions(*by, *order)
+        return rows.mapInArrow(function, from_arrow_schema(columns)).toArrow().cast(columns)
 
     def close(self) -> None:
         """Remove what is kept between the tables."""
         while self._kept:
             self._kept.pop().unpersist()
 
-    def _relations(self, rows: DataFrame, expiry_normal: Collection[str]) -> None:
-        spark = self._spark
-        normal = [(name,) for name in sorted(set(expiry_normal))]
-        spark.createDataFrame(normal, "normal string").createOrReplaceTempView("expiry_normal")
-        micros = [F.unix_micros(name).alias(f"{name}_us") for name in ("created", "finished")]
-        words = {name: F.coalesce(name, F.lit("")) for name in ("type", "instance")}
-        source = rows.withColumns(words).select("*", *micros).drop("created", "finished")
-        source.where(self._between.where("finished_us")).createOrReplaceTempView("source")
-        spark.sql(queries.JUDGED).createOrReplaceTempView("judged")
-        self.keep("facts", queries.FACTS)
-        spark.sql(queries.RECORDS).createOrReplaceTempView("records")
-        spark.sql(queries.WATCHES.format(each_key="explode_outer(keys)")).createOrReplaceTempView("watches")
-
     def _listed(self) -> list[Run]:
         """The rows that the names of a store's sealed segments promise."""
-        promises = [promised(self._spark, name, JOURNAL) for name in self.journals]
+        promises = [promised(self._spark, name, self.schema) for name in self.journals]
         return [Run(number, each.first, each.last) for number, each in enumerate(promises)]

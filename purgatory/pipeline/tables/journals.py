@@ -15,25 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
 
 
-def folders(given: Iterable[str], qualified: Callable[[str], str] = str) -> list[str]:
+def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[[str], str] = str) -> list[str]:
     """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's); each once.
 
     Args:
         given: as they were spelled, which is how they are called; of several spellings of one folder the first.
+        schema: what they hold.
         qualified: spells a place of a store in the one way that its file system has for it.
 
     Raises:
         JournalMissing: there is no journal in one of them, nor in a folder inside it.
-        JournalFormat: one holds a trace.
+        JournalFormat: one holds something else.
     """
     found: dict[Hashable, str] = {}
     for name in given:
-        fleet = [str(each) for each in _inside(name) if list_segments(each) and not _is_trace(each)]
+        inside = _inside(name) if schema is JOURNAL else []
+        fleet = [str(each) for each in inside if list_segments(each) and not _is_trace(each)]
         for each in fleet or [name]:
             found.setdefault(_identity(each, qualified), each)
     for name in found.values():
         if "://" not in name:
-            check_kind(Path(name), JOURNAL)
+            check_kind(Path(name), schema)
     return list(found.values())
 
 

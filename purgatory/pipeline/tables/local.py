@@ -11,16 +11,17 @@ hold.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
-from purgatory.journal.records import JOURNAL
+from purgatory.journal.records import JOURNAL, TRACE, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalMissing
 from purgatory.journal.records.folder import list_segments
-from purgatory.journal.records.parquet import arrow_schema, opened
+from purgatory.journal.records.parquet import arrow_schema, opened, read_arrow
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
 from purgatory.pipeline.rows.frames import beside
@@ -36,39 +37,59 @@ except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from purgatory.journal.records import Schema
     from purgatory.journal.records.folder import Segment
     from purgatory.pipeline.tables.queries import Table
 
-_WORDS: Final = ("purgatory", "type", "outcome", "instance")
+_MACROS: Final = (
+    "size(l) as len(l)",
+    "get(l, i) as l[i + 1]",
+    "explode(l) as unnest(l)",
+    "array_intersect(a, b) as list_filter(a, lambda x: len(list_filter(b, lambda y: x is not distinct from y)) > 0)",
+    "array_repeat(e, n) as repeat([e], n)",
+    "xxhash64" + ", ".join(f"({these}) as (hash({these}) >> 1)::bigint" for these in ("a", "a, b", "a, b, c, d")),
+    "pmod(a, b) as a % b",
+    "unix_micros(t) as epoch_us(t)",
+    "timestamp_micros(us) as make_timestamptz(us)",
+)
+"""Spark's names of functions that DuckDB calls differently."""
 _WRITTEN: Final = 1_000_000
 """Rows of frames that are copied into one Parquet file."""
 
 
 class Local:
-    """Runs SQL over journals in this process.
+    """Runs SQL over journals, or over a trace, in this process.
 
     Args:
         journals: folders of journals, or of a fleet's journals.
         between: the range of time that is read.
+        schema: what they hold.
     """
 
     name = "local"
+    each_key = "unnest(case when len(keys) > 0 then keys else [null] end)"
+    each_pair = "unnest(keys) as key, unnest(levels) as level"
 
-    def __init__(self, journals: Sequence[str], between: Between = ALL) -> None:
-        self.journals: Sequence[str] = folders(journals)
-        self.left_out: Sequence[str] = left_out(journals)
+    def __init__(self, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL) -> None:
+        self.schema = schema
+        self.journals: Sequence[str] = folders(journals, schema)
+        self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
         self.dropped = dropped_in(self.journals)
         self.expected: Sequence[Run] = there(self.journals)
         self._between = between
         self._closing = ExitStack()
 
-    def open(self, *, allow_gaps: bool, expiry_normal: Collection[str] = ()) -> Found:
-        """Check that every row is there, and provide the relations that tables read."""
+    def open(self, *, allow_gaps: bool) -> Found:
+        """Check that every row is there, and provide the relation ``source``."""
         self._aside = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="purgatory-report-")))
         self._database = duckdb.connect(config={"temp_directory": str(self._aside / "spilled")})
         self._closing.callback(self._database.close)
+        for setting in ("TimeZone = 'UTC'", "preserve_insertion_order = false"):
+            self._run(f"set {setting}")
+        for macro in _MACROS:
+            self._run(f"create macro {macro}")
         damaged: list[str] = []
         runs: list[Run] = []
         files: list[str] = []
@@ -79,12 +100,38 @@ class Local:
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
         # The file without rows has every column, also those that older segments lack: these are then null.
-        self._relations([*files, self._copied([])], expiry_normal)
+        files.append(self._copied([]))
+        replaced = "replace (coalesce(purgatory, '') as purgatory)" if self.schema is TRACE else ""
+        rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true)"
+        self.view("source", f"select * {replaced} from {rows} where {self._between.of_rows(self.schema)}")
         return Found(gaps, damaged)
 
-    def keep(self, name: str, sql: str) -> None:
+    def given(self, name: str, rows: pa.Table) -> None:
+        """Provide some rows as a relation."""
+        self._database.register(name, rows)
+
+    def view(self, name: str, sql: str) -> None:
+        """Give a query a name."""
+        self._run(f"create or replace view {name} as {sql}")
+
+    def keep(self, name: str, sql: str, words: Sequence[str] = ()) -> None:
         """Compute a relation once, for several tables that read it."""
-        self._database.execute(f"create table {name} as {sql}").fetchall()
+        columns = "*"
+        if words:
+            self._run(f"create table words as select distinct {', '.join(words)} from ({sql})")
+            for word in words:
+                self._run(f"create type known_{word} as enum (select distinct {word} from words order by 1)")
+            columns = f"* replace ({', '.join(f'{word}::known_{word} as {word}' for word in words)})"
+        self._run(f"create table {name} as select {columns} from ({sql})")
+
+    def save(self, name: str, place: str) -> None:
+        """Write a relation as Parquet. From then on, its name means what was written."""
+        folder = Path(place)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        file = _quoted(str(folder / "part-0.parquet"))
+        self._run(f"copy {name} to {file} (format parquet, compression zstd)")
+        self.view(name, f"select * from read_parquet({file})")
 
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
@@ -95,9 +142,26 @@ class Local:
             raise JournalError(message) from error
         return queries.typed(found, table)
 
+    def mapped(
+        self,
+        table: Table,
+        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        columns: pa.Schema,
+        by: Sequence[str] = (),
+        order: Sequence[str] = (),
+    ) -> pa.Table:
+        """What a function makes of a table's rows: there is one part."""
+        rows = self.query(table)
+        if by:
+            rows = rows.sort_by([(name, "ascending") for name in (*by, *order)])
+        return pa.Table.from_batches(function(rows.to_batches()), columns)
+
     def close(self) -> None:
         """Remove what is kept between the tables."""
         self._closing.close()
+
+    def _run(self, sql: str) -> None:
+        self._database.execute(sql).fetchall()
 
     def _files(self, expected: Run, runs: list[Run], damaged: list[str] | None) -> list[str]:
         """The Parquet files that hold a journal's rows, after they were checked."""
@@ -107,7 +171,7 @@ class Local:
             raise JournalMissing(folder)
         sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
         files: list[str] = []
-        for segment in self._between.chosen(segments, JOURNAL):
+        for segment in self._between.chosen(segments, self.schema):
             if segment.first > expected.last:
                 continue
             try:
@@ -124,11 +188,13 @@ class Local:
 
     def _checked(self, segment: Segment, expected: Run, runs: list[Run]) -> list[str]:
         found: list[Run] = []
-        with opened(segment.path) as (file, _):
+        with opened(segment.path) as (file, version):
             numbers = file.iter_batches(batch_size=1 << 17, columns=["seq"])
             for _ in noted(numbers, expected.journal, found):
                 pass
         runs += found
+        if one_purgatory(self.schema, version):
+            return [self._copied(list(read_arrow(segment.path, self.schema)))]
         return [str(segment.path)]
 
     def _frames(self, segment: Segment, sealed: Sequence[Segment], expected: Run, runs: list[Run]) -> list[str]:
@@ -144,30 +210,12 @@ class Local:
 
     def _copied(self, batches: list[pa.RecordBatch]) -> str:
         path = self._aside / f"{len(list(self._aside.iterdir()))}.parquet"
-        pq.write_table(pa.Table.from_batches(batches, arrow_schema(JOURNAL)), path)
+        pq.write_table(pa.Table.from_batches(batches, arrow_schema(self.schema)), path)
         return str(path)
 
-    def _relations(self, files: list[str], expiry_normal: Collection[str]) -> None:
-        run = self._database.execute
-        run("set TimeZone = 'UTC'").fetchall()
-        run("set preserve_insertion_order = false").fetchall()
-        normal = pa.table({"normal": pa.array(sorted(set(expiry_normal)), pa.string())})
-        self._database.register("expiry_normal", normal)
-        names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-        run(f"""create view source as select * exclude (created, finished)
-            replace (coalesce(type, '') as type, coalesce(instance, '') as instance),
-                epoch_us(created) as created_us, epoch_us(finished) as finished_us
-            from read_parquet([{names}], union_by_name = true)
-            where {self._between.where("epoch_us(finished)")}""").fetchall()
-        run(f"create view judged as {queries.JUDGED}").fetchall()
-        self.keep("words", f"select distinct {', '.join(_WORDS)} from ({queries.FACTS})")
-        for word in _WORDS:
-            run(f"create type known_{word} as enum (select distinct {word} from words order by 1)").fetchall()
-        short = ", ".join(f"{word}::known_{word} as {word}" for word in _WORDS)
-        self.keep("facts", f"select * replace ({short}) from ({queries.FACTS})")
-        run(f"create view records as {queries.RECORDS}").fetchall()
-        each_key = "unnest(case when len(keys) > 0 then keys else [null] end)"
-        run(f"create view watches as {queries.WATCHES.format(each_key=each_key)}").fetchall()
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _hulls(runs: Sequence[Run]) -> list[Run]:

@@ -1,9 +1,9 @@
 """Every table of the report, defined once, in SQL that DuckDB and Spark both understand.
 
-An engine provides two relations, and then runs the same text:
+An engine provides the relation ``source``: one row per record. `prepare` adds the others that the tables read:
 
-- ``source``: one row per record, with ``created_us`` and ``finished_us`` (microseconds since the epoch), and a type and
-  an instance that are never null;
+- ``judged``: every record, with the reason why it cannot be true, or null;
+- ``records``: the records that can be true, without keys;
 - ``watches``: one row per record and key (a record without keys has one row, whose key is null);
 - ``expiry_normal``: one row per type whose operations end by their deadline as a rule.
 
@@ -24,7 +24,9 @@ from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM, LONGEST_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
+
+    from purgatory.pipeline.tables.engine import Engine
 
 PERCENTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 BANDS_US: Final = tuple(step * 10**power for power in range(2, 11) for step in (1, 2, 5))
@@ -38,23 +40,41 @@ _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 
 """Checks beyond the two of parking and the one that finds the operation satisfied."""
 _OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
 """How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes."""
+LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
 _ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
 
-JUDGED: Final = f"select *, finished_us - created_us as wait_us, {JOURNAL_PROBLEM} as reason from source"
-"""Every record, with the reason why it cannot be true, or null."""
-FACTS: Final = f"""
-    select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
-        error is not null as has_error
-    from judged where reason is null"""
-"""What most tables read, of the records that can be true: few and narrow columns, so that an engine may keep them."""
-RECORDS: Final = f"""
-    select *, finished_us - created_us as wait_us, least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000 as limit_us,
-        {_WASTED} as wasted_checks
-    from facts"""
-WATCHES: Final = f"""
-    select purgatory, type, {_OUTCOME}, created_us, finished_us, {_WASTED} as wasted_checks, {{each_key}} as key
-    from judged where reason is null"""
-"""One row per record and key. The engine says how a list becomes rows."""
+_INSTANTS: Final = "unix_micros(created) as created_us, unix_micros(finished) as finished_us"
+_NAMES: Final = ", ".join(
+    f"coalesce({name}, '') as {name}" if name in ("type", "instance") else name
+    for name in ("seq", *(field.name for field in JOURNAL.fields if field.kind != "instant"))
+)
+
+
+def prepare(engine: Engine, expiry_normal: Collection[str] = ()) -> None:
+    """Provide the relations that the tables read, of an engine that was opened."""
+    engine.given("expiry_normal", pa.table({"normal": pa.array(sorted(set(expiry_normal)), pa.string())}))
+    engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
+    engine.view("judged", f"select *, finished_us - created_us as wait_us, {JOURNAL_PROBLEM} as reason from timed")
+    # What most tables read: few and narrow columns, so that an engine may keep them.
+    engine.keep(
+        "facts",
+        f"""select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
+            error is not null as has_error
+        from judged where reason is null""",
+        words=("purgatory", "type", "outcome", "instance"),
+    )
+    engine.view(
+        "records",
+        f"""select *, finished_us - created_us as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks
+        from facts""",
+    )
+    engine.view(
+        "watches",
+        f"""select purgatory, type, {_OUTCOME}, created_us, finished_us, {_WASTED} as wasted_checks,
+            {engine.each_key} as key
+        from judged where reason is null""",
+    )
+
 
 _TYPES: Final = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
 _INSTANT: Final = pa.timestamp("us", "UTC")

@@ -10,6 +10,8 @@ class Outcome(enum.Enum):
     IMMEDIATE = "immediate"
     SATISFIED = "satisfied"
     EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    FORCED = "forced"
 
 
 class DelayedFetch:

@@ -444,7 +444,8 @@ def test_a_segment_of_a_newer_version_is_refused(tmp_path, sealed, capsys):
 
 def old_trace():
     """A frame of a trace as version 1 wrote it: the operation names its purgatory, the event none."""
-    groups = [["operation", "produce", "op-1", ["a"], "DelayedProduce"], ["event", "", None, ["a"], ""]]
+    rest = [None, None]
+    groups = [["operation", "produce", "op-1", ["a"], "DelayedProduce", *rest], ["event", "", None, ["a"], "", *rest]]
     numbers = {name: packed([1, 2]) for name in ("ts", "delay_ms", "levels")}
     batch = Batch(TRACE, 0, 0, groups, array("I", [0, 1]), {**numbers, "levels.n": array("q", [1, 1])})
     data = bytearray(encode(batch))

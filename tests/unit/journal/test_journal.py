@@ -387,6 +387,37 @@ def test_trace_holds_needs_and_events(tmp_path, operation, outcome):
     assert ["DelayedFetch", "", "DelayedFetch"] == [row.type for row in rows]
 
 
+@pytest.mark.parametrize("parquet", [True, False])
+def test_trace_holds_watch_keys_where_they_are_others(tmp_path, operation, outcome, parquet):
+    """The keys that an operation is watched under are written unless they are those that it needs."""
+    never = operation(2, keys=())
+    with Trace(tmp_path, parquet=parquet) as trace:
+        same = trace.observer("produce", needs=lambda op: dict.fromkeys(op.keys, 1))
+        other = trace.observer("produce", needs=lambda _: {"level": 1})
+        same.parked(operation(1))
+        other.parked(operation(1))
+        other.finished(never, outcome.IMMEDIATE, None)
+    rows = list(read(tmp_path))
+    assert [None, ("(orders, 1)", "consumer-1"), ()] == [row.watches for row in rows]
+    assert [("(orders, 1)", "consumer-1"), ("level",), ("level",)] == [row.keys for row in rows]
+
+
+def test_trace_says_which_types_it_does_not_explain(tmp_path, operation, outcome):
+    """A cancelled, a forced and an extended operation have a row each; one that its needs explain has none."""
+    with Trace(tmp_path) as trace:
+        observer = trace.observer("produce", needs=lambda op: dict.fromkeys(op.keys, 1))
+        for how in (outcome.CANCELLED, outcome.FORCED, outcome.SATISFIED, outcome.EXPIRED):
+            observer.finished(operation(1), how, None)
+        extended = operation(1)
+        extended._moved_ns = 5
+        observer.finished(extended, outcome.SATISFIED, None)
+    rows = list(read(tmp_path))
+    assert ["cancelled", "forced", "extended"] == [row.outcome for row in rows]
+    assert {("ended", "produce", "DelayedFetch", None, ())} == {
+        (row.kind, row.purgatory, row.type, row.operation, row.keys) for row in rows
+    }
+
+
 def test_heartbeat_is_a_row_with_the_time_alone(tmp_path):
     """A stream over the trace gets a row that moves its time, and nothing else."""
     before_us = time.time_ns() // 1000

@@ -1,0 +1,184 @@
+"""The arguments of `purgatory pipeline COMMAND`: what each command takes."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from purgatory.journal.records import KEEP_KEYS_MS
+from purgatory.journal.records.instants import add_range, seconds
+
+
+def place(text: str) -> str:
+    """Where something is; no name at all would be the folder that one happens to be in."""
+    if not text:
+        message = "it has no name: give a folder, or . for this one"
+        raise argparse.ArgumentTypeError(message)
+    return text
+
+
+def whole_seconds(text: str) -> int:
+    """A length of time of at least a second, in whole seconds."""
+    value = seconds(text)
+    if value < 1:
+        message = f"{text!r} is shorter than a second"
+        raise argparse.ArgumentTypeError(message)
+    return round(value)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser. It leaves the name of the command as `command`."""
+    top = argparse.ArgumentParser(
+        prog="purgatory pipeline", description="Reports, replays and streams over journals and traces."
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    for name, (text, add) in _COMMANDS.items():
+        sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        add(sub)
+        if name not in ("gen", "compact"):
+            sub.add_argument("--master", metavar="URL", help="Spark master (default: local cores)")
+            how = "Spark setting (may be repeated)"
+            sub.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help=how)
+    return top
+
+
+def _report(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--journal",
+        type=place,
+        required=True,
+        action="append",
+        metavar="DIR",
+        help="folder of one or several journals (may be repeated)",
+    )
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the report")
+    _engine(sub)
+    add_range(sub, "report on operations that left")
+    sub.add_argument("--against", metavar="DIR", help="folder of an earlier report to compare with")
+    sub.add_argument("--allow-gaps", action="store_true", help="report on the rest if records are missing")
+    sub.add_argument(
+        "--window", type=whole_seconds, help="length of a window, such as 60s (default: at most 90 windows)"
+    )
+    sub.add_argument("--title", default="", help="heading of the page (default: the journal's instance)")
+    _normal(sub)
+    sub.add_argument("--quiet", action="store_true", help="print no progress")
+
+
+def _stream(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="folder of a trace")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the answers")
+    sub.add_argument(
+        "--checkpoint", required=True, metavar="DIR", help="folder that fixes --buckets, --partitions, --keep-keys"
+    )
+    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
+    sub.add_argument(
+        "--buckets", type=int, default=16, help="number of buckets, a power of two up to 65536 (default 16)"
+    )
+    sub.add_argument("--partitions", type=int, default=4, help="tasks per stage (default 4)")
+    _keep_keys(sub)
+    sub.add_argument("--files-per-batch", type=int, default=1000, help="most files to read per batch (default 1000)")
+    sub.add_argument("--files-out", type=int, default=1, help="most files to write per batch and part (default 1)")
+    sub.add_argument(
+        "--format", choices=("parquet", "delta"), default="parquet", help="format of the answers (default parquet)"
+    )
+    sub.add_argument(
+        "--trigger", type=seconds, default=0.0, metavar="TIME", help="shortest time between batches (default 0)"
+    )
+    sub.add_argument("--allow-gaps", action="store_true", help="start also if a segment is missing")
+    sub.add_argument("--once", action="store_true", help="stop at the end of the input")
+    sub.add_argument("--quiet", action="store_true", help="print no line per batch")
+
+
+def _monitor(sub: argparse.ArgumentParser) -> None:
+    what = sub.add_mutually_exclusive_group(required=True)
+    what.add_argument("--journal", metavar="DIR|URL", help="folder of a journal, or the URL of a served one")
+    what.add_argument("--stream", metavar="DIR", help="checkpoint of a stream: print once what is parked in it")
+    sub.add_argument("--out", metavar="DIR", help="write Parquet to this folder, not to the console")
+    sub.add_argument("--checkpoint", metavar="DIR", help="folder of the checkpoint, required with --out")
+    sub.add_argument("--window", type=whole_seconds, default=10, help="length of a window (default 10s)")
+    sub.add_argument("--delay", type=whole_seconds, default=5, help="how late a record may come (default 5s)")
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if records are missing")
+    sub.add_argument("--once", action="store_true", help="stop at the end of the input")
+
+
+def _compact(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--answers", required=True, metavar="DIR", help="--out of a stream with --format delta")
+    sub.add_argument(
+        "--retention",
+        type=seconds,
+        default=7 * 86_400.0,
+        metavar="TIME",
+        help="how long to keep replaced files (default 7d)",
+    )
+
+
+def _replay(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--trace", required=True, metavar="DIR", help="folder of a trace")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
+    _engine(sub)
+    _keep_keys(sub)
+    add_range(sub, "answer rows")
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
+
+
+def _whatif(sub: argparse.ArgumentParser) -> None:
+    which = sub.add_mutually_exclusive_group(required=True)
+    which.add_argument("--trace", metavar="DIR", help="folder of a trace: exact results")
+    which.add_argument("--journal", metavar="DIR", help="folder of a journal: estimates, up to the timeouts in use")
+    add_range(sub, "use operations")
+    _engine(sub)
+    _normal(sub)
+    sub.add_argument("--grid", metavar="FILE", help="TOML or JSON file with the settings to try (default: built in)")
+    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
+
+
+def _verify(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--workload", action="append", metavar="NAME", help="workload to compare (may be repeated, default: all)"
+    )
+    sub.add_argument("--operations", type=int, default=2_000, help="operations per workload (default 2000)")
+    sub.add_argument("--seed", type=int, default=1, help="seed of the workloads (default 1)")
+
+
+def _gen(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--out", required=True, metavar="DIR", help="local folder to write")
+    sub.add_argument(
+        "--workload", default="kafka", metavar="NAME", help="workload of a trace, or `journal` (default kafka)"
+    )
+    sub.add_argument("--operations", type=int, default=10_000, help="number of operations (default 10000)")
+    sub.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")
+    sub.add_argument("--files", type=int, default=8, help="number of files (default 8)")
+    sub.add_argument("--flush", action="store_true", help="end with a row that completes all open operations")
+
+
+def _keep_keys(sub: argparse.ArgumentParser) -> None:
+    how = "forget a key that no row has named for this time, or `forever` (default 7d)"
+    sub.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
+
+
+def _time_to_keep(text: str) -> int | None:
+    return None if text == "forever" else round(seconds(text) * 1000)
+
+
+def _engine(sub: argparse.ArgumentParser) -> None:
+    how = "compute in this process (local) or with Spark (default auto, by size)"
+    sub.add_argument("--engine", choices=("auto", "local", "spark"), default="auto", help=how)
+
+
+def _normal(sub: argparse.ArgumentParser) -> None:
+    for name, way in (("--expiry-normal", "expiry"), ("--cancel-normal", "cancellation")):
+        how = f"count each {way} of this type as a good end (may be repeated)"
+        sub.add_argument(name, action="append", default=[], metavar="TYPE", help=how)
+
+
+_COMMANDS: Final = {
+    "report": ("report on journals: a page and tables", _report),
+    "stream": ("compute the outcome of each operation of a trace, continuously", _stream),
+    "monitor": ("show outcomes by window while a journal is written", _monitor),
+    "compact": ("merge the small files of a Delta table, also while a stream writes to it", _compact),
+    "replay": ("compute the outcome of each operation of a trace, in one batch", _replay),
+    "whatif": ("try other timeouts, purge intervals, wheels and shards on recorded operations", _whatif),
+    "verify": ("compare library, stream and batch, operation by operation", _verify),
+    "gen": ("generate a trace or a journal", _gen),
+}

@@ -1,0 +1,29 @@
+"""What an engine answers about a trace, as plain rows."""
+
+from purgatory.journal.records import TRACE
+from purgatory.pipeline.rows.between import ALL
+from purgatory.pipeline.tables import answers
+from purgatory.pipeline.tables.cluster import Cluster
+from purgatory.pipeline.tables.local import Local
+from purgatory.pipeline.tables.queries import Table, schema
+
+
+def over(folder, spark=None, between=ALL):
+    """An engine over a trace's folder: the local one, or the one of a session."""
+    if spark is None:
+        return Local([str(folder)], between, TRACE)
+    return Cluster(spark, [str(folder)], between, TRACE)
+
+
+def replayed(engine, keep_us=None):
+    """The answers (purgatory, operation, outcome, created, finished), and the rows set aside (seq, reason)."""
+    engine.open(allow_gaps=False)
+    try:
+        answers.prepare(engine, keep_us)
+        columns = "purgatory, operation, outcome, unix_micros(created), unix_micros(finished)"
+        told = schema("purgatory:text operation:text outcome:text created finished")
+        found = engine.query(Table(f"select {columns} from answers", told)).to_pylist()
+        aside = engine.query(Table("select seq, reason from malformed", schema("seq reason:text"))).to_pylist()
+    finally:
+        engine.close()
+    return sorted(tuple(row.values()) for row in found), sorted(tuple(row.values()) for row in aside)
