@@ -28,8 +28,8 @@ from pyspark.sql import functions as F
 
 from examples.fromkafka.source import TopicSource
 from purgatory.journal.records import FLUSH, TRACE
+from purgatory.journal.records.instants import seconds
 from purgatory.pipeline import stream
-from purgatory.pipeline.cli import seconds
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.spark.session import session
 
