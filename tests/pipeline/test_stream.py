@@ -26,6 +26,7 @@ from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark.places import NoConnect, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.verify import flush_after, place_trace, rehearsed, verify
+from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -78,6 +79,24 @@ def test_library_stream_and_twin_forget_the_same_keys(spark, tmp_path):
     forgetting = gen.WORKLOADS["forgotten-names"].keep_keys_ms * 1000
     folder = tmp_path / "run" / "clean"
     assert replayed(over(folder)) != replayed(over(folder), forgetting)
+
+
+@pytest.mark.parametrize("keep_ms", [None, 3])
+def test_stream_and_replay_agree_on_random_worlds(spark, tmp_path, keep_ms):
+    """The same answers, and the same rows set aside: of a row with a name in use that came twice, one."""
+    rows = [{**row, "delay_ms": min(30, row["delay_ms"])} for row in worlds(f"stream-{keep_ms}", 60)]
+    written(tmp_path / "trace", rows, files=3)
+    expected = replayed(over(tmp_path / "trace"), None if keep_ms is None else keep_ms * 1000)
+    assert expected == plainly(rows, None if keep_ms is None else keep_ms * 1000)
+    flush_after(tmp_path / "trace", len(rows))
+    settings = stream.StreamSettings(buckets=2, partitions=2, keep_ms=keep_ms, files_per_batch=1, once=True)
+    out = str(tmp_path / "out")
+    stream.run(spark, str(tmp_path / "trace"), out, str(tmp_path / "checkpoint"), settings)
+    columns = ("purgatory", "operation", "outcome", "unix_micros(created)", "unix_micros(finished)")
+    found = stream.answers(spark, out).where("part = 'done'").selectExpr(*columns).collect()
+    aside = stream.answers(spark, out).where("part = 'malformed'")
+    refused = aside.selectExpr("cast(get_json_object(detail, '$.seq') as long)", "reason").collect()
+    assert expected == (sorted(map(tuple, found)), sorted(map(tuple, refused)))
 
 
 def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
