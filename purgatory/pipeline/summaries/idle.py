@@ -69,7 +69,8 @@ def purging(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], It
     """What makes of whole purgatories' spells, for each interval, how many keys are made, and made again."""
 
     def purge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        spells = pa.Table.from_batches(batches, SPELLS.columns)
+        parts = [batch.cast(SPELLS.columns) for batch in batches]  # Spark's own columns say which are never null
+        spells = pa.Table.from_batches(parts, SPELLS.columns)
         for (purgatory,), mine in groups(spells, ["purgatory"]):
             columns = {name: numbers(mine, name) for name in SPELLS.columns.names[1:]}
             yield pa.RecordBatch.from_pylist(tried(purgatory, columns, intervals), PURGES)

@@ -43,7 +43,7 @@ _OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else out
 LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
 _ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
 
-_INSTANTS: Final = "unix_micros(created) as created_us, unix_micros(finished) as finished_us"
+_INSTANTS: Final = "finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
 _NAMES: Final = ", ".join(
     f"coalesce({name}, '') as {name}" if name in ("type", "instance") else name
     for name in ("seq", *(field.name for field in JOURNAL.fields if field.kind != "instant"))
@@ -402,7 +402,8 @@ def slowest() -> Table:
     """The answered operations of each purgatory and type that waited longest, as examples.
 
     The longest waits of some parts of the rows say cheaply how long one of the longest must have waited at least. So
-    only a few rows are put in order.
+    only a few rows are put in order. Their instants are found among the narrow columns, so that the others are read for
+    these few rows alone.
     """
     columns = schema("purgatory:text type:text instance:text operation:text")
     rest = [("keys", pa.list_(pa.string())), ("outcome", pa.string()), ("created", _INSTANT), ("finished", _INSTANT)]
@@ -414,10 +415,15 @@ def slowest() -> Table:
             select *, row_number() over (partition by purgatory, type order by longest_us desc) as n from parts),
         least_of as (
             select purgatory, type, min(longest_us) as least_us from ordered where n <= {SLOWEST} group by all),
+        likely as (
+            select distinct r.purgatory, r.type, timestamp_micros(finished_us) as finished, least_us
+            from records as r join least_of as l on r.purgatory = l.purgatory and r.type = l.type
+            where {_ANSWERED} and wait_us >= least_us),
         ranked as (
             select w.*, row_number() over (
                 partition by w.purgatory, w.type order by wait_us desc, finished_us, instance, seq) as place
-            from judged as w join least_of as l on w.purgatory = l.purgatory and w.type = l.type
+            from judged as w join likely as l
+                on w.finished = l.finished and w.purgatory = l.purgatory and w.type = l.type
             where reason is null and {_ANSWERED} and wait_us >= least_us)
         select purgatory, type, instance, operation, keys, outcome, created_us, finished_us, checks, seq, wait_us, place
         from ranked where place <= {SLOWEST}""",
