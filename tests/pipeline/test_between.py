@@ -1,5 +1,6 @@
 """A range of time: which rows are in it, which segments are read for it, and what of it is missing."""
 
+import argparse
 import time
 
 import pyarrow as pa
@@ -78,6 +79,9 @@ def test_the_command_line_takes_an_instant_or_a_length_of_time():
     assert 1_767_261_600_000_000 == instant_us("2026-01-01T10:00:00")
     assert 1_767_258_000_000_000 == instant_us("2026-01-01T10:00:00+01:00")
     assert time.time() - 3_600 == pytest.approx(instant_us("1h") / 1e6, abs=5)
+    for text in ("yesterday", "2026-13-01", "5x"):
+        with pytest.raises(argparse.ArgumentTypeError, match="write .*1h"):
+            instant_us(text)
 
 
 def test_a_report_of_a_range_says_how_many_records_were_read(journal, tmp_path):

@@ -31,6 +31,9 @@ def instant_us(text: str) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
+        if not re.match(r"\d+(\.\d+)?\s*[a-z]*$", text):
+            message = f"{text!r} is not an instant: write 2026-11-23T10:00:00Z, or 1h for an hour ago"
+            raise argparse.ArgumentTypeError(message) from None
         return round((time.time() - seconds(text)) * 1_000_000)
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
