@@ -56,9 +56,9 @@ class Checks:
     def check(self, key: Hashable, limit: int | None = None) -> int:
         """Check a key, from any thread. Returns how many operations were completed before this returned."""
         thread = self._waiters.thread
-        if thread is None or thread == get_ident():  # this thread may check: is the key small enough for one go?
-            if self._watching(key) <= self._size:
-                return self._check(key) if limit is None else self._check(key, limit)
+        may_check = thread is None or thread == get_ident()
+        if may_check and self._watching(key) <= self._size:  # small enough for one go
+            return self._check(key) if limit is None else self._check(key, limit)
         if limit is not None:
             whole("limit", limit, 1)
         loop = asyncio._get_running_loop()  # None if no loop runs, where get_running_loop() would raise
