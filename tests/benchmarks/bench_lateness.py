@@ -3,7 +3,7 @@ Expiry: what it costs, and how late it is.
 
 So many tasks fall due, evenly spread over five seconds. They are added before the first is due, so that what is seen is
 expiry alone: processor time a task, and lateness, which is the time from a task's deadline to the start of its ``run``.
-Beside an idle process stands one in which a thread computes without a pause. It holds the interpreter's lock for the
+Beside an idle process stands one in which threads compute without a pause. Each holds the interpreter's lock for the
 *switch interval* at a time, so every wake-up waits for that long; ``sys.setswitchinterval`` shortens it, and
 ``InlineExecutor`` saves the second wake-up, that of the executor's thread.
 
@@ -12,15 +12,18 @@ Each setting runs in a process of its own: memory, collector and threads of one 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -31,7 +34,7 @@ from timer import InlineExecutor, SystemTimer, SystemTimerReaper, TimerTask
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Expiries", "expire", "main"]
+__all__ = ["Expiries", "expire", "main", "starved"]
 
 
 @attrs.frozen
@@ -69,28 +72,46 @@ class _Stamped(TimerTask):
 
 
 class _Busy:
-    """A thread that computes without a pause, and knows how much processor time it took."""
+    """Threads that compute without a pause, and know how much processor time they took."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
         self._stop = False
-        self.cpu_s = 0.0
-        self._thread = threading.Thread(target=self._run)
+        self._spent_s = [0.0] * count
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(count)]
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(self._spent_s)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop = True
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         value = 1
         start = time.thread_time()
         while not self._stop:
             for _ in range(1_000):
                 value = value * 31 % 1_000_003
-            self.cpu_s = time.thread_time() - start
+            self._spent_s[number] = time.thread_time() - start
+
+
+@contextlib.contextmanager
+def _busy_processes(count: int) -> Iterator[None]:
+    """Processes that compute without a pause."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def expire(
@@ -98,7 +119,7 @@ def expire(
     *,
     spread_ms: int = 5_000,
     inline: bool = False,
-    busy: bool = False,
+    busy: int = 0,
     switch_ms: float = 5.0,
     freeze: bool = False,
 ) -> Expiries:
@@ -108,7 +129,7 @@ def expire(
         tasks: how many.
         spread_ms: over how long.
         inline: run them on the reaper's thread.
-        busy: have a thread compute beside.
+        busy: how many threads compute beside.
         switch_ms: the interpreter's switch interval.
         freeze: have the collector disregard what is there when the first falls due.
     """
@@ -134,7 +155,7 @@ def expire(
         gc.freeze()
     sys.setswitchinterval(switch_ms / 1000)
     try:
-        with SystemTimerReaper("lateness-reaper", timer), _Busy() if busy else _Idle() as beside:
+        with SystemTimerReaper("lateness-reaper", timer), _Busy(busy) as beside:
             beside_before, before = beside.cpu_s, time.process_time()
             while len(late_ns) < tasks:
                 time.sleep(0.05)
@@ -154,18 +175,6 @@ def expire(
     )
 
 
-class _Idle:
-    """Nobody."""
-
-    cpu_s = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 def _apart(tasks: int, spread_ms: int, **settings: bool | float) -> Expiries:
     """:func:`expire` in a process of its own."""
     call = f"expire({tasks}, spread_ms={spread_ms}, **{settings!r})"
@@ -178,9 +187,9 @@ def _apart(tasks: int, spread_ms: int, **settings: bool | float) -> Expiries:
 def lateness(*, sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000), spread_ms: int = 5_000) -> Table:
     """Every setting at every size."""
     rows: list[tuple[str | float | None, ...]] = []
-    settings: list[tuple[bool, bool, float]] = [
+    settings: list[tuple[int, bool, float]] = [
         (busy, inline, switch_ms)
-        for busy, inline, switch_ms in itertools.product((False, True), (False, True), (5.0, 0.5))
+        for busy, inline, switch_ms in itertools.product((0, 1), (False, True), (5.0, 0.5))
         if busy or switch_ms == 5.0  # nobody to switch from
     ]
     for tasks in sizes:
@@ -195,6 +204,42 @@ def lateness(*, sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000), spread_ms
         tuple(rows),
         "beside: whether a thread computes without a pause; its own processor time is not counted",
         "lateness",
+    )
+
+
+def _in_a_jvm(tasks: int, spread_ms: int, threads: int) -> list[float]:
+    """Median, 99th percentile and greatest lateness of Java's own timer; nothing where there is no JDK."""
+    if shutil.which("javac") is None:
+        return []
+    source = Path(__file__).with_name("Lateness.java")
+    command = ["java", str(source), str(tasks), str(spread_ms), str(threads)]
+    late_ms: list[float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return late_ms
+
+
+def starved(*, tasks: int = 10_000, spread_ms: int = 5_000, count: int = 4) -> Table:
+    """Beside several busy threads of the same process, and beside busy processes."""
+    rows: list[tuple[str | float | None, ...]] = []
+    settings = ((count, 0, 5.0), (count, 0, 0.5), (0, count, 5.0))
+    for (threads, processes, switch_ms), inline in itertools.product(settings, (False, True)):
+        beside = f"{threads} threads" if threads else f"{processes} processes"
+        where = "inline" if inline else "own thread"
+        say(f"lateness: {tasks:,} tasks, {beside}, {where}, switch interval {switch_ms} ms")
+        with _busy_processes(processes):
+            result = _apart(tasks, spread_ms, busy=threads, inline=inline, switch_ms=switch_ms)
+        rows.append((beside, where, f"{switch_ms} ms", *_figures(result)))
+    for threads, processes in ((count, 0), (0, count)):
+        beside = f"{threads} threads" if threads else f"{processes} processes"
+        with _busy_processes(processes):
+            late_ms = _in_a_jvm(tasks, spread_ms, threads)
+        if late_ms:
+            rows.append((beside, "a JVM", "-", None, *(round(late, 3) for late in late_ms), 0))
+    return Table(
+        f"lateness of {tasks:,} tasks over {spread_ms / 1000:g} s on a starved machine",
+        ("beside", "executor", "switch interval", "CPU us/task", "p50 ms", "p99 ms", "max ms", "early"),
+        tuple(rows),
+        "beside: what computes without a pause, threads of this process or other processes",
+        "starved",
     )
 
 
@@ -230,6 +275,8 @@ def main(*, quick: bool = False) -> Iterator[Table]:
     if quick:
         yield million(tasks=20_000, spread_ms=200)
         yield lateness(sizes=(1_000,), spread_ms=100)
+        yield starved(tasks=1_000, spread_ms=100, count=2)
     else:
         yield million()
         yield lateness()
+        yield starved()
