@@ -16,7 +16,7 @@ All purgatories of one test share a :class:`timer.MockTimer`: nothing sleeps, no
 test, and a deadline is met to the millisecond. At the end of the test, a purgatory that it has not shut down itself
 must be empty, else the test fails and names who was left: a forgotten check is seen here, not as a time-out in
 production. So is a task that still awaited when its loop was closed (``asyncio.run`` cancels it before anybody can
-look; here that is told from a cancellation of the test's own), and a hook that raised, which the library contains, be
+look. Here that is told from a cancellation of the test's own), and a hook that raised, which the library contains, be
 it an ``assert`` of the test's own.
 
 Without pytest: ``with Purgatories() as purgatories``, or ``async with`` on a loop.
@@ -97,7 +97,7 @@ class HookRaised(AssertionError):
 class _Ends(Observer):
     """Notes what hooks raised, and who was taken out as a loop was closed.
 
-    Whoever closes a loop (``asyncio.run``, ``asyncio.Runner``, and so pytest's plugins; ``uvloop.run``) cancels the
+    Whoever closes a loop (``asyncio.run``, ``asyncio.Runner``, and so pytest's plugins. ``uvloop.run``) cancels the
     tasks that are left in a function of one name, which is further up on the stack then. Rejected: to tell it from a
     test's own cancellation by ``Task.cancelling()``, which a task group leaves at one when it has failed and gone on.
     """
@@ -143,7 +143,7 @@ class Purgatories:
         self._taken: Counter[tuple[str, str]] = Counter()
 
     def make(self, name: str = "test", **settings: Any) -> DelayedOperationPurgatory[Any]:
-        """A purgatory for operations; ``settings`` as :class:`~purgatory.DelayedOperationPurgatory` takes them."""
+        """A purgatory for operations. ``settings`` as :class:`~purgatory.DelayedOperationPurgatory` takes them."""
         _refuse_timer(settings)
         settings.setdefault("reaper_enabled", False)
         purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(name, timer=self.timer, **settings)
@@ -152,7 +152,7 @@ class Purgatories:
         return purgatory
 
     def make_async(self, name: str = "test", **settings: Any) -> AsyncPurgatory[Any]:
-        """One to be awaited in; ``settings`` as :class:`~purgatory.aio.AsyncPurgatory` takes them."""
+        """One to be awaited in. ``settings`` as :class:`~purgatory.aio.AsyncPurgatory` takes them."""
         _refuse_timer(settings)
         purgatory: AsyncPurgatory[Any] = AsyncPurgatory(name, timer=self.timer, **settings)
         self._look_after(purgatory.purgatory)
@@ -194,7 +194,7 @@ class Purgatories:
         return threshold
 
     def advance(self, ms: float) -> bool:
-        """Let time pass; what falls due expires on this thread, in order of deadline. Returns whether anything did."""
+        """Let time pass. What falls due expires on this thread, in order of deadline. Returns whether anything did."""
         return self.timer.advance_clock(ms)
 
     async def advance_async(self, ms: float) -> bool:
@@ -252,7 +252,7 @@ class Purgatories:
             raise HookRaised(errors, first) from first
 
     def close(self) -> None:
-        """Shut everything down; whoever still waits is taken out, without an answer."""
+        """Shut everything down. Whoever still waits is taken out, without an answer."""
         for purgatory in self._beneath():
             purgatory.shutdown("cancel", timeout_ms=0)
         self.timer.shutdown()
@@ -342,6 +342,6 @@ with contextlib.suppress(ModuleNotFoundError):  # there is the class without it
 
     @pytest.fixture
     def purgatories() -> Iterator[Purgatories]:
-        """Purgatories on a clock moved by hand; at the end of the test nobody may still wait in them."""
+        """Purgatories on a clock moved by hand. At the end of the test nobody may still wait in them."""
         with Purgatories() as made:
             yield made

@@ -28,7 +28,7 @@ def check_import(kind: str) -> None:
 
 
 def run_examples(page: str) -> int:
-    """Run each Python block of a page as a program of its own; return how many there are."""
+    """Run each Python block of a page as a program of its own. Return how many there are."""
     blocks = FENCE.findall(Path(page).read_text(encoding="utf-8"))
     if not blocks:
         sys.exit(f"{page} has no Python block")

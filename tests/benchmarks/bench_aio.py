@@ -2,7 +2,7 @@
 Awaiting in a purgatory on one loop, beside what asyncio offers: ``python -m tests.benchmarks.bench_aio``.
 
 Every case starts one task a waiter, lets all of them come to wait, makes each one's condition true, and collects the
-answers; what is counted is all of that, by waiter. So all carry the cost of a task, which the row *a bare future*
+answers. What is counted is all of that, by waiter. So all carry the cost of a task, which the row *a bare future*
 shows: no timeout, no predicate, nobody to be told. The peers are given what suits them best: a ``Condition`` of its own
 for each waiter, so that no ``notify`` wakes anyone in vain.
 
@@ -52,7 +52,7 @@ class Ready(DelayedOperation):
         return self.ready and self.force_complete()
 
 
-#: Starts ``n`` waiters; gives their tasks, what makes each one's condition true, and what to do at the end.
+#: Starts ``n`` waiters. Gives their tasks, what makes each one's condition true, and what to do at the end.
 Started = tuple[list["asyncio.Task[object]"], Callable[[], Awaitable[None]]]
 Start = Callable[..., Started]
 
@@ -163,7 +163,7 @@ def _task(awaitable: Awaitable[object]) -> asyncio.Task[object]:
 
 @contextlib.contextmanager
 def _on_a_loop(start: Start, others: int, *, cancel: bool) -> Iterator[Run]:
-    """Run waiters on a loop where ``others`` wait besides; time the cycle, or the cancellation alone."""
+    """Run waiters on a loop where ``others`` wait besides. Time the cycle, or the cancellation alone."""
     with asyncio.Runner() as runner:
 
         async def prepare() -> tuple[AsyncPurgatory[DelayedOperation], list[asyncio.Task[object]]]:
@@ -229,7 +229,7 @@ def _news_on_a_loop(start: Start, per_key: int) -> Iterator[Run]:
 
 
 def shared_keys(n: int, *, per_key: int = 100, rounds: int = 3, scale: float = 1.0) -> Table:
-    """``n`` waiters share keys, or conditions; every event is for one of them."""
+    """``n`` waiters share keys, or conditions. Every event is for one of them."""
     return compare(
         f"{n:,} waiters, {per_key} under a key; each event answers one of them; an event",
         [

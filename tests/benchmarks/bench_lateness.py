@@ -4,7 +4,7 @@ Expiry: what it costs, and how late it is.
 So many tasks fall due, evenly spread over five seconds. They are added before the first is due, so that what is seen is
 expiry alone: processor time a task, and lateness, which is the time from a task's deadline to the start of its ``run``.
 Beside an idle process stands one in which threads compute without a pause. Each holds the interpreter's lock for the
-*switch interval* at a time, so every wake-up waits for that long; ``sys.setswitchinterval`` shortens it, and
+*switch interval* at a time, so every wake-up waits for that long. ``sys.setswitchinterval`` shortens it, and
 ``InlineExecutor`` saves the second wake-up, that of the executor's thread.
 
 Each setting runs in a process of its own: memory, collector and threads of one don't touch the next.
@@ -208,7 +208,7 @@ def lateness(*, sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000), spread_ms
 
 
 def _in_a_jvm(tasks: int, spread_ms: int, threads: int) -> list[float]:
-    """Median, 99th percentile and greatest lateness of Java's own timer; nothing where there is no JDK."""
+    """Median, 99th percentile and greatest lateness of Java's own timer. Nothing where there is no JDK."""
     if shutil.which("javac") is None:
         return []
     source = Path(__file__).with_name("Lateness.java")

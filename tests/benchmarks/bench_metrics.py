@@ -45,7 +45,7 @@ class Ready(DelayedOperation):
 
 @contextlib.contextmanager
 def _cycle(*observers: Observer, scraped: bool = True) -> Iterator[Run]:
-    """Park under one key, then an event; the CPU time of the cycles, the scrape beside them left out."""
+    """Park under one key, then an event. The CPU time of the cycles, the scrape beside them left out."""
     registry = CollectorRegistry()
     if scraped:
         register(registry)

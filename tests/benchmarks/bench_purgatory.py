@@ -4,7 +4,7 @@ The purgatory: an operation is parked, an event comes, it completes.
 Beside the cycle stand its peers, and the *floor*: what no purgatory in Python can avoid, and nothing else. Allocate the
 operation, call the user's ``try_complete`` three times (before and after watching, and at the event), complete it and
 call ``on_complete`` once, one dict insert a key, one timer insert, and take both out again. The floor is written into
-the loop, so that it doesn't even pay for the two calls into a library; it serves one thread and one key only.
+the loop, so that it doesn't even pay for the two calls into a library. It serves one thread and one key only.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
 
 @contextlib.contextmanager
 def threads(number: int, *, make: Callable[[int], Ready] = Ready, own: bool = False) -> Iterator[Run]:
-    """The cycle in so many threads at once, on keys of their own; *n* operations altogether.
+    """The cycle in so many threads at once, on keys of their own. *n* operations altogether.
 
     With ``own`` each has a purgatory, and a timer, of its own.
     """
@@ -372,7 +372,7 @@ def threads(number: int, *, make: Callable[[int], Ready] = Ready, own: bool = Fa
 
 
 def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15, scale: float = 1.0) -> Table:
-    """The cycle by keys an operation; one of them gets the event."""
+    """The cycle by keys an operation. One of them gets the event."""
     cases = [Case(f"{number} key{'s' * (number > 1)}", functools.partial(cycle, number), 5_000) for number in keys]
     note = "An event on the first key completes; whoever completes it takes it out of the others."
     return compare(
@@ -411,7 +411,7 @@ def rotation(
 def cycle_by_rotation(
     *, numbers: tuple[int, ...] = (1_000, 1_100, 100_000), rounds: int = 15, scale: float = 1.0
 ) -> Table:
-    """The cycle by how many keys take turns; beyond ``purge_interval`` each is forgotten, and made anew."""
+    """The cycle by how many keys take turns. Beyond ``purge_interval`` each is forgotten, and made anew."""
     cases = [Case(f"{number:,} keys", functools.partial(rotation, number), 5_000) for number in numbers]
     return compare(
         "purgatory: park -> satisfy by keys in rotation",

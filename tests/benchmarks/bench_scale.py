@@ -42,7 +42,7 @@ def grown(
     rounds: int = 15,
     scale: float = 1.0,
 ) -> Table:
-    """The cycle beside a growing population, ``per_key`` operations under each key; all under one if None."""
+    """The cycle beside a growing population, ``per_key`` operations under each key. All under one if None."""
     rows: list[tuple[str | float | None, ...]] = []
     n = max(1, round(5_000 * scale))
     with DelayedOperationPurgatory[DelayedOperation]("bench") as purgatory, floor() as run_floor:
@@ -93,7 +93,7 @@ def crowded(watchers: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def check_unready(watchers: int) -> Iterator[Run]:
-    """Checks of a key under which so many operations wait, none of them ready; the unit is one operation looked at."""
+    """Checks of a key under which so many operations wait, none of them ready. The unit is one operation looked at."""
     with DelayedOperationPurgatory("bench") as purgatory:
         for _ in range(watchers):
             purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
@@ -111,7 +111,7 @@ def check_unready(watchers: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def complete_all(watchers: int) -> Iterator[Run]:
-    """One check completes so many operations; the unit is one operation, parking not counted."""
+    """One check completes so many operations. The unit is one operation, parking not counted."""
     with DelayedOperationPurgatory("bench") as purgatory:
 
         def run(n: int) -> float:

@@ -117,7 +117,7 @@ def arrivals(operations: int, *, rounds: int = 30) -> Iterator[tuple[object, ...
 
 
 def parking(operations: int, *, rounds: int) -> tuple[object, ...]:
-    """An operation's time in each stage, where so many come at once into an empty bucket; rows wait one batch."""
+    """An operation's time in each stage, where so many come at once into an empty bucket. Rows wait one batch."""
     times: list[tuple[float, float, float]] = []
     for _ in range(rounds):
         bucket = _Bucket(0)

@@ -33,7 +33,7 @@ OUTSTANDING = 100_000
 
 
 class Nothing(TimerTask):
-    """A task that does nothing; not reached, as every delay here is longer than a measurement."""
+    """A task that does nothing. Not reached, as every delay here is longer than a measurement."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ def call_later(outstanding: int, *, varied: bool = False) -> Iterator[Run]:
 
 
 class LazyHeap:
-    """What one would write oneself: a heap under a lock; cancelled entries stay until they are half of it."""
+    """What one would write oneself: a heap under a lock. Cancelled entries stay until they are half of it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -154,7 +154,7 @@ def scheduler(outstanding: int, *, varied: bool = False) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def thread_each(*, varied: bool = False) -> Iterator[Run]:
-    """``threading.Timer``: a thread each; measured with none outstanding, as 100,000 threads there cannot be."""
+    """``threading.Timer``: a thread each. Measured with none outstanding, as 100,000 threads there cannot be."""
     chosen = [delay_ms / 1000 for delay_ms in delays(varied=varied)]
 
     def run(n: int) -> None:

@@ -49,7 +49,7 @@ class Scenario:
     Attributes:
         name: how the table calls it.
         keys: how many keys the polls are spread over.
-        events: how many events each key has; each answers an equal part of the key's polls.
+        events: how many events each key has. Each answers an equal part of the key's polls.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
                 self._answered.popleft().set_result((now, body))
 
     def ask(self, method: str, path: str) -> asyncio.Future[tuple[float, bytes]]:
-        """Send a request; when its response was complete, and the response."""
+        """Send a request. When its response was complete, and the response."""
         future: asyncio.Future[tuple[float, bytes]] = asyncio.get_running_loop().create_future()
         self._answered.append(future)
         self._transport.write(f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: 0\r\n\r\n".encode())
@@ -138,7 +138,7 @@ class Server:
         await asyncio.to_thread(self._process.wait)
 
     async def round(self, scenario: Scenario, turn: int = 0) -> tuple[float, list[float]]:
-        """One poll on each connection; the server's processor time by poll, and how long each answer took.
+        """One poll on each connection. The server's processor time by poll, and how long each answer took.
 
         The number of polls differs from round to round, by up to a quarter. With always the same number, the full
         collections of a server's garbage fall into the same phase of each round, cheap or expensive by chance.

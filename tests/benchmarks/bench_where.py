@@ -84,7 +84,7 @@ def without_timer() -> Iterator[Run]:
 
 
 def steps(*, rounds: int = 15, scale: float = 1.0) -> Table:
-    """The cycle, step by step; each row contains those it names."""
+    """The cycle, step by step. Each row contains those it names."""
     cases = [
         Case("the cycle", cycle, 10_000),
         Case("allocate the operation", allocate, 50_000),

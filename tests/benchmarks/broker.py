@@ -48,7 +48,7 @@ def row(what, value, unit, prototype=None, *, lower_is_better=True):
 
 @contextmanager
 def cluster(replicas, *, eager=False):
-    """Broker processes; gives the bootstrap address and the leader's pid."""
+    """Broker processes. Gives the bootstrap address and the leader's pid."""
     ports = []
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(replicas)]
     for sock in sockets:

@@ -127,7 +127,7 @@ def leaders(admin):
 
 
 def measure(cluster, how, rounds, settings):
-    """Have leaders die; give the times of each round: session over, elected, first write, all writes."""
+    """Have leaders die. Give the times of each round: session over, elected, first write, all writes."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     before = leaders(admin)
     probe, tree = Probe(cluster.bootstrap, settings), Tree(cluster.folder)

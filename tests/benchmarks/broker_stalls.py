@@ -43,7 +43,7 @@ class Client:
         return self.send(key, version, frame(key, version, request))
 
     def send(self, key, version, data):
-        """Send a frame; give its answer, or None if the node closes the connection."""
+        """Send a frame. Give its answer, or None if the node closes the connection."""
         try:
             self.sock.sendall(data)
             (size,) = struct.unpack(">i", self._take(4))

@@ -40,7 +40,7 @@ def by_population(sizes: tuple[int, ...] = ()) -> Table:
     registry = CollectorRegistry()
     with DelayedOperationPurgatory[DelayedOperation]("bench") as own, DelayedOperationPurgatory("bench 2") as shared:
         register(registry)
-        gc.disable()  # the pause is measured once per size; filling would run dozens of collections
+        gc.disable()  # the pause is measured once per size. Filling would run dozens of collections
         try:
             parked = 0
             for size in sizes:

@@ -59,7 +59,7 @@ class Case:
     Attributes:
         name: how the table calls it.
         prepare: makes what is needed and yields ``run(n)``.
-        n: operations a round; so many that a run takes some 10 ms.
+        n: operations a round, so many that a run takes some 10 ms.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Table:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the values lie (nearest rank); NaN if there are none."""
+    """The value below which ``share`` of the values lie (nearest rank). NaN if there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))] if ordered else math.nan
 
@@ -107,12 +107,12 @@ def compare(
     note: str = "",
     slug: str = "",
 ) -> Table:
-    """Measure cases interleaved; ratios are to the first.
+    """Measure cases interleaved. Ratios are to the first.
 
     Args:
         title: what is compared.
         cases: the first is what the others are set beside.
-        rounds: how often each is run; one round more, the first, only warms up.
+        rounds: how often each is run. One round more, the first, only warms up.
         scale: makes every run shorter, for a look or a smoke test.
         unit: ``ns`` or ``us``.
         note: how to read it.

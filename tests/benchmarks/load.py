@@ -7,7 +7,7 @@ and its upper quartile. A request whose latency is beyond the timeout is left to
 
 What is drawn is drawn before the clock starts. Arrivals and completions keep to the millisecond: a thread that is ahead
 of its time sleeps, one that is behind goes on at full speed. So as long as the actual rate is the target rate, the load
-is held; when it falls behind, that is what one process can do, generator included.
+is held. When it falls behind, that is what one process can do, generator included.
 
 The last line, tab-separated: milliseconds from the first arrival to the last, target rate, actual rate, milliseconds of
 processor time of the whole process until everything was answered.

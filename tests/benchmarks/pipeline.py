@@ -174,7 +174,7 @@ _spent = 0.0
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """The seconds that it takes; the processor's go to `_spent`."""
+    """The seconds that it takes. The processor's go to `_spent`."""
     global _spent  # noqa: PLW0603  (one measurement at a time)
     before, started = processor(), time.perf_counter()
     work()
@@ -205,7 +205,7 @@ def _place(row: tuple[str, ...]) -> tuple[int, int]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure; prints a table and keeps it as JSON."""
+    """Measure. Prints a table and keeps it as JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pipeline", description=__doc__)
     parser.add_argument("--only", choices=SIZES, action="append")
     parser.add_argument("--rows", type=int, action="append", help="in place of the default size; may be repeated")

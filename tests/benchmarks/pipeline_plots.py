@@ -23,7 +23,7 @@ _COLOURS = {"local": FLOOR, "report": OURS, "replay": THEIRS, "stream": FOURTH}
 
 
 def _sizes(table: Table, column: str, kind: str) -> list[tuple[float, float]]:
-    """Rows, and a figure of a run on so many; the names are `replay, 10,000,000 trace rows`."""
+    """Rows, and a figure of a run on so many. The names are `replay, 10,000,000 trace rows`."""
     found = []
     for name, value in table.column(column).items():
         match = re.match(rf"{kind}, ([\d,]+) ", name)
@@ -62,7 +62,7 @@ PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {"growth": _grow
 
 
 def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
-    """Draw the pictures that there are figures for; gives their paths."""
+    """Draw the pictures that there are figures for. Gives their paths."""
     import matplotlib as mpl  # noqa: PLC0415  (only this needs it)
 
     mpl.use("svg")

@@ -1,12 +1,12 @@
 """What a stream's state and checkpoint cost as the parked grow, and how long answers take.
 
 *State*: operations on two keys each, with deadlines days away and levels that never come, parked a quarter of a million
-a batch; and beside them, at the start, in the middle and at the end, batches of a thousand. After each batch: what it
+a batch, and beside them, at the start, in the middle and at the end, batches of a thousand. After each batch: what it
 took, the processor seconds of driver, JVM and workers, and the bytes that it left in the checkpoint. Rows are decided
 on in the batch after the one that they come with, so of several small batches only the inner ones count.
 
 *Latency*: a file of fresh rows put in place each half second. An answer's latency runs from its own instant to the end
-of the batch after which it can be read; the watermark's delay is part of it.
+of the batch after which it can be read. The watermark's delay is part of it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def state(spark: SparkSession, home: Path, operations: int) -> Table:
 
 
 def _parked(folder: Path, operations: int) -> list[int]:
-    """A file a batch; gives the number of operations of each."""
+    """A file a batch. Gives the number of operations of each."""
     large, small = [STEP] * max(3, operations // STEP), [FEW] * 5
     steps = [*small, *large[: len(large) // 2], *small, *large[len(large) // 2 :], *small]
     following = 0

@@ -31,7 +31,7 @@ def read(path: Path) -> dict[str, Table]:
 
 
 def _number(text: str) -> float:
-    """The count in a case's name: "timer, 10,000" has 10,000; none counts as 1, as a scale of powers has no zero."""
+    """The count in a case's name: "timer, 10,000" has 10,000. None counts as 1, as a scale of powers has no zero."""
     digits = text.rpartition(", ")[2].replace(",", "").split(" ")[0]
     return max(1.0, float(digits))
 
@@ -101,7 +101,7 @@ def _load(axes: Axes, tables: dict[str, Table]) -> None:
     axes.set_ylim(bottom=0)
 
 
-#: A picture's name, and what draws it; the tables that it needs are those it looks up.
+#: A picture's name, and what draws it. The tables that it needs are those it looks up.
 PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {
     "outstanding": _outstanding,
     "parked": _parked,
@@ -113,7 +113,7 @@ PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {
 
 
 def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
-    """Draw every picture that there are tables for; gives their paths."""
+    """Draw every picture that there are tables for. Gives their paths."""
     import matplotlib as mpl  # noqa: PLC0415  (only this needs it)
 
     mpl.use("svg")

@@ -4,7 +4,7 @@
     python -m tests.chaos --seconds 60 --seed 7 --disks
 
 The nemesis draws what it does next from the seed: kill -9 a node, stop it (SIGSTOP), ask it to stop (SIGTERM), any node
-or the controller or the leader of a partition; start or resume what is down; wait. At most two of the three nodes are
+or the controller or the leader of a partition. Start or resume what is down. Wait. At most two of the three nodes are
 down at a time. With `--disks`, each node's data lies on a small file system of its own, and the nemesis fills these and
 frees them, too, but no third one while two nodes are down or full. What comes of a seed depends on the machine's timing
 as well, so a seed that failed may need a few runs.
@@ -101,7 +101,7 @@ class Nemesis:
 
 
 def run(folder, seconds, seed, coordination="", say=print, *, disks=False):
-    """Run once; give what was found, and some figures."""
+    """Run once. Give what was found, and some figures."""
     small = {number: SmallDisk(folder / f"node-{number}", MEGABYTES) for number in (1, 2, 3)} if disks else {}
     try:
         return _run(folder, seconds, seed, coordination, say, small)

@@ -1,9 +1,9 @@
 """What clients did while nodes died, and whether what the cluster holds afterwards agrees with it.
 
-Two producers write all the time with acks=all, one idempotent and one not, each to a topic of its own; a consumer in a
+Two producers write all the time with acks=all, one idempotent and one not, each to a topic of its own. A consumer in a
 group reads the first topic and commits. Everything that was promised is noted when it is promised:
 
-- every acknowledged record is there; of the idempotent producer once, and in the order in which it was sent;
+- every acknowledged record is there. Of the idempotent producer once, and in the order in which it was sent;
 - a committed offset never goes back;
 - at most one node was elected controller in each epoch;
 - once all nodes are well again, their logs are the same, byte for byte.

@@ -1,7 +1,7 @@
 """How often do the race tests fail? `python -m tests.concurrency [--runs 1000] [--seconds 3600] [pytest's arguments]`.
 
 A run is every test in this folder once. Several runs share a process, in which each test is done so many times in a
-row; what a process with a failure printed is kept. Nothing else should be busy on the machine, or everything: say which
+row. What a process with a failure printed is kept. Nothing else should be busy on the machine, or everything: say which
 along with the figure.
 """
 
@@ -43,7 +43,7 @@ def main():
             output, crashed = result
             found = FAILED.findall(output)
             passed += sum(map(int, PASSED.findall(output)[-1:]))
-            # The round is the last part of a test's name; a process that broke off spoils all of its runs.
+            # The round is the last part of a test's name. A process that broke off spoils all of its runs.
             spoilt = rounds if crashed else len({re.search(r"round\d+|$", name)[0] for _, name in found})
             if found or crashed:
                 arguments.keep.mkdir(parents=True, exist_ok=True)

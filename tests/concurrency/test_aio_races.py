@@ -28,7 +28,7 @@ def opened(request):
 
 
 class Counted(AsyncOperation):
-    """Counts its hooks; they are coroutines."""
+    """Counts its hooks. They are coroutines."""
 
     def __init__(self, delay_ms):
         super().__init__(delay_ms)
@@ -143,7 +143,7 @@ def test_no_wake_up_is_lost(run, opened):
 
 
 def test_cancelled_waiters_take_no_wake_up_from_others(run, opened):
-    """In each round half of the waiters are cancelled at the moment of the event; the other half is woken."""
+    """In each round half of the waiters are cancelled at the moment of the event. The other half is woken."""
 
     async def main():
         async with opened() as purgatory:
@@ -228,7 +228,7 @@ def test_loops_and_threads_on_one_purgatory():
 
 
 def test_loop_that_closes_with_waiters_harms_nobody():
-    """A loop that is torn down with tasks still waiting takes their operations out; the purgatory goes on."""
+    """A loop that is torn down with tasks still waiting takes their operations out. The purgatory goes on."""
     with DelayedOperationPurgatory("shared") as core:
         shared = AsyncPurgatory.over(core)
         operations = [Waiting() for _ in range(20)]

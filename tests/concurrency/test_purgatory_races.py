@@ -319,7 +319,7 @@ def test_coming_and_going_under_one_key():
 def test_shutdown_against_everything(drain, timeout_ms):
     """An operation that comes while the purgatory is shut down is settled with the others, or refused.
 
-    With no patience at all a shutdown leaves some to whoever holds their locks, and says so; they are settled by these.
+    With no patience at all a shutdown leaves some to whoever holds their locks, and says so. They are settled by these.
     """
     for begin_ms in range(10 if timeout_ms != 500 else 3):  # the last that is parked waits for all of them
         purgatory = DelayedOperationPurgatory("closing", shards=4)

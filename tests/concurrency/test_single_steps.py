@@ -358,7 +358,7 @@ def left_behind(enter):
 
 
 def test_who_comes_in_sees_the_flag_or_is_seen():
-    """Insertion, then a look at the flag; the flag, then a copy: on whatever machine, by the dict's own lock."""
+    """Insertion, then a look at the flag. The flag, then a copy: on whatever machine, by the dict's own lock."""
     assert 0 == left_behind(insert_then_look)
 
 

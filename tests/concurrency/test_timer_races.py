@@ -49,7 +49,7 @@ def delays(seed, count, most=40):
 def settled(timer, tasks):
     """Whether all of the tasks are done with. Asked in this order, for between two of the answers they move on:
 
-    out of the wheel, so that no cascade moves one; out of the buckets that came due; and their batches at an end.
+    out of the wheel, so that no cascade moves one. Out of the buckets that came due, and their batches at an end.
     """
     inner = getattr(timer, "timer", timer)
     return eventually(
@@ -59,7 +59,7 @@ def settled(timer, tasks):
 
 @pytest.mark.parametrize("wheel_size", [2, 20])
 def test_adding_and_cancelling_from_all_sides(wheel_size):
-    """A task that a cancel took out never runs; each of the others runs once; the count is exact."""
+    """A task that a cancel took out never runs. Each of the others runs once. The count is exact."""
     with SystemTimerReaper("reaper", SystemTimer(wheel_size=wheel_size)) as timer:
         tasks = [[Timed(delay_ms) for delay_ms in delays(seed, 1_000)] for seed in range(3)]
         everything = [task for own in tasks for task in own]

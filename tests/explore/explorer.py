@@ -1,4 +1,4 @@
-"""Every schedule of a scenario with at most so many preemptions, fewest first; and seeded ones beyond.
+"""Every schedule of a scenario with at most so many preemptions, fewest first, and seeded ones beyond.
 
 A *preemption* takes the turn from a thread that could have gone on. Races need few of them: almost all known ones show
 with one or two (Musuvathi and Qadeer, CHESS). Where a thread blocks or ends, every other one is tried, at no charge.
@@ -69,7 +69,7 @@ class Explorer:
         self.opaque = frozenset(name for name in self.edition.files - files if not name.endswith(HARMLESS))
 
     def run_once(self, scenario, plan=(), *, record=False, scheduler=None, strike=None):
-        """Run one schedule; gives the scheduler, with ``problem`` set if something was wrong.
+        """Run one schedule. Gives the scheduler, with ``problem`` set if something was wrong.
 
         If a thread was struck, what the scenario expects of all of its threads can't be had: then what must hold always
         is all that is looked at, and that is no less: see :meth:`World.settle`.
@@ -118,7 +118,7 @@ class Explorer:
                 number += 1
                 strike = worker.index, number
                 if self.run_once(scenario, strike=strike).struck_at is None and number > worker.strikes:
-                    break  # beyond its last place; another schedule may have more of them: see `explore`
+                    break  # beyond its last place. Another schedule may have more of them: see `explore`
                 places += 1
                 left = None if give_up is None else give_up - time.monotonic()
                 if left is not None and left < 0:
@@ -136,7 +136,7 @@ class Explorer:
             left when it stopped, how many steps the longest had.
 
         Raises:
-            Failure: with the first schedule that goes wrong; it has the fewest preemptions of all that do.
+            Failure: with the first schedule that goes wrong. It has the fewest preemptions of all that do.
         """
         queues = [deque([()])] + [deque() for _ in range(bound)]
         seen = Seen()
@@ -370,7 +370,7 @@ class World:
 
 
 def text_of(plan, strike=None):
-    """A schedule as text; ``0!17`` says that thread 0 is struck at its place 17."""
+    """A schedule as text. ``0!17`` says that thread 0 is struck at its place 17."""
     struck = [] if strike is None else [f"{strike[0]}!{strike[1]}"]
     return " ".join(struck + [f"{step}>{to}" for step, to in plan])
 

@@ -1,7 +1,7 @@
 """Mistakes planted in a private copy of the core, to see whether the explorer finds them.
 
-The first six are Kafka's own history, carried over; the others undo, one at a time, what the headers of the core say is
-needed. A mutant is a piece of source text and what stands in its place; text that is no longer there is an error, so
+The first six are Kafka's own history, carried over. The others undo, one at a time, what the headers of the core say is
+needed. A mutant is a piece of source text and what stands in its place. Text that is no longer there is an error, so
 that no mutant goes stale in silence.
 """
 
@@ -22,7 +22,7 @@ class Mutant:
         name: names it.
         why: what it does wrong.
         module: where it is planted.
-        old: the text that is replaced; it stands there once. Indentation is that of the source, less what is common.
+        old: the text that is replaced. It stands there once. Indentation is that of the source, less what is common.
         new: what it is replaced by.
         scenario: the scenario that shows it.
         bound: how many preemptions that takes, at most.

@@ -1,6 +1,6 @@
 """What is explored: two or three threads each, at the places where an implementation of this kind goes wrong.
 
-A scenario builds its world, gives it its threads, and returns what must hold when they are done;
+A scenario builds its world, gives it its threads, and returns what must hold when they are done.
 :meth:`~tests.explore.explorer.World.settle` adds what must hold always: nothing completed twice, nothing overlapping,
 nothing said twice, counters that add up, every open operation found under each of its keys and in the timer, no other
 entry, key or task left.
@@ -293,7 +293,7 @@ def park_vs_shutdown(world):
 
 
 def check_vs_check(world):
-    """Two events, each completing half; neither check may be the one that came too early and went."""
+    """Two events, each completing half. Neither check may be the one that came too early and went."""
     purgatory = world.purgatory()
     events = Event(), Event()
     op = parked(world, purgatory, needs=events)
@@ -785,7 +785,7 @@ def task(world, delay_ms):
 
 
 def _fires_once(world, timer, tasks, ms=5_000):
-    """Let time pass; every task must have run as often as is said, none early, nothing be left."""
+    """Let time pass. Every task must have run as often as is said, none early, nothing be left."""
 
     def done():
         world.core.timer.check_invariants(timer)
@@ -848,7 +848,7 @@ def cascade_vs_cancel(world):
 
 
 def flush_vs_readd(world):
-    """A task put off again while its bucket comes due runs once more, or once in all; it is never lost."""
+    """A task put off again while its bucket comes due runs once more, or once in all. It is never lost."""
     timer = world.timer(wheel_size=2)
     first = task(world, 1)
     timer.add(first)
@@ -1045,7 +1045,7 @@ def timer_shutdown_vs_add(world):
 
 
 def two_purgatories_one_timer(world):
-    """Two purgatories drive one timer; one is shut down while an operation is parked in the other."""
+    """Two purgatories drive one timer. One is shut down while an operation is parked in the other."""
     timer = world.timer()
     first = world.purgatory(timer, reaper_enabled=True)
     second = world.purgatory(timer, reaper_enabled=True)

@@ -3,15 +3,15 @@
 Real threads, each with a baton: who holds his runs, all others wait for theirs. A trace function stops the running
 thread before every instruction that :mod:`tests.explore.points` names, and asks the plan. Locks, conditions, threads,
 sleep and the clock are replaced, in a private copy of the core, by cooperative ones that know the scheduler: a thread
-that would block hands the baton on; time passes only when nobody can run.
+that would block hands the baton on. Time passes only when nobody can run.
 
 So a run is a function of its plan: the same plan gives the same run, instruction by instruction.
 
 **Interrupts.** A plan may also say that a thread is struck by an exception, as a signal's handler raises it: at the
 n-th of the places where the interpreter would raise one. It looks for signals as a function begins, as the call of a C
-function is over, and as a loop jumps back; not between two assignments, and not when a function in Python returns. The
+function is over, and as a loop jumps back. Not between two assignments, and not when a function in Python returns. The
 first two are told to a profile function, which raises, and is thereby taken off. The third is told to the trace
-function; if that raises, all tracing ends, and the profile function puts it on again at the next call or return.
+function. If that raises, all tracing ends, and the profile function puts it on again at the next call or return.
 
 What each step touches is noted in *slices*, in the order in which they were executed: a slice is what one thread does
 from one such instruction to its next.
@@ -59,7 +59,7 @@ class Worker:
 
 
 class Scheduler:
-    """Runs threads by a plan: ``{step: index of the worker who goes on there}``; without an entry the same goes on."""
+    """Runs threads by a plan: ``{step: index of the worker who goes on there}``. Without an entry the same goes on."""
 
     def __init__(self, plan=(), traced=(), *, opaque=(), record=False, strike=None, struck_in=()):
         self.plan = dict(plan)
@@ -99,7 +99,7 @@ class Scheduler:
         return worker
 
     def me(self):
-        """The worker that runs now; None on the test's own thread."""
+        """The worker that runs now. None on the test's own thread."""
         return self.current if not self.over else None
 
     # -- run
@@ -283,7 +283,7 @@ class Scheduler:
             raise Abandoned
 
     def _choose(self):
-        """Who goes on now that the running thread can't; None if it is over."""
+        """Who goes on now that the running thread can't. None if it is over."""
         while not self.runnable:
             alive = [worker for worker in self.workers if not worker.done]
             timed = [worker for worker in alive if worker.until_ns is not None]

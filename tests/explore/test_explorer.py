@@ -151,7 +151,7 @@ def test_threads_that_go_round_in_circles_are_stopped(here):
 
 
 def test_every_order_of_two_threads_is_reached(here):
-    """Two threads of two steps each have six orders; three preemptions reach all of them."""
+    """Two threads of two steps each have six orders. Three preemptions reach all of them."""
     found.clear()
     here.explore(orders, 3)
     assert {"aabb", "abab", "abba", "baab", "baba", "bbaa"} == found

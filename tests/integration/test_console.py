@@ -36,7 +36,7 @@ if not all(PROGRAMS.values()) and os.environ.get("CI") != "true":
 
 
 def eventually(condition):
-    """Wait until ``condition()`` holds; False if it never does. Not too often: the browser answers each time."""
+    """Wait until ``condition()`` holds. False if it never does. Not too often: the browser answers each time."""
     give_up = time.monotonic() + PATIENCE_S
     while not (held := condition()) and time.monotonic() < give_up:
         time.sleep(0.1)
@@ -104,10 +104,10 @@ def driver():
 
 @pytest.fixture
 def page(driver):
-    """The browser; in the end it must have had nothing to complain about."""
+    """The browser. In the end it must have had nothing to complain about."""
     driver.get_log("browser")
     yield Page(driver)
-    # A stream ends with its server; an icon is asked for beside a page of plain text, such as a refusal.
+    # A stream ends with its server. An icon is asked for beside a page of plain text, such as a refusal.
     ours = ("/events", "/favicon.ico")
     complaints = [e for e in driver.get_log("browser") if not any(part in e["message"] for part in ours)]
     driver.get("about:blank")
@@ -154,7 +154,7 @@ def test_counts_change_live(page, console, fetch):
 
 
 def test_purgatories_come_and_go(page, console):
-    """Without a purgatory the page says so; one that is made appears, and disappears when it is shut down."""
+    """Without a purgatory the page says so. One that is made appears, and disappears when it is shut down."""
     page.open(console.url)
     assert page.shows("#empty", "This process has no purgatory yet")
     with DelayedOperationPurgatory("passing"):
@@ -245,7 +245,7 @@ def test_many_operations_are_sampled(page, console, fetch):
 
 
 def test_token_is_asked_for(page, fetch):
-    """Without the token there is no page; with it in the address once, the page works and the address is clean."""
+    """Without the token there is no page. With it in the address once, the page works and the address is clean."""
     with serve(0, token="s3cret") as server:
         page.open(server.url)
         assert page.shows("body", "a token is needed")

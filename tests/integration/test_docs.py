@@ -21,7 +21,7 @@ PUBLIC += [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The pages, built; a warning is an error."""
+    """The pages, built. A warning is an error."""
     missing = [name for name in ("sphinx", "furo", "myst_parser") if importlib.util.find_spec(name) is None]
     if missing and os.environ.get("CI") != "true":
         pytest.skip(f"not installed: {', '.join(missing)}")

@@ -99,7 +99,7 @@ def bounded(function):
 
 
 async def publish(client, server, topic, body):
-    """Publish, again for as long as there is no Redis; its number."""
+    """Publish, again for as long as there is no Redis. Its number."""
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
         answer = await client.post(f"{server.url}/topics/{topic}", params={"body": body})
@@ -177,7 +177,7 @@ def test_no_message_is_lost_or_doubled_while_connections_are_cut(workers, betwee
 
 
 def test_polls_wait_on_while_redis_is_away(workers, between):
-    """Redis may be killed and started anew while polls wait; publishing is refused meanwhile, and then goes on."""
+    """Redis may be killed and started anew while polls wait. Publishing is refused meanwhile, and then goes on."""
     one, other = workers
 
     async def main(client):

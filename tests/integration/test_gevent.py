@@ -65,7 +65,7 @@ print("all answered")
 
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_greenlets_park_check_and_expire(pure, monkeypatch):
-    """Operations of greenlets are satisfied and expire, none early; a lock of gevent is given back as it wants."""
+    """Operations of greenlets are satisfied and expire, none early. A lock of gevent is given back as it wants."""
     monkeypatch.setenv("PURGATORY_PURE", pure)
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)

@@ -82,7 +82,7 @@ if shutil.which("cc") is None and os.environ.get("CI") != "true":
 
 
 def installed(tmp_path, built):
-    """A fresh environment with the one distribution in it, and an interpreter to run there; other packages are ours."""
+    """A fresh environment with the one distribution in it, and an interpreter to run there. Other packages are ours."""
     place = tmp_path / "site"
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", place, built], check=True, timeout=120
@@ -116,7 +116,7 @@ def said_by(environment, tmp_path):
 @pytest.mark.timeout(500)
 @pytest.mark.native
 def test_wheel_of_the_source_distribution_has_the_native_edition(tmp_path):
-    """From an sdist alone a wheel with all extensions is built; a user's classes and errors are the same."""
+    """From an sdist alone a wheel with all extensions is built. A user's classes and errors are the same."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path / "sdist"],
         cwd=ROOT,

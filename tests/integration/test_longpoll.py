@@ -37,7 +37,7 @@ class Server:
         self.output = ""
 
     def stop(self):
-        """End it as an operator would; what it said at the end."""
+        """End it as an operator would. What it said at the end."""
         self.process.send_signal(signal.SIGTERM)
         self.output, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode
@@ -121,7 +121,7 @@ async def publish(session, topic, body):
 
 @clients
 async def test_thousand_polls_are_answered_by_their_topics(server, session):
-    """1,000 polls wait at the same time, each on a connection of its own; each is answered by its topic, once."""
+    """1,000 polls wait at the same time, each on a connection of its own. Each is answered by its topic, once."""
     tasks = [asyncio.create_task(poll(session, f"t{number % 50}:0", "all:0")) for number in range(1000)]
     await parked(session, 1000)
     for topic in range(25):
@@ -142,7 +142,7 @@ async def test_thousand_polls_are_answered_by_their_topics(server, session):
 
 @clients
 async def test_client_that_hangs_up_is_taken_out(server, session):
-    """A poll whose client disconnects leaves the purgatory; the others stay and are answered."""
+    """A poll whose client disconnects leaves the purgatory. The others stay and are answered."""
     leaving = [asyncio.create_task(poll(session, "t:0")) for _ in range(200)]
     staying = [asyncio.create_task(poll(session, "t:0")) for _ in range(50)]
     await parked(session, 250)

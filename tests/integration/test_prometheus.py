@@ -33,7 +33,7 @@ if not shutil.which("prometheus") and os.environ.get("CI") != "true":
 
 
 def eventually(condition):
-    """Wait until ``condition()`` holds; False if it never does. Slowly: who asks all the time slows the server down."""
+    """Wait until ``condition()`` holds. False if it never does. Slowly: who asks all the time slows the server down."""
     give_up = time.monotonic() + PATIENCE_S
     while not (held := condition()) and time.monotonic() < give_up:
         time.sleep(0.1)
@@ -166,7 +166,7 @@ def test_quantiles_of_histograms_can_be_asked_for(prometheus, registry):
 
 
 def test_stalled_reaper_fires_an_alert(prometheus, registry):
-    """A hook that blocks the reaper makes the alert fire; when it lets go, the alert ends."""
+    """A hook that blocks the reaper makes the alert fire. When it lets go, the alert ends."""
     go = threading.Event()
     timer = SystemTimerReaper("reaper", SystemTimer("stalled", executor=InlineExecutor()))
     with timer, serve(0, registry=registry) as server:

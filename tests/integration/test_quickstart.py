@@ -125,7 +125,7 @@ def test_bad_settings_are_refused(arguments, capsys):
 
 
 def test_percentile_is_a_value_that_occurred():
-    """A percentile is the smallest value that the share doesn't exceed; of nothing it is NaN."""
+    """A percentile is the smallest value that the share doesn't exceed. Of nothing it is NaN."""
     values = [1.0, 2.0, 3.0, 4.0]
 
     assert [1.0, 2.0, 3.0, 4.0] == [percentile(values, share) for share in (25, 50, 75, 100)]

@@ -28,7 +28,7 @@ RECIPES = {
 
 
 def write_out(page, folder):
-    """Write the files of a page into a folder; the port on which the service's metrics are."""
+    """Write the files of a page into a folder. The port on which the service's metrics are."""
     port = free_port()
     files = python_files(ROOT / "docs/recipes" / f"{page}.md")
     assert "service.py" in dict(files), page
@@ -93,7 +93,7 @@ def bounded(function, *arguments):
 
 
 def test_event_answers_its_poll(server):
-    """A message answers the poll that waits for it, and no other; a poll whose time is up gets nothing."""
+    """A message answers the poll that waits for it, and no other. A poll whose time is up gets nothing."""
 
     async def main():
         async with clients(server) as client:
@@ -126,7 +126,7 @@ def test_server_that_is_told_to_stop_answers_everybody_first(server):
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name != "flask"])
 def test_client_that_hangs_up_is_let_go(name, tmp_path):
-    """Where requests wait on a loop, polls whose clients have gone leave the purgatory at once; others stay."""
+    """Where requests wait on a loop, polls whose clients have gone leave the purgatory at once. Others stay."""
 
     async def main(server):
         async with clients(server) as client:
@@ -180,7 +180,7 @@ def call(channel, method, timeout=None, **message):
 
 
 def test_grpc_call_waits_for_its_event(tmp_path):
-    """A call is answered by its event; one whose client sets a deadline is answered, empty, before that."""
+    """A call is answered by its event. One whose client sets a deadline is answered, empty, before that."""
 
     async def main(server):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:

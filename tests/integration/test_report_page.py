@@ -109,7 +109,7 @@ def test_findings_are_not_cut_off(driver, width):
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_is_wider_than_the_screen(driver, width):
-    """On a laptop and on a telephone the page itself doesn't scroll sideways; wide plots do so within their section."""
+    """On a laptop and on a telephone the page itself doesn't scroll sideways. Wide plots do so within their section."""
     driver.set_window_size(width, 900)
     wide = driver.execute_script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
     driver.set_window_size(1280, 900)

@@ -78,7 +78,7 @@ def test_work_that_is_left_is_done_at_the_end(load):
 
 
 def test_replicas_agree(load):
-    """A change that one worker takes answers a query in another; a worker that starts later has the same state."""
+    """A change that one worker takes answers a query in another. A worker that starts later has the same state."""
     page = load("state")
 
     async def main():
@@ -124,7 +124,7 @@ def test_worker_that_was_cut_off_finds_out_what_it_missed(load):
 
 
 def test_leases_are_fenced(load):
-    """A lease ends when it is not kept alive; its next owner's writes count, and those of the former do not."""
+    """A lease ends when it is not kept alive. Its next owner's writes count, and those of the former do not."""
     page = load("state")
 
     async def main():

@@ -58,7 +58,7 @@ def get(url):
 
 @pytest.fixture
 def tour(tmp_path):
-    """Start the tour; whatever a test does, it is ended."""
+    """Start the tour. Whatever a test does, it is ended."""
     started = []
 
     def run(*arguments, **environment):
@@ -77,7 +77,7 @@ def tour(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tour_tells_its_story(tour, tmp_path):
-    """A leader dies, others lead, it comes back; nothing acknowledged is lost; Spark's page is there; all ended."""
+    """A leader dies, others lead, it comes back. Nothing acknowledged is lost. Spark's page is there. All ended."""
     if (missing := what_is_missing()) and os.environ.get("CI") != "true":
         pytest.skip(missing)
     process = tour()

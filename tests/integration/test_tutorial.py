@@ -75,7 +75,7 @@ def service(folder):
 
 
 def polling(address):
-    """A client that waits for a message on a thread of its own; the answer is appended to the list."""
+    """A client that waits for a message on a thread of its own. The answer is appended to the list."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/inbox/ann", timeout=60)))
     thread.start()

@@ -79,7 +79,7 @@ def test_event_answers_its_poll(server):
 
 
 def test_client_that_hangs_up_is_let_go(server):
-    """Polls whose clients close the connection leave the purgatory at once, far before their time; others stay."""
+    """Polls whose clients close the connection leave the purgatory at once, far before their time. Others stay."""
 
     async def main():
         async with clients(server) as client:
@@ -158,7 +158,7 @@ def test_interrupt_answers_everybody_too(uvicorn):
 
 
 def test_poll_on_a_full_server_is_refused_at_once(tmp_path):
-    """Beyond ``max_parked``, a poll that would have to wait is answered 503 with Retry-After; those that wait go on."""
+    """Beyond ``max_parked``, a poll that would have to wait is answered 503 with Retry-After. Those that wait go on."""
     page = tmp_path / "small.py"
     page.write_text(
         "from examples.webpoll import app as example\n"
@@ -217,7 +217,7 @@ def test_metrics_are_found_without_a_redirect(uvicorn):
 
 
 def test_other_clients_are_served_alike(uvicorn):
-    """curl that gives up, and an aiohttp client that goes, are let go; those that stay are answered."""
+    """curl that gives up, and an aiohttp client that goes, are let go. Those that stay are answered."""
     gave_up = subprocess.run(
         ["curl", "--silent", "--max-time", "0.5", f"{uvicorn.url}/inbox/ann?timeout_ms={LONG_MS}"],
         check=False,

@@ -2,7 +2,7 @@
 The mutation experiment: remove the line that upholds a guarantee, and see a test fail.
 
 Every mutant of ``table.py`` is applied to a copy of the tree, and the tests that stand for its guarantee are run there.
-A mutant that they don't kill means that nobody would notice if the guarantee were lost; one whose line isn't found
+A mutant that they don't kill means that nobody would notice if the guarantee were lost. One whose line isn't found
 means that the code has moved on and the table must follow. Either is an error.
 
     python -m tests.mutants                 all of them
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "contributors" / "locking.md"
 BEGIN, END = "<!-- mutants -->", "<!-- /mutants -->"
 COPIED = ("timer", "purgatory", "tests", "pyproject.toml")
-#: A mutant may well make a test hang; that kills it too.
+#: A mutant may well make a test hang. That kills it too.
 TIMEOUT_S = 120
 
 

@@ -10,7 +10,7 @@ class Mutant:
     Attributes:
         guarantee: what the line upholds.
         file: where it stands.
-        line: the text to change; it must occur exactly once.
+        line: the text to change. It must occur exactly once.
         instead: what to put there.
         test: the test that must fail.
     """

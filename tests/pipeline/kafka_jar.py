@@ -1,7 +1,7 @@
 """Spark's own Kafka source and sink against the broker example, where their jars can be had.
 
 The connector is on Maven Central and nowhere else, so this is no part of `make test`. ``make kafka-jar`` has Spark
-fetch them; ``make kafka-jar JARS=a.jar,b.jar`` takes those that are named: spark-sql-kafka-0-10,
+fetch them. ``make kafka-jar JARS=a.jar,b.jar`` takes those that are named: spark-sql-kafka-0-10,
 spark-token-provider-kafka-0-10, kafka-clients and commons-pool2. Inside is the Java client, which only this drives.
 """
 

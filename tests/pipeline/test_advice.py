@@ -31,7 +31,7 @@ class Service:
         self.ended_by = np.full(COUNT, None, object)
 
     def run(self, late_share=0.5):
-        """Those that need longer than their timeout expire; some find their answer just after the deadline."""
+        """Those that need longer than their timeout expire. Some find their answer just after the deadline."""
         limit = self.delay_ms * 1000
         over = self.need_us > limit
         late = over & (self.need_us < limit + 20_000) & (self.rng.random(COUNT) < late_share)
@@ -95,7 +95,7 @@ def rarely_long():
 
 
 def extended():
-    """Half of those that still wait at 300 ms are given another 700; the journal has the last deadline's delay."""
+    """Half of those that still wait at 300 ms are given another 700. The journal has the last deadline's delay."""
     service = Service(300)
     keepalive = (service.need_us > 300_000) & (service.rng.random(COUNT) < 0.5)
     service.delay_ms[keepalive] = 1_000

@@ -37,7 +37,7 @@ def operations(folder, between):
 
 
 def test_a_report_is_about_the_operations_that_left_in_the_range(journal):
-    """The first instant is in the range, the last is not; no limit means all of them."""
+    """The first instant is in the range, the last is not. No limit means all of them."""
     folder, left = journal
     since, until = left[250], left[700]
     assert sum(since <= at < until for at in left) == operations(folder, Between(since, until))
@@ -58,7 +58,7 @@ def test_segments_outside_of_the_range_are_not_read(journal):
 
 
 def test_a_gap_inside_of_the_range_is_an_error(journal):
-    """A segment that is missing between two that were read is named; one before the range is not missed."""
+    """A segment that is missing between two that were read is named. One before the range is not missed."""
     folder, left = journal
     segments = list_segments(folder)
     segments[5].path.unlink()
@@ -75,7 +75,7 @@ def test_a_range_without_operations_is_an_error(journal, tmp_path):
 
 
 def test_the_command_line_takes_an_instant_or_a_length_of_time():
-    """An instant is UTC unless it says otherwise; a length of time ends now."""
+    """An instant is UTC unless it says otherwise. A length of time ends now."""
     assert 1_767_261_600_000_000 == instant_us("2026-01-01T10:00:00")
     assert 1_767_258_000_000_000 == instant_us("2026-01-01T10:00:00+01:00")
     assert time.time() - 3_600 == pytest.approx(instant_us("1h") / 1e6, abs=5)

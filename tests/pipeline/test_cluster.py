@@ -54,7 +54,7 @@ def outside(tmp_path):
 
 @pytest.fixture
 def cluster(tmp_path, outside):
-    """A master and two workers of a core each; gives the master's address and its log."""
+    """A master and two workers of a core each. Gives the master's address and its log."""
     running = []
     log = tmp_path / "master.log"
 
@@ -160,7 +160,7 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
     run = subprocess.run(submission, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 0 == run.returncode, run.stderr[-3000:]
     assert "Registered app submitted" in cluster[1].read_text()
-    # An executor on each; on a slow machine one may have been lost, and started again.
+    # An executor on each. On a slow machine one may have been lost, and started again.
     assert {"worker-0", "worker-1"} == {path.parts[-3] for path in tmp_path.glob("worker-?/app-*/*")}
     answers, count = answered(tmp_path / "out")
     assert brute(trace_rows("kafka", **shape)) == answers

@@ -77,7 +77,7 @@ def test_a_store_s_missing_segment_is_named(spark, trace):
 
 
 def test_a_damaged_segment_is_named_and_can_be_left_out(spark, trace):
-    """Cut short, it is an error that names it; allowed, its rows are missing, and both are said."""
+    """Cut short, it is an error that names it. Allowed, its rows are missing, and both are said."""
     folder, segments = trace
     segments[1].write_bytes(segments[1].read_bytes()[:-100])
     with pytest.raises(JournalDamaged, match=segments[1].name):
@@ -108,7 +108,7 @@ def test_damaged_pages_stop_a_replay_with_one_line(spark, trace, capsys, seed, e
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys, engine):
-    """On the command line: 2 and one line; with --allow-gaps the answers, and what was not read."""
+    """On the command line: 2 and one line. With --allow-gaps the answers, and what was not read."""
     folder, segments = trace
     segments[1].unlink()
     arguments = ["replay", "--trace", str(folder), "--out", str(folder.parent / "out"), "--engine", engine]
@@ -119,7 +119,7 @@ def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys, eng
 
 
 def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trace):
-    """Rows of version 1 name no purgatory that means anything; file by file that can't be told, so it is refused."""
+    """Rows of version 1 name no purgatory that means anything. File by file that can't be told, so it is refused."""
     folder, segments = trace
     check_streamable(folder)
     table = pq.read_table(segments[1]).replace_schema_metadata({"purgatory.version": "1"})

@@ -39,7 +39,7 @@ CALLED = {(purgatory, kind): kind for purgatory, kind, _ in KINDS} | {
 
 
 def made(count=6_000, seed=7):
-    """Rows of four types: mixed timeouts, several keys, two instances, errors, cancelled and forced; by plain draws."""
+    """Rows of four types: mixed timeouts, several keys, two instances, errors, cancelled and forced. By plain draws."""
     rng = random.Random(seed)
     rows = []
     for number in range(count):
@@ -228,7 +228,7 @@ def test_outcomes_over_time(page, rows):
 
 
 def test_waiting_over_time(page, rows):
-    """Each whole window's exact percentiles; the first and the last, which aren't covered whole, have none."""
+    """Each whole window's exact percentiles. The first and the last, which aren't covered whole, have none."""
     figures = page.figures("Waiting")
     names = {"half of them within": 0.5, "90%": 0.9, "99%": 0.99}
     first, last = min(r["created"] for r in rows), max(r["finished"] for r in rows)

@@ -171,7 +171,7 @@ def test_a_page_shows_characters_that_do_something(tables):
 
 
 def test_the_last_table_has_columns_for_what_happened(tables):
-    """An outcome that no operation had takes no column; one that a single operation had does."""
+    """An outcome that no operation had takes no column. One that a single operation had does."""
     heads = re.findall(r"<th>(\w+)</th>", page(tables(), "Report"))
     assert {"satisfied", "expired"} <= set(heads)
     assert not {"forced", "cancelled"} & set(heads)
@@ -389,7 +389,7 @@ def test_a_mix_of_timeouts_is_called_one(tables):
 
 
 def test_two_checks_are_no_waste(tables):
-    """What parking and answering take is no finding; a check more for each operation is."""
+    """What parking and answering take is no finding. A check more for each operation is."""
     assert "Checks in vain" not in [each.cause for each in find(tables(outcomes=[outcome(0, wasted_checks=0)]))]
     assert "Checks in vain" in [each.cause for each in find(tables(outcomes=[outcome(0, wasted_checks=1_000)]))]
 

@@ -73,7 +73,7 @@ def test_forgetting_agrees_with_a_queue_of_idle_keys(limit):
 
 
 def test_choice_prefers_the_shortest_timeout_that_will_do():
-    """Of the timeouts of a type that meet the target, the first is chosen; a null is never chosen."""
+    """Of the timeouts of a type that meet the target, the first is chosen. A null is never chosen."""
     rows = [
         {"purgatory": "p", "type": kind, "timeout_ms": t, "expiry_share": s + extra}
         for kind, extra in (("A", 0), ("B", 0.005))
@@ -132,7 +132,7 @@ GONE = "java.io.FileNotFoundException: File x/trace-00000000000000000000-0000000
     ],
 )
 def test_of_what_spark_says_the_cause_is_told(text, expected):
-    """One line of it: the cause's own, or the first; never a plan's or a stack's."""
+    """One line of it: the cause's own, or the first. Never a plan's or a stack's."""
     assert expected == spark_says(RuntimeError(text))
 
 
@@ -205,7 +205,7 @@ def test_settings_come_too_late_under_spark_submit(monkeypatch):
 
 @pytest.mark.parametrize("change", [{"buckets": 3}, {"partitions": 0}, {"files_out": 0}, {"files_per_batch": 0}])
 def test_stream_settings_that_cant_be_are_refused(change):
-    """Buckets are a power of two; nothing is less than one."""
+    """Buckets are a power of two. Nothing is less than one."""
     with pytest.raises(ValueError, match=next(iter(change))):
         StreamSettings(**change)
 

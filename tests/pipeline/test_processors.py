@@ -159,7 +159,7 @@ def test_rows_set_aside_pass_through_the_second_stage(stage, given):
 
 
 def test_packing_loses_and_mixes_nothing(raw, packed):
-    """There is a row for each key, in the key's bucket, in the order in which they came; a flush leaves none."""
+    """There is a row for each key, in the key's bucket, in the order in which they came. A flush leaves none."""
     rows = [raw("event", n, [f"k{n % 5}"], [n]) for n in range(20)]
     rows.insert(7, raw("operation", 3, ["k1", "k3"], [8, 9], operation="op", delay_ms=-5))
     rows.insert(9, raw("flush", 10**9, [], []))
@@ -216,7 +216,7 @@ def test_names_of_several_purgatories_are_told_apart(raw, packed):
     [{"us": 6}, {"keys": ["a", "c"]}, {"keys": ["b", "a"]}, {"levels": [1, 3]}, {"levels": [2, 1]}, {"delay_ms": 8}],
 )
 def test_the_print_of_a_row_tells_it_from_another_and_from_no_double(raw, packed, change):
-    """A row that says the same has the same print, whatever its number; one that says else has another."""
+    """A row that says the same has the same print, whatever its number. One that says else has another."""
     row = raw("operation", 5, ["a", "b"], [1, 2], operation="op", delay_ms=9)
     rows = [row, raw("event", 3, ["a"], [1]), {**row, "seq": 99}, {**row, **change}]
     marks = [one["mark"] for value in packed(*rows)["rows"] for one in unpack(value).to_pylist() if one["number"] == 0]

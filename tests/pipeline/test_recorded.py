@@ -51,7 +51,7 @@ def test_the_wheels_count_every_record(made):
 
 
 def test_the_busiest_shard_of_one_has_every_watch(made):
-    """With one shard it takes all; with more, no less than the busiest key."""
+    """With one shard it takes all. With more, no less than the busiest key."""
     counts = {}
     for row in made[0]:
         for key in row["keys"]:

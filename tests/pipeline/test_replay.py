@@ -54,7 +54,7 @@ def worlds(seed, count):
 
 
 def first_instant(rows, key, level, at, keep_us):
-    """When the key's level first counts for a watch at an instant; None if never."""
+    """When the key's level first counts for a watch at an instant. None if never."""
     named = sorted({row["ts"] for row in rows if key in row["keys"]})
 
     def counts(instant):

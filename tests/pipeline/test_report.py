@@ -77,7 +77,7 @@ def test_the_first_look_gives_span_and_count(tables, journal):
 
 
 def test_outcomes_are_those_counted(tables, journal):
-    """Operations by purgatory and outcome add up to what the journal holds; so do checks and the wasted ones."""
+    """Operations by purgatory and outcome add up to what the journal holds, so do checks and the wasted ones."""
     found = Counter()
     checks = wasted = 0
     for row in tables["outcomes"]:
@@ -109,7 +109,7 @@ def test_hot_keys_are_those_counted(tables, journal):
 
 
 def test_expiries_are_those_counted(tables, journal):
-    """Each expired operation is in the window that it left in, under each of its keys; the top keys of each type."""
+    """Each expired operation is in the window that it left in, under each of its keys. The top keys of each type."""
     expected, of_key, under = Counter(), Counter(), Counter()
     for row in journal[1]:
         left = row["created_us"] + row["wait_us"]
@@ -250,7 +250,7 @@ both = pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)
 
 @both
 def test_rows_that_are_missing_are_named(engine, tmp_path):
-    """A segment that is gone from the middle is a failure that names its rows; allowed, it is said on the page."""
+    """A segment that is gone from the middle is a failure that names its rows. Allowed, it is said on the page."""
     journal = tmp_path / "journal"
     gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
     sorted(journal.glob("*.parquet"))[1].unlink()
@@ -268,7 +268,7 @@ def test_rows_that_are_missing_are_named(engine, tmp_path):
 @both
 @pytest.mark.parametrize("keep", [0, 40, -200])
 def test_a_damaged_segment_is_named(engine, tmp_path, keep):
-    """Empty, cut short: one line says which file it is; allowed, the rest is reported on."""
+    """Empty, cut short: one line says which file it is. Allowed, the rest is reported on."""
     journal = tmp_path / "journal"
     gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
     segment = sorted(journal.glob("*.parquet"))[1]
@@ -427,7 +427,7 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
 
 
 def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
-    """It is no journal, and the page says that it was left out; named itself, it is refused."""
+    """It is no journal, and the page says that it was left out. Named itself, it is refused."""
     gen.write(tmp_path / "var" / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
     gen.write(tmp_path / "var" / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
     with Trace(tmp_path / "var" / "open") as trace:
@@ -460,7 +460,7 @@ def test_windows_are_no_more_than_can_be_drawn(tmp_path):
 
 
 def test_names_of_any_length_fit_the_page(tmp_path):
-    """The page shows their beginning; two that differ at the very end are two, on the page and in the tables."""
+    """The page shows their beginning. Two that differ at the very end are two, on the page and in the tables."""
     table = gen.journal(60, seconds=60).slice(0, 60)
     for name in ("purgatory", "type", "instance", "operation", "error"):
         words = pa.array(["x" * 100_000 + str(n % 2) for n in range(60)])
@@ -498,7 +498,7 @@ def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
 
 
 def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
-    """Small journals are gone over in this process; a place that only Spark reads is refused there."""
+    """Small journals are gone over in this process. A place that only Spark reads is refused there."""
     gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
     assert "local" == engines.engine_for([str(tmp_path)]).name
     with pytest.raises(ValueError, match="for --engine local, got s3a://bucket"):
@@ -529,7 +529,7 @@ def test_open_segments_are_read_too(spark, tmp_path):
 
 @both
 def test_a_folder_without_a_journal_is_refused(engine, tmp_path):
-    """No folder, no report: the error names the folder; a trace is refused as such."""
+    """No folder, no report: the error names the folder. A trace is refused as such."""
     with pytest.raises(JournalMissing, match="nowhere"):
         report(engine([str(tmp_path / "nowhere")]), tmp_path / "out", Wishes(quiet=True))
     gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)

@@ -108,7 +108,7 @@ def test_the_monitor_counts_complete_windows(source, tmp_path):
 
 
 def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):
-    """Each setting's sums are those of all rows, wherever they lie; what never came waits for its timeout."""
+    """Each setting's sums are those of all rows, wherever they lie. What never came waits for its timeout."""
     rows = [(10**9 + 137_000 * n, 40 * n, None if n % 3 else 900 * n) for n in range(1_000)]
     waits = source.createDataFrame(rows, "arrival_us long, delay_ms long, wait_us long").repartition(3)
     gen.write(tmp_path, gen.journal(1, seconds=1), JOURNAL, files=1)

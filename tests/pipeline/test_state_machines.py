@@ -22,7 +22,7 @@ class Bucket:
 
 @pytest.fixture
 def answer():
-    """Drive both cores over rows in batches, as the stream does; gives the answers and the buckets."""
+    """Drive both cores over rows in batches, as the stream does. Gives the answers and the buckets."""
 
     def answer(rows, *, buckets=3, batch=7, slack=0, restart=False, rng=None, keep_us=None):
         keys = [Bucket(KeyCore, keep_us=keep_us) for _ in range(buckets)]
@@ -127,7 +127,7 @@ def one_by_one():
 
 
 def test_a_key_is_forgotten_once_its_level_counts_no_longer():
-    """A level counts for a time after a row has named the key, by the rows' instants; then it is dropped."""
+    """A level counts for a time after a row has named the key, by the rows' instants. Then it is dropped."""
     core = KeyCore(keep_us=100)
     core.events([(10, "k", 5), (50, "k", 3)])
     core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1), (200, "more", 0, 1, "k", 9, 210, 7, 2)])
@@ -205,7 +205,7 @@ def test_an_event_opens_what_it_reaches_however_many_wait_on_the_key():
 
 @pytest.fixture
 def one():
-    """One operation on one key: arrival 10, deadline 20, level 5; and the given events."""
+    """One operation on one key: arrival 10, deadline 20, level 5, and the given events."""
 
     def one(*events):
         core, operations = KeyCore(), OperationCore()
@@ -236,7 +236,7 @@ def test_ties_and_thresholds(events, expected, one):
 
 
 def test_hits_count_for_operations_opened_with_them_and_before():
-    """An operation on three keys is hit as it is opened, and later; what is done already is owed nothing."""
+    """An operation on three keys is hit as it is opened, and later. What is done already is owed nothing."""
     core = OperationCore()
     assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1)], [("op", 1, 10, 7)], 10)
     assert ([], []) == core.settle([], [("op", 0, 15, 7)], 20)
@@ -246,7 +246,7 @@ def test_hits_count_for_operations_opened_with_them_and_before():
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_name_is_refused_while_an_operation_has_it(apart):
-    """From an operation's arrival to its answer its name is taken, from the answer on free; in any batches."""
+    """From an operation's arrival to its answer its name is taken, from the answer on free. In any batches."""
     rows = [("op", 1, at, at + 50, mark, seq) for seq, (at, mark) in enumerate([(10, 1), (10, 2), (39, 3), (40, 4)])]
     hits = [("op", 0, 20, 2), ("op", 0, 39, 3), ("op", 0, 40, 1), ("op", 0, 45, 4)]
     core = OperationCore()

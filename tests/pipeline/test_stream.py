@@ -146,7 +146,7 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
 
 
 def test_operations_without_events_and_events_without_operations(spark, tmp_path):
-    """Operations that nobody answers expire; events that nobody waits for go by; the malformed are told apart."""
+    """Operations that nobody answers expire. Events that nobody waits for go by. The malformed are told apart."""
     shape = gen.Workload(operations=20, events=40, unreachable=1.0, keys_per_operation=1, delays_ms=(100,))
     table = gen.trace(shape)
     broken = [{**row, "operation": "broken", "levels": []} for row in table.slice(0, 1).to_pylist()]
@@ -178,7 +178,7 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
 
 
 def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
-    """Other buckets, partitions or times to keep keys are refused in one line that says which; the same go on."""
+    """Other buckets, partitions or times to keep keys are refused in one line that says which. The same go on."""
     begun = stream.StreamSettings(buckets=4, partitions=2)
     stream.keep(spark, str(tmp_path), begun)
     stream.keep(spark, str(tmp_path), attrs.evolve(begun, delay_ms=9, trigger_s=3.0))

@@ -101,7 +101,7 @@ def test_advice_beyond_the_observed_is_null(waits):
 
 
 def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
-    """The share that needs longer, up to the longest wait observed; beyond it, nothing is said."""
+    """The share that needs longer, up to the longest wait observed. Beyond it, nothing is said."""
     counts = waits((10, "satisfied", 8), (50, "expired", 2))
     found = timeouts_of_journal(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
     assert [1.0, pytest.approx(0.2), pytest.approx(0.2), None] == [row["expiry_share"] for row in found]
@@ -109,7 +109,7 @@ def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
 
 
 def test_the_highest_of_many_purgatories_are_drawn(tmp_path):
-    """All are in the table; the page is given the rows of those with the highest peaks."""
+    """All are in the table. The page is given the rows of those with the highest peaks."""
     levels = pa.Table.from_pylist([{"purgatory": f"p{n}", "slot_us": at} for n in range(1, 10) for at in (0, 10)])
     names = output.highest(pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)]), 3)
     assert ["p9", "p8", "p7"] == names

@@ -1,9 +1,9 @@
 """The purgatory's two editions, held to each other: random calls to both, and the same answers from both.
 
 The calls are random but their seed decides them, so each edition runs in a process of its own and writes down all that
-it answers, tells and raises; what is compared is what they wrote. Operations call back into the purgatory from their
+it answers, tells and raises. What is compared is what they wrote. Operations call back into the purgatory from their
 hooks, raise, extend themselves and are parked anew, so that the steps meet in every order that one thread can bring
-about; threads are left to tests/concurrency.
+about. Threads are left to tests/concurrency.
 """
 
 import os

@@ -1,7 +1,7 @@
 """
 The purgatory against a simple model of parked operations.
 
-Hypothesis parks, checks, forces, cancels, purges and lets time pass; after every step who waits under which key, the
+Hypothesis parks, checks, forces, cancels, purges and lets time pass. After every step who waits under which key, the
 counters, and which hooks ran in which order are compared with a dict.
 """
 

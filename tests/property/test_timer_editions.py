@@ -9,7 +9,7 @@ from tests.explore.edition import Edition
 
 pytestmark = pytest.mark.native
 
-#: Beyond what 64 bits hold in nanoseconds, on both sides; around the spans of buckets; and small ones.
+#: Beyond what 64 bits hold in nanoseconds, on both sides. Around the spans of buckets, and small ones.
 DELAYS = st.one_of(
     st.integers(-3, 60),
     st.integers(-(10**4), 10**6),

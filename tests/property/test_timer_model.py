@@ -1,7 +1,7 @@
 """
 The timer against a sorted list.
 
-Hypothesis adds, cancels, moves and lets time pass; after every step the timer's structure is verified by its
+Hypothesis adds, cancels, moves and lets time pass. After every step the timer's structure is verified by its
 own checker, and what ran, what is pending and how many are compared with a dict of deadlines.
 """
 
@@ -112,7 +112,7 @@ class TimerModel(RuleBasedStateMachine):
         )
         assert not due or expired
         assert sorted(map(id, due)) == sorted(map(id, self.ran[len(self.expected) :]))
-        # A system timer keeps to the order of deadlines within a batch; a mock timer altogether.
+        # A system timer keeps to the order of deadlines within a batch. A mock timer altogether.
         assert not self.mock or [self.model[task] for task in due] == [
             self.model[task] for task in self.ran[len(self.expected) :]
         ]

@@ -1,6 +1,6 @@
 """Figures for docs/reliability.md that no other program gives: `python -m tests.simulation.figures`.
 
-Time to shut down with so many parked; what is retained of an operation that has completed; the longest hold of each
+Time to shut down with so many parked. What is retained of an operation that has completed. The longest hold of each
 lock under load. The last uses a private copy of the core whose locks carry a clock.
 """
 

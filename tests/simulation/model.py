@@ -1,8 +1,8 @@
 """What a purgatory should do, in a page: a set of open operations, counters of events, and a clock.
 
-An operation waits until its keys together have seen ``need`` events since it was made; one may be *broken* for a while
+An operation waits until its keys together have seen ``need`` events since it was made. One may be *broken* for a while
 (its ``try_complete`` raises) and not complete by a check. When it completes other than by expiring it may set off
-another event. The model says, for each step, which operations leave and how; not in which order, since nothing here
+another event. The model says, for each step, which operations leave and how. Not in which order, since nothing here
 depends on it.
 """
 

@@ -1,6 +1,6 @@
 """A long run under load, at the edge of capacity: is everything answered once, and does it stay the same size?
 
-`python -m tests.simulation.soak --seconds 3600`. Threads park, check, cancel and force at a steady rate; a third of the
+`python -m tests.simulation.soak --seconds 3600`. Threads park, check, cancel and force at a steady rate. A third of the
 operations wait under a key that nobody ever checks, most have a deadline a day away, some fall due within milliseconds,
 and the purgatory is full now and then. At the end it is shut down, and the books must balance.
 """
@@ -26,7 +26,7 @@ DAY_MS = 86_400_000
 
 
 class Books:
-    """Counts that several threads keep; each has a page of its own."""
+    """Counts that several threads keep. Each has a page of its own."""
 
     def __init__(self):
         self.pages = []
@@ -49,7 +49,7 @@ class Books:
 
 
 class Request(DelayedOperation):
-    """One request; it knows how often it was answered."""
+    """One request. It knows how often it was answered."""
 
     def __init__(self, delay_ms, books, lateness):
         super().__init__(delay_ms)
@@ -116,7 +116,7 @@ def rss_kib():
 
 
 def slope(points):
-    """The least-squares slope of (x, y) points; 0 for fewer than two."""
+    """The least-squares slope of (x, y) points. 0 for fewer than two."""
     count = len(points)
     if count < 2:
         return 0.0

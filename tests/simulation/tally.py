@@ -1,7 +1,7 @@
 """Count operations by the million: is each answered or taken out once, nothing early, no event missed?
 
 `python -m tests.simulation.tally --operations 100000000`. Where the soak goes on for long, this goes for as many as it
-can. Threads park and put what they have parked on a *board* that they share; whoever puts a newcomer on a place of it
+can. Threads park and put what they have parked on a *board* that they share. Whoever puts a newcomer on a place of it
 ends the one that lay there, by one of the ways below, and every few turns also meddles with one that stays. So the
 parker of an operation, its checkers, those who force and cancel it, and the timer meet at it as often as can be had.
 
@@ -156,7 +156,7 @@ def settle(waiting, mine):
 
 
 def tally(operations, *, threads=4, each=10_000, seed=0, tell=None, patience_s=20.0):
-    """Play rounds until so many operations have ended; the sum of all."""
+    """Play rounds until so many operations have ended. The sum of all."""
     found = Tally()
     waiting = DelayedOperationPurgatory("tally")
     before = waiting.totals()

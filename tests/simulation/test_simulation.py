@@ -9,7 +9,7 @@ SEEDS = range(60)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seeded_run_goes_as_the_model_says(seed):
-    """Exactly once, nothing lost, nothing early; counters, lists and snapshot equal to the model's at every step."""
+    """Exactly once, nothing lost, nothing early. Counters, lists and snapshot equal to the model's at every step."""
     figures = World(seed).run(400)
     assert 400 == figures.steps
     assert figures.operations > 20

@@ -89,7 +89,7 @@ class World:
         return self.timer.now_ns() // 1_000_000
 
     def run(self, steps):
-        """Take so many random steps, and compare after each; the structure and the snapshot every now and then."""
+        """Take so many random steps, and compare after each. The structure and the snapshot every now and then."""
         actions = (self.park, self.park, self.park, self.event, self.event, self.silent, self.look)
         actions += (self.advance, self.advance, self.force, self.cancel, self.cancel_key, self.mend, self.purge)
         for step in range(steps):
@@ -191,7 +191,7 @@ class World:
     # -- comparing
 
     def compare(self):
-        """Every operation where the model has it; counters equal."""
+        """Every operation where the model has it. Counters equal."""
         self.comparisons += 1
         model, totals = self.model, self.purgatory.totals()
         for name, number in model.totals.items():
@@ -242,7 +242,7 @@ class World:
         assert age == snapshot.oldest_age_ms, f"the oldest is {snapshot.oldest_age_ms} ms old, expected {age}"
 
     def end(self):
-        """Shut down; everything that is open is expired, and nothing is left anywhere."""
+        """Shut down. Everything that is open is expired, and nothing is left anywhere."""
         waiting = list(self.model.open)
         report = self.purgatory.shutdown()
         assert not report.stuck

@@ -70,7 +70,7 @@ def fetch_and_build(folder):
 
 
 def run(tests, port, number, part=""):
-    """Run one test, or a part of it; give its outcome."""
+    """Run one test, or a part of it. Give its outcome."""
     environment = {
         **os.environ,
         "TESTS": number,
@@ -95,7 +95,7 @@ def run(tests, port, number, part=""):
 
 
 def main():
-    """Run the suite; the exit code tells whether something failed."""
+    """Run the suite. The exit code tells whether something failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "suites", help="where it is built (var/suites)")
     parser.add_argument("--only", nargs="*", help="the numbers of some tests (all)")

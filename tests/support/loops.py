@@ -15,7 +15,7 @@ PATIENCE_S = 60.0
 
 
 def loop_factory(name):
-    """What makes an event loop of that kind; skips the test where uvloop can't be had."""
+    """What makes an event loop of that kind. Skips the test where uvloop can't be had."""
     if name == "asyncio":
         return None
     if importlib.util.find_spec("uvloop") is None and os.environ.get("CI") != "true":

@@ -4,7 +4,7 @@ from purgatory import DelayedOperation
 
 
 class Waiting(DelayedOperation):
-    """Completes when ``ready`` is set; ``history`` names the hooks that ran, in order."""
+    """Completes when ``ready`` is set. ``history`` names the hooks that ran, in order."""
 
     def __init__(self, delay_ms=60_000, *, ready=False, lock=None, complete=None, expire=None, look=None):
         super().__init__(delay_ms, lock=lock)

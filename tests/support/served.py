@@ -60,7 +60,7 @@ class Served:
         self.process.send_signal(number)
 
     def end(self):
-        """Wait until it has ended; its exit status."""
+        """Wait until it has ended. Its exit status."""
         return self.process.wait(PATIENCE_S)
 
 
@@ -103,7 +103,7 @@ def _answers(server, path):
 
 
 def python_files(page):
-    """The files that a page of the docs shows: blocks of Python whose first line names one; name and text."""
+    """The files that a page of the docs shows: blocks of Python whose first line names one. Name and text."""
     return re.findall(
         r"^```python\n(?=# ([\w.]+))(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )

@@ -10,7 +10,7 @@ PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "30"))
 
 
 def eventually(condition, seconds=PATIENCE_S):
-    """Wait until ``condition()`` holds; False if it never does."""
+    """Wait until ``condition()`` holds. False if it never does."""
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
@@ -20,12 +20,12 @@ def eventually(condition, seconds=PATIENCE_S):
 
 
 def in_thread(function, *args, seconds=PATIENCE_S):
-    """What ``function(*args)`` gives on a thread of its own; fails if it doesn't come back."""
+    """What ``function(*args)`` gives on a thread of its own. Fails if it doesn't come back."""
     return run_threads(lambda: function(*args), seconds=seconds)[0]
 
 
 def run_threads(*functions, seconds=2 * PATIENCE_S):
-    """Start all at once, wait for all; what one raised is raised here."""
+    """Start all at once, wait for all. What one raised is raised here."""
     gate = threading.Barrier(len(functions))
     results = [None] * len(functions)
     errors = []

@@ -4,7 +4,7 @@ Spark reaches it as `webhdfs://127.0.0.1:PORT/...` with the client that it bring
 path means nothing to whoever opens it as a file. What is written goes where the server says (a redirect, as to the
 machine that would hold the block), a rename onto something that is there is refused, and the rest is what the protocol
 says of status and errors. But for one header: answers have no content type, as to look at it the client needs a library
-(Jersey) that PySpark leaves out; for real WebHDFS it would have to be added.
+(Jersey) that PySpark leaves out. For real WebHDFS it would have to be added.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path):
-    """Serve a folder; gives what its places begin with."""
+    """Serve a folder. Gives what its places begin with."""
     handler = type("Handler", (_Handler,), {"root": folder})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads = True

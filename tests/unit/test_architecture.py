@@ -3,7 +3,7 @@ The arrows between the packages point one way only.
 
 Every import of every module is read from its syntax tree, also those inside functions and under
 ``TYPE_CHECKING``: a dependency is one whether or not it runs at import time. ``HOUSE`` says for each floor
-of the house which floors it may import, and what from outside; anything else is a violation.
+of the house which floors it may import, and what from outside. Anything else is a violation.
 """
 
 import ast
@@ -46,7 +46,7 @@ class Floor:
     """What the modules of one floor may import."""
 
     house: tuple[str, ...]  # floors, besides the own
-    outside: frozenset[str] | None = None  # third-party packages; None: any
+    outside: frozenset[str] | None = None  # third-party packages. None: any
     barred: frozenset[str] = frozenset()  # standard library modules
 
 
@@ -78,7 +78,7 @@ def floor_of(module: str) -> str:
 
 
 def imports(source: str, module: str, *, is_package: bool) -> list[str]:
-    """All that a source imports, as absolute dotted names; ``from a import b`` counts as ``a.b``."""
+    """All that a source imports, as absolute dotted names. ``from a import b`` counts as ``a.b``."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -116,7 +116,7 @@ def house_of(module: str) -> str | None:
 
 
 def room_of(module: str, house: str) -> int:
-    """The place of a module in the order of its package's rooms; what stands in no room is last."""
+    """The place of a module in the order of its package's rooms. What stands in no room is last."""
     room = module.removeprefix(house).lstrip(".").partition(".")[0]
     return ROOMS[house].index(room) if room in ROOMS[house] else len(ROOMS[house])
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, at a size that takes no time; what they measure is nobody's concern here."""
+"""The benchmarks run, at a size that takes no time. What they measure is nobody's concern here."""
 
 import gc
 import json
@@ -44,7 +44,7 @@ def test_the_cycle_stands_beside_its_peers_and_the_floor():
 
 
 def test_both_editions_stand_in_one_table():
-    """The Python edition is a copy beside whichever runs; every row is set beside the floor of the same round."""
+    """The Python edition is a copy beside whichever runs. Every row is set beside the floor of the same round."""
     table = bench_editions.cycles(**TINY)
     assert 1.0 == table.column("ratio")["the floor"]
     assert {"native, 1 key", "Python, 1 key", "native, 3 keys", "Python, 3 keys"} < table.column("ratio").keys()
@@ -197,6 +197,6 @@ def test_an_unknown_benchmark_is_named(capsys):
 
 
 def test_a_percentile_is_a_value_that_occurred():
-    """Nearest rank; no values, no percentile."""
+    """Nearest rank. No values, no percentile."""
     assert (1, 2, 3) == tuple(harness.percentile([3, 1, 2], share) for share in (0, 0.5, 1))
     assert str(harness.percentile([], 0.5)) == "nan"

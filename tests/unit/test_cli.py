@@ -108,7 +108,7 @@ def test_broken_module_of_ours_is_no_missing_extra():
 
 
 def test_system_that_lacks_something_is_named_in_one_line():
-    """What the standard library of a system doesn't have, no extra brings; the line says which systems do."""
+    """What the standard library of a system doesn't have, no extra brings. The line says which systems do."""
     done = bare("journal", "verify", ".", missing=("fcntl",))
 
     assert (2, "purgatory journal: No module named 'fcntl'; this needs Linux or macOS\n") == (

@@ -75,7 +75,7 @@ def attributes(error):
 @pytest.mark.parametrize("kind", CLASSES.values(), ids=CLASSES.keys())
 @pytest.mark.parametrize("protocol", [0, pickle.HIGHEST_PROTOCOL])
 def test_error_keeps_its_text_and_attributes(kind, protocol):
-    """The copy has the same class, text and arguments; an attribute that can't be pickled has become its repr."""
+    """The copy has the same class, text and arguments. An attribute that can't be pickled has become its repr."""
     error = kind(*ARGUMENTS.get(kind.__name__, ("one text",)))
     error.add_note("seen in a worker")
     copy = pickle.loads(pickle.dumps(error, protocol))

@@ -48,7 +48,7 @@ def blocks(page):
 
 
 def run(source, page, line):
-    """Execute a block as a module of its own and return what it printed; tracebacks name the page's lines."""
+    """Execute a block as a module of its own and return what it printed. Tracebacks name the page's lines."""
     printed = io.StringIO()
     config = structlog.get_config()  # which a block may change
     try:

@@ -46,7 +46,7 @@ class Colour(enum.StrEnum):
     ],
 )
 def test_label(key, text):
-    """Text stays as it is where nothing else is written so; other keys are written so that one can read them."""
+    """Text stays as it is where nothing else is written so. Other keys are written so that one can read them."""
     assert text == label(key)
 
 
@@ -116,7 +116,7 @@ def test_key_that_cannot_be_written():
 
 
 def test_a_number_of_thousands_of_digits_has_a_label():
-    """Python refuses to write out such a number in decimals; it has a label all the same."""
+    """Python refuses to write out such a number in decimals. It has a label all the same."""
     number = 10**5_000
     assert LONGEST == len(label(number))
     assert 3 == len({label(number), label(number + 1), label(-number)})

@@ -69,7 +69,7 @@ PATHS = {serve_metrics: "/metrics", serve_journal: "/journal/tip", serve_console
 
 
 def test_port_that_is_taken_is_named(serve, tmp_path, no_threads_left):
-    """The error says which address and port, and what to do; it is an ``OSError`` with its number, too."""
+    """The error says which address and port, and what to do. It is an ``OSError`` with its number, too."""
     with serve(tmp_path, 0) as server, pytest.raises(AddressUnusable) as raised:
         serve(tmp_path, server.port)
     error = raised.value
@@ -117,7 +117,7 @@ def test_request_for_another_host_is_rejected_on_loopback(serve, tmp_path, host)
 
 
 def test_only_reading_is_allowed(serve, tmp_path):
-    """A request that would change something is rejected; HEAD has no body."""
+    """A request that would change something is rejected. HEAD has no body."""
     with serve(tmp_path, 0) as server:
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert 405 == ask(server, PATHS[serve], method)[0]

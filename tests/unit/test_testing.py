@@ -89,7 +89,7 @@ async def test_plugin_cancels(purgatories):
 
 
 def test_suite_of_somebody(tmp_path):
-    """Named as a plugin, the fixture is there; a test that leaves somebody parked fails and is told whom."""
+    """Named as a plugin, the fixture is there. A test that leaves somebody parked fails and is told whom."""
     said = run_suite(tmp_path, SUITE)
 
     assert "2 passed, 1 error" in said
@@ -98,7 +98,7 @@ def test_suite_of_somebody(tmp_path):
 
 
 def test_suite_that_awaits(tmp_path):
-    """Who is still awaited when a test's loop is closed is named; whom the test has cancelled itself is not."""
+    """Who is still awaited when a test's loop is closed is named. Whom the test has cancelled itself is not."""
     said = run_suite(tmp_path, ASYNC_SUITE)
 
     assert "4 passed, 2 errors" in said
@@ -175,7 +175,7 @@ class Asserting(Waiting):
 
 
 def test_hook_that_raises_fails_the_test():
-    """What a hook raised is contained by the library, and an error of the test; an assertion in a hook counts."""
+    """What a hook raised is contained by the library, and an error of the test. An assertion in a hook counts."""
     with pytest.raises(HookRaised, match=r"on_complete in 'asserts' \(1 times\)") as raised:  # noqa: SIM117
         with Purgatories() as purgatories:
             purgatories.make("asserts").try_complete_else_watch(operation := Asserting(), ["k"])
@@ -311,7 +311,7 @@ def test_time_passes_on_a_loop(run_it):
 
 
 def test_who_awaits_at_the_end_is_named(run_it):
-    """A task that still awaits at the end is an error; it gets ``CANCELLED``."""
+    """A task that still awaits at the end is an error. It gets ``CANCELLED``."""
 
     async def main():
         with pytest.raises(LeftParked):

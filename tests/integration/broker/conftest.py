@@ -142,7 +142,7 @@ class Node:
 
 
 class Cluster:
-    """Broker nodes on loopback; with sessions long enough for a busy machine, unless a test says otherwise."""
+    """Broker nodes on loopback. With sessions long enough for a busy machine, unless a test says otherwise."""
 
     def __init__(self, folder, replicas=1, options=(), hosts=()):
         ports = free_ports(replicas)
@@ -257,7 +257,7 @@ def eventually():
 
 @pytest.fixture(scope="session")
 def kcat():
-    """Run kcat with arguments and input, and give its output; where it must be there, it is an error if it isn't."""
+    """Run kcat with arguments and input, and give its output. Where it must be there, it is an error if it isn't."""
     program = shutil.which("kcat")
     if program is None:
         if os.environ.get("CI") == "true":

@@ -22,7 +22,7 @@ def create(cluster, topic, partitions=1, replicas=3, **config):
     admin = admin_of(cluster)  # kept: the request goes with it
     admin.create_topics([new], operation_timeout=20)[topic].result(30)
     deadline = time.monotonic() + 30
-    for address in cluster.addresses:  # the node that was asked knows; the others soon do
+    for address in cluster.addresses:  # the node that was asked knows. The others soon do
         one = AdminClient({"bootstrap.servers": address, "log_level": 0})
         while len(one.list_topics(topic, timeout=10).topics[topic].partitions) < partitions:
             assert time.monotonic() < deadline, address

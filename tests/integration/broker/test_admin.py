@@ -63,7 +63,7 @@ def test_a_nodes_settings_are_shown(admin):
 
 
 def test_settings_are_changed_one_by_one(admin, topic, broker):
-    """A single setting is set and taken back, the others stay; a record that is too large then is refused."""
+    """A single setting is set and taken back, the others stay. A record that is too large then is refused."""
     admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "100000"})])[topic].result(10)
 
     def change(operation, value=None, name="max.message.bytes"):
@@ -118,7 +118,7 @@ def test_a_harmless_setting_is_stored_and_has_no_effect(admin, topic, broker):
 
 
 def test_records_expire(admin, topic, broker, eventually):
-    """Records older than `retention.ms` are deleted; a client that reads from the beginning finds the younger ones."""
+    """Records older than `retention.ms` are deleted. A client that reads from the beginning finds the younger ones."""
     config = {"retention.ms": "3600000", "segment.ms": "1000"}
     admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
@@ -150,7 +150,7 @@ def test_a_topic_grows_under_its_clients(admin, topic, broker):
 
 
 def test_replicas_are_assigned_where_there_is_one_node(admin, topic):
-    """A topic is made, and grows, with its replicas where the client says, if that is here; else it is refused."""
+    """A topic is made, and grows, with its replicas where the client says, if that is here. Otherwise it is refused."""
     admin.create_topics([NewTopic(topic, 2, replica_assignment=[[1], [1]])])[topic].result(10)
     admin.create_partitions([NewPartitions(topic, 3, replica_assignment=[[1]])])[topic].result(10)
     parts = admin.list_topics(topic, timeout=10).topics[topic].partitions
@@ -179,7 +179,7 @@ def test_followers_grow_along(start_cluster, topic, eventually):
 
 
 def test_offsets_and_groups_are_deleted(admin, topic, broker):
-    """Offsets that nobody uses are taken back; then the group; then there is none of that name."""
+    """Offsets that nobody uses are taken back. Then the group. Then there is none of that name."""
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
     parts = [TopicPartition(topic, index, 5) for index in range(2)]

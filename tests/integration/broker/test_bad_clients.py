@@ -44,7 +44,7 @@ def frame(api, version, request, correlation_id=1):
 
 
 def is_closed(sock):
-    """Read until the other side closes; a reset counts, a timeout doesn't."""
+    """Read until the other side closes. A reset counts, a timeout doesn't."""
     try:
         while sock.recv(65536):
             pass
@@ -76,7 +76,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_nonsense_closes_the_connection(cluster, connect, eventually, kind):
-    """Nonsense closes its connection, with the reason in the log; a real client is served all the same."""
+    """Nonsense closes its connection, with the reason in the log. A real client is served all the same."""
     data, reason = BAD[kind]
     sock = connect()
     if kind == "too much":
@@ -104,7 +104,7 @@ def test_random_bytes_by_the_megabyte(cluster, connect):
 
 
 def test_a_request_that_drips_is_cut_off(cluster, connect):
-    """A request must be whole within its time, however steadily its bytes come; a quiet connection may stay."""
+    """A request must be whole within its time, however steadily its bytes come. A quiet connection may stay."""
     quiet, drip = connect(), connect()
     request = frame(3, 4, MetadataRequest([]))
     began = time.monotonic()

@@ -118,7 +118,7 @@ def test_kcat_produces_compressed(broker, topic, kcat, compression):
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("client", PRODUCERS)
 def test_every_acks(broker, topic, client, acks):
-    """Records sent with any acks arrive; those without acknowledgement too."""
+    """Records sent with any acks arrive. Those without acknowledgement too."""
     settings = {"acks": acks}
     if client == "kafka-python":
         settings["enable_idempotence"] = acks == "all"
@@ -281,7 +281,7 @@ def test_topics_are_created_and_deleted(broker, topic):
 
 
 def test_records_are_deleted(broker, topic):
-    """Deleted records are gone for a reader from the beginning; an offset past the end is out of range."""
+    """Deleted records are gone for a reader from the beginning. An offset past the end is out of range."""
     confluent_produce(broker.bootstrap, topic, VALUES, **{"batch.num.messages": 1})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     part = confluent_kafka.TopicPartition(topic, 0, 60)

@@ -204,7 +204,7 @@ def run_in_vain(*arguments):
 
 
 def test_a_data_folder_has_one_node(tmp_path, start_cluster, kcat, topic):
-    """A second node on the data folder of another is refused; what the first acknowledged is there after a kill -9."""
+    """A second node on the data folder of another is refused. What the first acknowledged is there after a kill -9."""
     cluster = start_cluster()
     values = [f"{number}\n".encode() for number in range(20)]
     for value in values[:10]:
@@ -231,7 +231,7 @@ def test_a_data_folder_has_one_cluster(tmp_path, cluster):
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_node_ids_can_start_at_0(tmp_path, free_ports, kcat, eventually, replicas):
-    """With --first-id 0 the nodes are 0, 1 and so on; each may lead, and node 0 may be the controller."""
+    """With --first-id 0 the nodes are 0, 1 and so on. Each may lead, and node 0 may be the controller."""
     ports = free_ports(replicas)
     arguments = ["--first-id", 0, "--ports", ",".join(map(str, ports)), "--data", tmp_path, "--min-isr", replicas]
     process = subprocess.Popen(

@@ -20,7 +20,7 @@ def refusal_of(node):
 
 
 def test_damaged_topics(start_cluster, topic):
-    """A node alone refuses damaged topics in one line; without the file it has its topics and records again."""
+    """A node alone refuses damaged topics in one line. Without the file it has its topics and records again."""
     cluster = start_cluster(1)
     create(cluster, topic, replicas=1)
     with Load(cluster, topic) as load:

@@ -19,7 +19,7 @@ def cluster(start_cluster):
 
 @pytest.fixture
 def elect(cluster):
-    """Ask for an election; give the code of the one partition."""
+    """Ask for an election. Give the code of the one partition."""
 
     def ask(kind, topic, partition=0):
         living = [

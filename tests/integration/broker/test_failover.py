@@ -201,7 +201,7 @@ def test_follower_that_ends_before_the_leaders_start(cluster, topic, eventually)
 
 
 def test_new_node_waits_to_be_told(start_cluster, topic):
-    """Who asks a node before a controller has told it what there is waits for that; no topic seems to be missing."""
+    """Who asks a node before a controller has told it what there is waits for that. No topic seems to be missing."""
     cluster = start_cluster(3)
     create(cluster, topic)
     controller = cluster.nodes[admin_of(cluster).list_topics(timeout=20).controller_id]
@@ -230,7 +230,7 @@ def test_new_node_waits_to_be_told(start_cluster, topic):
 
 
 def test_topics_by_admin(cluster, topic, eventually):
-    """An unmodified admin client creates, grows and deletes topics; what it was told is so at every node."""
+    """An unmodified admin client creates, grows and deletes topics. What it was told is so at every node."""
     create(cluster, topic, 2, min_insync_replicas="2")
     admin = admin_of(cluster)
     eventually(lambda: sorted(admin.list_topics(topic).topics[topic].partitions) == [0, 1])

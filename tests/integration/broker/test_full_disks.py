@@ -41,7 +41,7 @@ def number_of(cluster, wanted):
 
 
 def test_a_leader_whose_disk_is_full_hands_over(cluster, disks, topic, eventually):
-    """An idempotent producer goes on with another leader at once; nothing is doubled, lost or out of order."""
+    """An idempotent producer goes on with another leader at once. Nothing is doubled, lost or out of order."""
     create(cluster, topic, min_insync_replicas="2")
     leader = cluster.leader_of(topic)
     number = number_of(cluster, leader)
@@ -79,7 +79,7 @@ def test_a_follower_whose_disk_is_full_is_not_waited_for(cluster, disks, topic, 
 
 
 def test_a_lone_replica_on_a_full_disk(cluster, disks, topic, eventually):
-    """Where no other node can take over, reads go on, and writes do once there is space; nothing is doubled."""
+    """Where no other node can take over, reads go on, and writes do once there is space. Nothing is doubled."""
     create(cluster, topic, replicas=1)
     number = number_of(cluster, cluster.leader_of(topic))
     with Load(cluster, topic, per_second=1_000, linger_ms=0) as load:

@@ -50,7 +50,7 @@ def member(bootstrap, group, topic, **settings):
 
 
 def poll_until(consumers, true, timeout=40):
-    """Poll all consumers in turn, as each must be, until something is true; give what they consumed."""
+    """Poll all consumers in turn, as each must be, until something is true. Give what they consumed."""
     found = [[] for _ in consumers]
     deadline = time.monotonic() + timeout
     while not true(found):
@@ -67,7 +67,7 @@ def shares(consumers):
 
 
 def test_partitions_are_shared_and_taken_over(broker, topic4):
-    """Two members share four partitions; when one leaves, the other has all, and nothing is lost or read twice."""
+    """Two members share four partitions. When one leaves, the other has all, and nothing is lost or read twice."""
     values = [b"%d" % number for number in range(40)]
     first, second = (member(broker.bootstrap, topic4, topic4) for _ in range(2))
     try:
@@ -187,7 +187,7 @@ def test_a_killed_member_is_replaced_after_its_session(broker, topic4):
 
 
 def test_a_stopped_member_is_fenced_and_comes_back(broker, topic4):
-    """A member that was stopped for longer than its session is out; resumed, it rejoins and gets its share."""
+    """A member that was stopped for longer than its session is out. Resumed, it rejoins and gets its share."""
     code = (
         "import sys, confluent_kafka as c\n"
         "x = c.Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2], 'session.timeout.ms': 2000,"
@@ -308,7 +308,7 @@ def test_a_coordinator_that_restarts_disturbs_nobody(start_cluster, topic, how):
 
 
 def test_offsets_outlive_the_broker(start_cluster, topic):
-    """Committed offsets are there after the broker was killed and started again; so are the records."""
+    """Committed offsets are there after the broker was killed and started again, so are the records."""
     cluster = start_cluster(1)
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(20):

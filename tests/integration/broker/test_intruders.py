@@ -87,7 +87,7 @@ def test_a_client_cannot_acknowledge_for_a_follower(cluster, topic):
 
 
 def test_an_epoch_that_the_tree_does_not_have_is_rejected(cluster, topic, secret):
-    """Even with the secret, an epoch from the future changes nothing; the real controller is heard afterwards."""
+    """Even with the secret, an epoch from the future changes nothing. The real controller is heard afterwards."""
     create(cluster, topic)
     key = NodeKey(1, secret)
     stop = forged(topic)[ApiKey.STOP_REPLICA]

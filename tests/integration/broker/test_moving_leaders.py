@@ -38,7 +38,7 @@ def contents(cluster, topic):
 def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
     """What an idempotent producer has parked is there once, in order, however often the leader changes meanwhile.
 
-    Each write was appended when its leader went, and is answered NOT_LEADER_OR_FOLLOWER; the producer sends it to the
+    Each write was appended when its leader went, and is answered NOT_LEADER_OR_FOLLOWER. The producer sends it to the
     new leader, which has it already and recognises it. So the leaders that come and go must all know their producers.
 
     The other topic shows that this was put to the test: nothing tells a leader that a batch without a number is one

@@ -15,7 +15,7 @@ INSTALLED = Path(__file__).parents[3] / "var" / "node"
 
 @pytest.fixture(scope="session")
 def node():
-    """Run one of the scripts with arguments and give what it prints, line by line, as JSON; or start it."""
+    """Run one of the scripts with arguments and give what it prints, line by line, as JSON, or start it."""
     trouble = "Node is not installed: apt-get install nodejs npm"
     if shutil.which("node") and shutil.which("npm"):
         trouble = _install()
@@ -47,7 +47,7 @@ def node():
 
 
 def _install():
-    """Have the clients under var/; say what is in the way of that."""
+    """Have the clients under var/. Say what is in the way of that."""
     wanted = (SCRIPTS / "package.json").read_text()
     present = INSTALLED / "package.json"
     if present.is_file() and present.read_text() == wanted and (INSTALLED / "done").exists():
@@ -92,7 +92,7 @@ def test_kafkajs_administers(node, broker, topic):
 
 
 def test_kafkajs_members_share_and_hand_over(node, broker, topic4):
-    """Two members of kafkajs divide the partitions; when one leaves, the other has all of them."""
+    """Two members of kafkajs divide the partitions. When one leaves, the other has all of them."""
     first = node.start("kafkajs_member.js", broker.bootstrap, topic4, "")
     second = node.start("kafkajs_member.js", broker.bootstrap, topic4, "")
 

@@ -44,7 +44,7 @@ class Producer:
         return None
 
     def send_until(self, verdict, timeout=12):
-        """Send until the broker's verdict is this; give the verdicts before it, without repetitions."""
+        """Send until the broker's verdict is this. Give the verdicts before it, without repetitions."""
         seen = []
         deadline = time.monotonic() + timeout
         while (got := self.send()) != verdict:
@@ -54,9 +54,9 @@ class Producer:
         return seen
 
     def stream_until(self, verdict, timeout=20):
-        """Send ten records a second, without waiting for one before the next; give all verdicts up to this one.
+        """Send ten records a second, without waiting for one before the next. Give all verdicts up to this one.
 
-        In order and without repetitions; whenever something changes, there are records that wait.
+        In order and without repetitions. Whenever something changes, there are records that wait.
         """
         verdicts = []
         deadline = time.monotonic() + timeout
@@ -88,7 +88,7 @@ def consume_all(bootstrap, topic):
 
 
 def test_followers_have_what_was_acknowledged(start_cluster, topic, kcat, eventually):
-    """What acks=all acknowledged is in every node's log, byte for byte; any node tells who leads."""
+    """What acks=all acknowledged is in every node's log, byte for byte. Any node tells who leads."""
     cluster = start_cluster(3)
     values = [b"%d" % number for number in range(200)]
     kcat("-b", cluster.bootstrap, "-P", "-t", topic, "-X", "acks=all", stdin=b"\n".join(values))
@@ -104,7 +104,7 @@ def test_followers_have_what_was_acknowledged(start_cluster, topic, kcat, eventu
 
 
 def test_a_stopped_follower_holds_up_until_it_is_out_of_the_isr(start_cluster, topic, eventually):
-    """With one follower stopped, acks=all times out until the ISR shrinks, then succeeds; resumed, it comes back."""
+    """With one follower stopped, acks=all times out until the ISR shrinks, then succeeds. Resumed, it comes back."""
     cluster = start_cluster(3, "--lag-ms", str(LAG_MS), "--min-isr", "2")
     producer = Producer(cluster.bootstrap, topic)
     producer.send_until(None)

@@ -1,4 +1,4 @@
-"""A page of code as somebody would write it who uses the library, for type checkers to read; it is not run."""
+"""A page of code as somebody would write it who uses the library, for type checkers to read. It is not run."""
 
 import asyncio
 from collections.abc import Hashable, Sequence

@@ -37,7 +37,7 @@ def project(tmp_path_factory):
 def test_mypy_agrees(project):
     """mypy, strict, finds nothing in what users write."""
     modules = sorted(path.name for path in project.glob("*.py"))
-    # Of a library that is installed mypy reports nothing; ours is read as a source, and what it imports has no types.
+    # Of a library that is installed mypy reports nothing. Ours is read as a source, and what it imports has no types.
     (project / "mypy.ini").write_text("[mypy]\n[mypy-pyarrow.*]\nignore_missing_imports = true\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=mypy.ini", "--no-error-summary", *modules],

@@ -130,7 +130,7 @@ def test_force_from_another_thread_completes(run, opened):
 
 
 def test_operation_taken_out_is_cancelled(run, opened):
-    """Whoever awaits an operation that somebody takes out gets ``CANCELLED``; no hook runs."""
+    """Whoever awaits an operation that somebody takes out gets ``CANCELLED``. No hook runs."""
 
     async def main():
         async with opened() as purgatory:
@@ -171,7 +171,7 @@ def test_check_from_another_thread_satisfies(run, opened):
 
 
 def test_check_of_many_keys_satisfies(run, opened):
-    """An operation under several keys is checked once; a check of all keys works from the loop and from any thread."""
+    """An operation under several keys is checked once. A check of all keys works from the loop and from any thread."""
 
     async def main():
         async with opened() as purgatory:
@@ -264,7 +264,7 @@ def test_check_of_unhashable_key_raises(run, opened):
 
 
 def test_second_park_raises_and_harms_nobody(run, opened):
-    """Parking an operation twice raises; whoever awaits it already goes on waiting."""
+    """Parking an operation twice raises. Whoever awaits it already goes on waiting."""
 
     async def main():
         async with opened() as purgatory:
@@ -314,7 +314,7 @@ def test_full_purgatory_refuses(run, opened):
 
 
 def test_hook_that_raises_is_contained(run, opened, logs):
-    """What a plain hook raises is counted and logged; whoever awaits gets the outcome."""
+    """What a plain hook raises is counted and logged. Whoever awaits gets the outcome."""
 
     def fail(_):
         raise ValueError("no answer")
@@ -331,7 +331,7 @@ def test_hook_that_raises_is_contained(run, opened, logs):
 
 
 def test_cancelled_task_takes_its_operation_out(run, opened):
-    """Cancelling whoever awaits takes the operation out of every key and the timer; no hook runs."""
+    """Cancelling whoever awaits takes the operation out of every key and the timer. No hook runs."""
 
     async def main():
         async with opened() as purgatory:
@@ -575,7 +575,7 @@ def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
 
 
 def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
-    """With ``keep_context`` a plain hook, too, sees the variables of whoever parked; at a shutdown as well."""
+    """With ``keep_context`` a plain hook, too, sees the variables of whoever parked. At a shutdown as well."""
     who = contextvars.ContextVar("who", default="nobody")
 
     async def main():
@@ -621,7 +621,7 @@ def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
 
 
 def test_slotted_operation_with_coroutine_hooks_is_refused(run, opened):
-    """Coroutine hooks need room on the operation; one without is refused, with the reason."""
+    """Coroutine hooks need room on the operation. One without is refused, with the reason."""
 
     class Slotted(DelayedOperation):
         __slots__ = ()
@@ -850,7 +850,7 @@ def test_limits_during_a_sweep_are_added_up(run, opened):
             assert 0 == purgatory.check_and_complete("k", limit=2)
             await until(lambda: sum(operation.is_completed for operation in operations) == 4)
             await asyncio.sleep(0.01)
-            # The sweep under way takes the first that it comes to; the next one begins at the head.
+            # The sweep under way takes the first that it comes to. The next one begins at the head.
             done = [place for place, operation in enumerate(operations) if operation.is_completed]
             assert [0, 1, 2, 10] == done
 

@@ -1,4 +1,4 @@
-"""Other worlds: anyio over asyncio works as it is; on trio one bridges as the documentation shows."""
+"""Other worlds: anyio over asyncio works as it is. On trio one bridges as the documentation shows."""
 
 import re
 import threading

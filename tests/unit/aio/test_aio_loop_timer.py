@@ -47,7 +47,7 @@ def test_clock_decides_not_the_loop(run):
 
 
 def test_one_handle_for_all(run):
-    """However many tasks wait, the loop holds one handle; later tasks don't touch it, earlier ones move it."""
+    """However many tasks wait, the loop holds one handle. Later tasks don't touch it, earlier ones move it."""
 
     async def main():
         with LoopTimer(clock=ManualClock()) as timer:
@@ -124,7 +124,7 @@ def test_task_added_from_another_thread_wakes_the_loop(run):
 
 
 def test_many_due_at_once_run_in_slices(run):
-    """Many tasks due at once run a slice at a time; the loop goes round in between, and all run once."""
+    """Many tasks due at once run a slice at a time. The loop goes round in between, and all run once."""
 
     async def main():
         clock = ManualClock()

@@ -16,7 +16,7 @@ from timer import MockTimer, SystemTimer
 
 
 def test_everything_on_one_loop(run):
-    """On one loop, checks asked for by other threads and expiries run on the loop; no thread of its own is started."""
+    """On one loop, checks asked for by other threads and expiries run on the loop. No thread of its own is started."""
 
     async def main():
         here, seen = threading.get_ident(), []
@@ -58,7 +58,7 @@ def test_many_threads_asking_for_a_key_cost_few_checks(run):
 
 
 def test_loops_share_a_threaded_purgatory(run):
-    """Several loops, each on its thread, await in one purgatory; a check wakes them all."""
+    """Several loops, each on its thread, await in one purgatory. A check wakes them all."""
     core = DelayedOperationPurgatory("shared")
     shared = AsyncPurgatory.over(core)
     state = []
@@ -81,7 +81,7 @@ def test_loops_share_a_threaded_purgatory(run):
 
 
 def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
-    """Shutting down settles what was awaited through it; the purgatory beneath, and what was parked there, stay."""
+    """Shutting down settles what was awaited through it. The purgatory beneath, and what was parked there, stay."""
 
     async def main():
         with DelayedOperationPurgatory("core") as core:
@@ -124,7 +124,7 @@ def test_purgatory_belongs_to_one_loop(run):
 
 
 def test_purgatories_share_a_timer(run):
-    """Two purgatories on one loop share a timer; neither shuts it down."""
+    """Two purgatories on one loop share a timer. Neither shuts it down."""
 
     async def main():
         with LoopTimer() as timer:

@@ -55,7 +55,7 @@ def test_falsy_result_is_one(run, opened):
 
 
 def test_one_item_goes_to_one_waiter_in_order_of_arrival(run, opened):
-    """Of those that wait, an item goes to the first; the others go on waiting."""
+    """Of those that wait, an item goes to the first. The others go on waiting."""
 
     async def main():
         async with opened() as purgatory:

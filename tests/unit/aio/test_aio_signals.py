@@ -96,7 +96,7 @@ def test_asking_again_changes_nothing(run, passed_on):
 
 
 def test_several_purgatories_listen(run, passed_on):
-    """Each purgatory that asked is shut down; the signal stays listened to until the last has taken it back."""
+    """Each purgatory that asked is shut down. The signal stays listened to until the last has taken it back."""
 
     async def main():
         mine = signal.getsignal(NUMBER)
@@ -147,7 +147,7 @@ def test_handler_goes_with_its_purgatory(run, passed_on):
 
 
 def test_handler_that_came_later_stays(run, passed_on):
-    """Taking it back leaves alone a handler that was put in front since; the signal still goes all the way."""
+    """Taking it back leaves alone a handler that was put in front since. The signal still goes all the way."""
 
     async def main():
         async with AsyncPurgatory("test") as purgatory:

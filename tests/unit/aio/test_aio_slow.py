@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not frames_may_be_read(), reason="without a glob
 
 @pytest.fixture
 def blocked(run, logs):
-    """Run an async function whose hook blocks in ``go.wait``, until the log has it; gives what was logged."""
+    """Run an async function whose hook blocks in ``go.wait``, until the log has it. Gives what was logged."""
     go = threading.Event()
     slow_callback_ms(40)
 

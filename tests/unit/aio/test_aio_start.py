@@ -1,4 +1,4 @@
-"""Parking on a loop without awaiting: leases and sessions; and the names of waits."""
+"""Parking on a loop without awaiting: leases and sessions, and the names of waits."""
 
 import asyncio
 import inspect
@@ -44,7 +44,7 @@ class Session(AsyncOperation):
 
 
 def test_operation_that_is_started_is_parked_at_once(run, opened):
-    """``start`` parks before it returns, so that a keepalive directly after it counts; a check completes it."""
+    """``start`` parks before it returns, so that a keepalive directly after it counts. A check completes it."""
 
     async def main():
         async with opened() as purgatory:
@@ -85,7 +85,7 @@ def test_started_operation_expires(run, opened):
 
 
 def test_coroutine_hooks_of_a_started_operation_run(run, opened):
-    """Coroutine hooks run in a task of the purgatory's own, in order; a shutdown waits for them."""
+    """Coroutine hooks run in a task of the purgatory's own, in order. A shutdown waits for them."""
 
     async def main():
         async with opened() as purgatory:
@@ -231,7 +231,7 @@ def test_trio_is_told_what_to_do():
 
 
 def test_plain_code_is_told_what_to_do():
-    """Without a loop the error says what to do; trio being imported does not matter."""
+    """Without a loop the error says what to do. Trio being imported does not matter."""
     purgatory = AsyncPurgatory("polls")
     with pytest.raises(NoRunningLoop, match="call it from a coroutine"):
         purgatory.start(Waiting(), ["k"])

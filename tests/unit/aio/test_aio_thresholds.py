@@ -23,7 +23,7 @@ from timer import DelayTypeError
 
 
 def test_value_reaches_some_thresholds(run):
-    """A value completes the waits at or below it, each with that value; the others keep waiting."""
+    """A value completes the waits at or below it, each with that value. The others keep waiting."""
 
     async def main():
         async with AsyncThresholdPurgatory("watermark") as watermark:

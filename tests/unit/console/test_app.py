@@ -63,7 +63,7 @@ def test_namesakes_are_told_apart(console, get):
 
 
 def test_operations_under_a_key(fetch, console, get):
-    """Who waits under a key is told in order of arrival: type, age, time left, checks; nothing else."""
+    """Who waits under a key is told in order of arrival: type, age, time left, checks. Nothing else."""
     fetch.try_complete_else_watch(Carrier(60_000), [("orders", 3)])
     fetch.try_complete_else_watch(Carrier(90_000), [("orders", 3)])
 
@@ -114,7 +114,7 @@ def test_history_is_kept(fetch, hub, get):
 
 
 def test_history_is_read_while_the_thread_notes(hub):
-    """Whoever reads it neither waits for a look nor meets one in the middle; it is of the last ten minutes."""
+    """Whoever reads it neither waits for a look nor meets one in the middle. It is of the last ten minutes."""
     over = threading.Event()
 
     def note():

@@ -64,7 +64,7 @@ def test_finished_operations_are_not_shown(fetch, mock_timer):
 
 
 def test_look_is_bounded(fetch, mock_timer, monkeypatch):
-    """With many keys a look walks a part and says so; look after look it comes round, and finds the leader."""
+    """With many keys a look walks a part and says so. Look after look it comes round, and finds the leader."""
     monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
     for number in range(2000):
         park(fetch, number)

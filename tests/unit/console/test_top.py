@@ -47,7 +47,7 @@ def test_json_prints_the_state(console, capsys):
 
 
 def test_token_is_sent(capsys, monkeypatch):
-    """With a token, from the option or the environment, it looks; without, it says what is missing."""
+    """With a token, from the option or the environment, it looks. Without, it says what is missing."""
     with serve(0, token="s3cret") as server:
         assert 2 == cli.main([server.url, "--once"])
         assert "PURGATORY_TOKEN" in capsys.readouterr().err

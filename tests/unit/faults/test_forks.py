@@ -142,7 +142,7 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
 
 
 def test_what_fails_in_a_child_keeps_nothing_else_from_it():
-    """Of several things in a child each is asked, whatever the others raise; and it is logged what did."""
+    """Of several things in a child each is asked, whatever the others raise, and it is logged what did."""
     out = run(
         """
         from structlog.testing import capture_logs

@@ -30,7 +30,7 @@ def parked(purgatory, keys=("k",), **kw):
 
 @pytest.mark.parametrize("hook", ["complete", "expire"])
 def test_a_hook_that_raises_at_expiry_harms_no_other_operation(purgatory, mock_timer, hook):
-    """Three operations fall due together; the middle one's hook raises; all three expire, both hooks each."""
+    """Three operations fall due together. The middle one's hook raises. All three expire, both hooks each."""
     operations = [parked(purgatory, delay_ms=5, **({hook: raising(ValueError())} if i == 1 else {})) for i in range(3)]
     mock_timer.advance_clock(5)
     assert [["complete", "expire"]] * 3 == [operation.history for operation in operations]
@@ -49,7 +49,7 @@ def test_a_hook_that_raises_in_a_check_harms_no_other_operation(purgatory):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_a_stop_of_the_callers_thread_reaches_the_caller_and_loses_no_check(purgatory, error):
-    """The first operation's hook stops the thread; the rest under the key get their check all the same."""
+    """The first operation's hook stops the thread. The rest under the key get their check all the same."""
     first = parked(purgatory, complete=raising(error()))
     rest = [parked(purgatory) for _ in range(3)]
     for operation in [first, *rest]:
@@ -174,7 +174,7 @@ def test_shutting_down_from_a_hook_ends(no_threads_left):
 
 
 def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
-    """Each ``on_complete`` checks the next key, to most of the interpreter's limit; every one completes once."""
+    """Each ``on_complete`` checks the next key, to most of the interpreter's limit. Every one completes once."""
     depth = sys.getrecursionlimit() // 14
     operations = []
 
@@ -195,7 +195,7 @@ def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
 
 @pytest.mark.parametrize("above", range(8))
 def test_a_chain_deeper_than_the_stack_completes_each_at_most_once(purgatory, above):
-    """Where the interpreter gives up with ``RecursionError``, it is contained; nothing completes twice or hangs.
+    """Where the interpreter gives up with ``RecursionError``, it is contained. Nothing completes twice or hangs.
 
     In the native implementation, an operation that has an outcome has had its hook.
     """

@@ -82,7 +82,7 @@ def test_a_key_gone_bad_stops_no_operation(purgatory, how):
 
 
 def test_a_key_whose_hash_changes_hangs_nobody(purgatory):
-    """It can't be found any more; completing what waits under it, and parking under it again, still work."""
+    """It can't be found any more. Completing what waits under it, and parking under it again, still work."""
     key = Hostile(1)
     first = Waiting()
     purgatory.try_complete_else_watch(first, [key, "k"])
@@ -151,7 +151,7 @@ class Undecided(Alike):
 
 
 def test_keys_that_equal_everything_are_one_key(purgatory):
-    """Whatever has their hash finds what waits under any of them; several of them count once."""
+    """Whatever has their hash finds what waits under any of them. Several of them count once."""
     operations = [Waiting() for _ in range(3)]
     for operation in operations:
         purgatory.try_complete_else_watch(operation, [Alike(), 7, Alike()])
@@ -238,7 +238,7 @@ class Bare(DelayedOperation):
 @cpython_only
 @pytest.mark.slow
 def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
-    """One of a million leaves without asking the others; one check completes all; nothing is left of them.
+    """One of a million leaves without asking the others. One check completes all. Nothing is left of them.
 
     In processor time, which is what it takes however busy the machine is.
     """

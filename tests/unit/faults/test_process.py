@@ -153,7 +153,7 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
 
 
 def test_a_forked_childs_copy_makes_up_missed_checks():
-    """The retrier's thread stays behind in a fork; a check that misses a lock in the child gets another."""
+    """The retrier's thread stays behind in a fork. A check that misses a lock in the child gets another."""
     out, _ = run(
         """
         import warnings
@@ -189,7 +189,7 @@ def test_a_forked_childs_copy_makes_up_missed_checks():
 
 
 def test_a_forked_childs_copy_can_be_checked_and_shut_down():
-    """The copy has no reaper, so nothing expires in it; checks work, and shutting it down comes back."""
+    """The copy has no reaper, so nothing expires in it. Checks work, and shutting it down comes back."""
     out, _ = run(
         """
         import warnings
@@ -279,7 +279,7 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
 
 @cpython_only
 def test_a_subinterpreter_and_a_second_copy_have_an_edition_that_works():
-    """The native types serve the main interpreter's first copy; others run as Python, and disturb it in nothing."""
+    """The native types serve the main interpreter's first copy. Others run as Python, and disturb it in nothing."""
     out, _ = run(
         """
         import purgatory

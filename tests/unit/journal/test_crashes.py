@@ -111,7 +111,7 @@ def test_crash_while_sealing_is_begun_again(tmp_path, write):
 
 
 def test_damage_in_the_middle_is_reported(tmp_path, write):
-    """A flipped byte in a sealed file is found; what follows it is still read by who asks for what is left."""
+    """A flipped byte in a sealed file is found. What follows it is still read by who asks for what is left."""
     write(tmp_path, 100, parquet=False, chunk=10)
     (sealed,) = tmp_path.glob("_journal*")
     data = bytearray(sealed.read_bytes())
@@ -126,7 +126,7 @@ def test_damage_in_the_middle_is_reported(tmp_path, write):
 
 
 class FullDisk:
-    """A file on a disk with so many bytes left; `room` can be raised later."""
+    """A file on a disk with so many bytes left. `room` can be raised later."""
 
     room = 0
 
@@ -145,7 +145,7 @@ class FullDisk:
 
 
 def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, operation, outcome):
-    """On a full disk calls return at once, memory is bounded, losses are counted; then writing resumes."""
+    """On a full disk calls return at once, memory is bounded, losses are counted. Then writing resumes."""
     FullDisk.room = 300
     with Journal(tmp_path, open_file=FullDisk, capacity=100, chunk=10, interval_ms=1) as journal:
         observer = journal.observer("fetch")
@@ -206,7 +206,7 @@ def no_room(monkeypatch):
 
 
 def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, operation, outcome, no_room):
-    """On a full disk a segment stays open and takes no further room; with the next one it is tried again."""
+    """On a full disk a segment stays open and takes no further room. With the next one it is tried again."""
     with Journal(tmp_path, segment_bytes=1_000, chunk=10, interval_ms=1) as journal:
         observer = journal.observer("fetch")
         for _ in range(100):
@@ -284,7 +284,7 @@ def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
 
 
 def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, write):
-    """Who closes a journal whose disk hangs goes on; what that one finds out later is no word about the next one's."""
+    """Who closes a journal whose disk hangs goes on. What that one finds out later is no word about the next one's."""
     hang, hangs = threading.Event(), threading.Event()
 
     class Hanging(FullDisk):
@@ -307,7 +307,7 @@ def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, 
 
 
 def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):
-    """Half of a segment's first frame stays where the disk refuses to cut it off; the next try begins the file anew.
+    """Half of a segment's first frame stays where the disk refuses to cut it off. The next try begins the file anew.
 
     Nobody seals or removes a file in which nothing was acknowledged yet: the writer has it again before they look.
     """

@@ -151,7 +151,7 @@ def given(rows):
 
 
 def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
-    """Whichever byte of a segment has changed, every reader names it; none gives some of the rows in silence."""
+    """Whichever byte of a segment has changed, every reader names it. None gives some of the rows in silence."""
     data = frames.read_bytes()
     assert (12, None) == given(read(frames.parent))
     for place in range(len(data)):
@@ -166,7 +166,7 @@ def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
 
 
 def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys):
-    """`summary`, `tail` and `rehearse` give 2 and name the segment; with --allow-gaps the first two go on without."""
+    """`summary`, `tail` and `rehearse` give 2 and name the segment. With --allow-gaps the first two go on without."""
     data = bytearray(frames.read_bytes())
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)
@@ -183,7 +183,7 @@ def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys)
 
 
 def test_a_segment_that_is_gone_between_two_others_is_missed(tmp_path, sealed, capsys):
-    """Rows that no file holds, with later ones there, are named; the oldest segments may have been deleted."""
+    """Rows that no file holds, with later ones there, are named. The oldest segments may have been deleted."""
     sealed.unlink()
     assert 2 == main(["summary", str(tmp_path)])
     assert "rows 4000 to 7999 are missing" in capsys.readouterr().err
@@ -237,7 +237,7 @@ def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, small, text):
 
 
 def test_a_copy_of_a_folder_that_grows_begins_with_its_end(tmp_path, write):
-    """What was sealed since is in the copy or isn't; either way it has all that its end speaks of."""
+    """What was sealed since is in the copy or isn't. Either way it has all that its end speaks of."""
     write(tmp_path / "live", 10)
     (tmp_path / "copy").mkdir()
     shutil.copy(tmp_path / "live" / END, tmp_path / "copy")
@@ -309,7 +309,7 @@ def test_what_is_deleted_as_it_is_verified_is_not_missed(tmp_path, write, monkey
 
 
 def test_the_last_that_are_left_are_told_where_the_end_is_missing(tmp_path, sealed, capsys):
-    """`tail` counts back from what is there, where gaps are allowed; where not, it names all that is missing."""
+    """`tail` counts back from what is there, where gaps are allowed. Where not, it names all that is missing."""
     max(tmp_path.glob("journal-*")).unlink()
     assert 0 == main(["tail", "-n", "3", "--allow-gaps", str(tmp_path)])
     assert [7_997, 7_998, 7_999] == [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
@@ -364,7 +364,7 @@ def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, cap
 
 
 def test_an_end_that_rows_follow_says_nothing_of_what_was_dropped(tmp_path, run):
-    """The next writer's first frame tells what it took over; killed then, it leaves the end of before."""
+    """The next writer's first frame tells what it took over. Killed then, it leaves the end of before."""
     run(4, 6)
     before = (tmp_path / END).read_bytes()
     run(1, 0)
@@ -395,7 +395,7 @@ def test_a_journal_that_is_just_begun_misses_nothing(tmp_path):
 
 
 def test_a_torn_tail_is_no_damage(frames):
-    """What a killed writer leaves half written in an open segment is passed over; in the middle of one it is not."""
+    """What a killed writer leaves half written in an open segment is passed over. In the middle of one it is not."""
     data = frames.read_bytes()
     frames.unlink()
     torn = frames.with_name(open_name(0))

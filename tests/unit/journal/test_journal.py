@@ -107,7 +107,7 @@ def test_open_segment_can_be_read(tmp_path, operation, outcome):
 
 
 def test_second_writer_is_refused(tmp_path, write):
-    """A second writer on a folder is refused by name of the first; closing lets the next one in."""
+    """A second writer on a folder is refused by name of the first. Closing lets the next one in."""
     with Journal(tmp_path), pytest.raises(JournalLocked, match="already being written by process"):
         Journal(tmp_path)
     write(tmp_path, 1)
@@ -246,7 +246,7 @@ def test_a_journal_that_dropped_nothing_says_nothing(tmp_path, write, capsys):
 
 
 def test_what_a_sealed_double_dropped_counts_once(tmp_path, operation, outcome):
-    """Killed between a segment's sealing and its removal, a writer leaves both; what they tell is one."""
+    """Killed between a segment's sealing and its removal, a writer leaves both. What they tell is one."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
         for number in range(10):
             journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)
@@ -307,7 +307,7 @@ def test_an_operation_of_which_nothing_can_be_told_is_counted(tmp_path, logs, wr
 
 
 def test_a_name_that_its_service_does_not_find_is_counted(tmp_path, operation, outcome):
-    """A journal's `identify` that raises costs the record, which is counted; the purgatory logs it."""
+    """A journal's `identify` that raises costs the record, which is counted. The purgatory logs it."""
     with Journal(tmp_path) as journal:
         observer = journal.observer("fetch", identify=lambda _: {}["name"])
         with pytest.raises(KeyError):
@@ -323,7 +323,7 @@ def test_a_name_that_is_a_list_is_written_as_text(tmp_path, operation):
 
 
 def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, operation, outcome):
-    """The writer's thread outlives whatever the buffer raises; what is lost by that is a number."""
+    """The writer's thread outlives whatever the buffer raises. What is lost by that is a number."""
 
     class Failing:
         def __init__(self, buffer):
@@ -403,7 +403,7 @@ def test_trace_holds_watch_keys_where_they_are_others(tmp_path, operation, outco
 
 
 def test_trace_says_which_types_it_does_not_explain(tmp_path, operation, outcome):
-    """A cancelled, a forced and an extended operation have a row each; one that its needs explain has none."""
+    """A cancelled, a forced and an extended operation have a row each. One that its needs explain has none."""
     with Trace(tmp_path) as trace:
         observer = trace.observer("produce", needs=lambda op: dict.fromkeys(op.keys, 1))
         for how in (outcome.CANCELLED, outcome.FORCED, outcome.SATISFIED, outcome.EXPIRED):
@@ -566,7 +566,7 @@ def test_what_is_under_one_key_is_labelled_once_a_batch(tmp_path, monkeypatch, k
 @pytest.mark.parametrize("drain", ["expire", "wait"])
 @pytest.mark.parametrize("named", [False, True])
 def test_shutdown_is_told_apart_from_a_deadline(tmp_path, drain, named):
-    """An operation that a shutdown expired early is marked; those that expired in time, or otherwise, are not."""
+    """An operation that a shutdown expired early is marked. Those that expired in time, or otherwise, are not."""
     with Journal(tmp_path, when_full="wait") as journal, MockTimer() as timer:
         identify = (lambda operation: f"op-{operation.delay_ms}") if named else None
         observer = journal.observer("p", now_ns=timer.now_ns, identify=identify)
@@ -600,7 +600,7 @@ def test_record_of_an_earlier_writer_has_no_ended_by():
 @pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o750, 0o640), (0o077, 0o700, 0o600)])
 @pytest.mark.parametrize("parquet", [False, True])
 def test_other_users_may_not_read_a_journal(tmp_path, umask, folder_mode, file_mode, parquet):
-    """Folder and files are closed to other users, open, sealed and beside; a stricter umask counts."""
+    """Folder and files are closed to other users, open, sealed and beside. A stricter umask counts."""
     before = os.umask(umask)
     try:
         folder = tmp_path / "journal"

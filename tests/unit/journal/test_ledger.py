@@ -114,7 +114,7 @@ def test_order_survives_any_mixture_of_adding_and_taking():
 
 
 def test_rows_that_are_alike_are_one_group():
-    """Rows of one source, type, key, outcome and error share a group; whatever differs makes another."""
+    """Rows of one source, type, key, outcome and error share a group. Whatever differs makes another."""
     error, other, several = ValueError("no"), Watch("other"), (Watch("a"), Watch("b"))
     wanted = [
         (SOURCE, Ready, (WATCH,), Outcome.SATISFIED, None),
@@ -307,7 +307,7 @@ def test_a_clock_that_fails_is_the_caller_s_to_hear_of():
 
 
 def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
-    """An observer refuses such a clock when it is made; one that changes afterwards costs no row."""
+    """An observer refuses such a clock when it is made. One that changes afterwards costs no row."""
     ledger = Ledger(5)
     recorder = Recorder(ledger, SOURCE, lambda: 77.9, None, pytest.fail, pytest.fail)
     recorder.finished(Ready(5), Outcome.FORCED, None)
@@ -386,7 +386,7 @@ def test_a_row_of_something_else_is_refused():
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp_path):
-    """A child's copy of a journal takes rows and closes; what the parent writes is whole, and still its own."""
+    """A child's copy of a journal takes rows and closes. What the parent writes is whole, and still its own."""
     with (
         Journal(tmp_path) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
@@ -407,7 +407,7 @@ def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
-    """A child that outlives its parent's journal holds no lock on it; while the parent writes, nobody else may."""
+    """A child that outlives its parent's journal holds no lock on it. While the parent writes, nobody else may."""
     journal = Journal(tmp_path)
     over, end = os.pipe()
     is_there, say = os.pipe()

@@ -28,7 +28,7 @@ def rehearsed(tmp_path):
 
 
 def test_a_key_that_no_row_has_named_for_long_is_forgotten(rehearsed):
-    """Operations on a key keep it as its events do; one that comes too late after all of them waits for an event."""
+    """Operations on a key keep it as its events do. One that comes too late after all of them waits for an event."""
     rows = [
         (0, None, ("k",), (5,), 0),
         (9, "in time", ("k",), (5,), 50),
@@ -64,7 +64,7 @@ def test_what_an_operation_has_found_stays_found(rehearsed):
 
 @pytest.mark.parametrize(("options", "outcome"), [([], "expired"), (["--keep-keys", "forever"], "immediate")])
 def test_a_week_is_long_unless_told_otherwise(rehearsed, options, outcome):
-    """Seven days are the default; `forever` forgets nothing."""
+    """Seven days are the default. `forever` forgets nothing."""
     week = 7 * 86_400_000
     rows = [(0, None, ("k",), (5,), 0), (week + 1, "op", ("k",), (5,), 50)]
     assert outcome == rehearsed(rows, *options)["op"][0]

@@ -1,4 +1,4 @@
-"""Old sealed segments are deleted by age and size; everything else stays, and readers go on."""
+"""Old sealed segments are deleted by age and size. Everything else stays, and readers go on."""
 
 import os
 import time
@@ -69,7 +69,7 @@ def test_both_forms_of_a_segment_go_together(tmp_path, write):
 
 
 def test_a_journal_keeps_to_its_bounds_while_it_writes(tmp_path, operation, outcome):
-    """Segments are deleted as new ones are sealed, never the open one; the counters say so."""
+    """Segments are deleted as new ones are sealed, never the open one. The counters say so."""
     bounds = {"segment_bytes": 2_000, "retain_bytes": 30_000, "chunk": 50}
     with Journal(tmp_path, when_full="wait", patience_ms=5_000, **bounds) as journal:
         observer = journal.observer("fetch")

@@ -98,7 +98,7 @@ def test_a_key_of_two_purgatories_is_two_keys():
 
 
 def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, capsys):
-    """What lacks a figure, or ends before it began, is in no figure but the count of such; a null key is no key."""
+    """What lacks a figure, or ends before it began, is in no figure but the count of such. A null key is no key."""
     whole = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k", None], "instance": "", "created": 0, "finished": 5}
     whole |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
     wrong = [{name: None} for name in ("created", "finished", "delay_ms", "checks", "purgatory", "outcome")]
@@ -136,7 +136,7 @@ def test_folder_is_summarised_for_people(tmp_path, write, capsys):
 
 
 def test_a_folder_with_a_hole_is_refused_or_says_what_is_missing(tmp_path, write, capsys):
-    """As a report, a summary is of all, or an error; with --allow-gaps it says what it is not about."""
+    """As a report, a summary is of all, or an error. With --allow-gaps it says what it is not about."""
     for _ in range(5):
         write(tmp_path, 20)
     segments = sorted(tmp_path.glob("journal-*"))
@@ -233,7 +233,7 @@ def test_one_file_can_be_summarised(tmp_path, write, capsys):
 
 @pytest.mark.parametrize("top", ["-1", "0", "few"])
 def test_number_of_keys_is_checked(tmp_path, top, capsys):
-    """Fewer than one key, or no number, is refused in a line; a negative one dropped the last of them."""
+    """Fewer than one key, or no number, is refused in a line. A negative one dropped the last of them."""
     with pytest.raises(SystemExit):
         main(["summary", str(tmp_path), "--top", top])
     assert f"argument --top: '{top}': a whole number, 1 or more" in capsys.readouterr().err
@@ -351,7 +351,7 @@ def test_normal_ends_are_good_ends(tmp_path, capsys):
 
 
 def test_folder_of_several_journals(tmp_path, write, capsys):
-    """A folder of journals is summarised and verified as a whole; a trace beside them is not a journal."""
+    """A folder of journals is summarised and verified as a whole. A trace beside them is not a journal."""
     write(tmp_path / "broker-1", 30)
     write(tmp_path / "broker-2", 20)
     with Trace(tmp_path / "trace") as trace:

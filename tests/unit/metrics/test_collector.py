@@ -183,7 +183,7 @@ def test_lease_that_is_extended_is_never_overdue(registry, mock_timer):
 
 
 def test_bucket_that_nobody_takes_makes_its_operations_overdue(registry, mock_timer):
-    """While the timer is not driven, the gauge grows from the deadline on; an empty purgatory stays at 0."""
+    """While the timer is not driven, the gauge grows from the deadline on. An empty purgatory stays at 0."""
     register(registry)
     with (
         DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch,
@@ -321,7 +321,7 @@ def test_describe_names_all_that_is_collected(registry, mock_timer):
 
 
 def test_no_label_but_the_documented(registry, mock_timer):
-    """Series are labelled by purgatory or timer, and outcome; never by what a client chose, such as a key."""
+    """Series are labelled by purgatory or timer, and outcome. Never by what a client chose, such as a key."""
     register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
@@ -332,7 +332,7 @@ def test_no_label_but_the_documented(registry, mock_timer):
 
 
 def test_name_is_escaped(registry):
-    """A purgatory's name may hold quotes, backslashes and newlines; the page can still be read."""
+    """A purgatory's name may hold quotes, backslashes and newlines. The page can still be read."""
     name = 'a "b" \\ c\nd'
     register(registry)
     with DelayedOperationPurgatory(name, timer_enabled=False):

@@ -10,7 +10,7 @@ from purgatory.metrics import app, serve
 
 
 def test_page_is_served(registry, no_threads_left):
-    """``serve`` registers and answers on loopback; closing it, twice even, leaves no thread."""
+    """``serve`` registers and answers on loopback. Closing it, twice even, leaves no thread."""
     with DelayedOperationPurgatory("fetch", timer_enabled=False), serve(0, registry=registry) as server:
         assert server.url.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(server.url, timeout=10) as answer:

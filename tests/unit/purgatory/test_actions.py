@@ -9,7 +9,7 @@ from tests.support import PATIENCE_S, Waiting, run_threads
 
 
 def test_actions_run_in_order_when_the_queue_is_run():
-    """Nothing runs on adding; a run makes the calls in the order they were added."""
+    """Nothing runs on adding. A run makes the calls in the order they were added."""
     queue, made = ActionQueue(), []
     for number in range(3):
         queue.add(made.append, number)
@@ -60,7 +60,7 @@ def test_action_added_by_an_action_waits_for_the_next_run():
 
 
 def test_action_that_raises_does_not_stop_the_others(logs):
-    """What an action raises is logged; the next is somebody else's answer."""
+    """What an action raises is logged. The next is somebody else's answer."""
     queue, made = ActionQueue(), []
     queue.add(int, "no number")
     queue.add(made.append, 1)
@@ -103,7 +103,7 @@ def test_no_lock_is_held_while_an_action_runs():
 
 
 def test_every_action_runs_once():
-    """Threads that add and threads that run share the queue; each call is made exactly once."""
+    """Threads that add and threads that run share the queue. Each call is made exactly once."""
     queue, made = ActionQueue(), []
     done = threading.Event()
 

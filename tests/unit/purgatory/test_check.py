@@ -21,7 +21,7 @@ def test_unknown_key_gives_nothing(purgatory):
 
 
 def test_check_counts_what_it_completes(purgatory):
-    """Not ready: 0; ready: 1; and then nothing is left."""
+    """Not ready: 0. Ready: 1, and then nothing is left."""
     operation = park(purgatory, "k")
     counts = [purgatory.check_and_complete("k")]
     operation.ready = True
@@ -146,7 +146,7 @@ def test_equal_keys_are_one_key(purgatory):
 
 
 def test_slow_checks_of_many_threads_lose_nothing():
-    """Twenty threads check a hundred operations; the one whose attempt makes an operation completable is not missed."""
+    """Twenty threads check a hundred operations. The one whose attempt makes an operation completable is not missed."""
     with DelayedOperationPurgatory("many", reaper_enabled=False, timer_enabled=False) as purgatory:
         lock = threading.Lock()
 
@@ -210,7 +210,7 @@ def test_cancel_for_a_missing_key_gives_nothing(purgatory):
 
 
 def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
-    """Whoever was taken out before an exception struck has the outcome; the others wait on, and can be taken out."""
+    """Whoever was taken out before an exception struck has the outcome. The others wait on, and can be taken out."""
 
     class Struck(Waiting):
         strikes = True
@@ -271,7 +271,7 @@ def test_cancel_inside_its_own_check(purgatory):
 
 @pytest.mark.parametrize("timer_enabled", [True, False])
 def test_num_delayed_counts_what_will_expire(mock_timer, timer_enabled):
-    """Without a timer nothing is delayed, however much is parked; and nothing expires."""
+    """Without a timer nothing is delayed, however much is parked, and nothing expires."""
     timer = mock_timer if timer_enabled else None
     with DelayedOperationPurgatory("test", timer=timer, timer_enabled=timer_enabled) as purgatory:
         operation = park(purgatory, "k", delay_ms=5)
@@ -368,7 +368,7 @@ def test_limited_checks_race():
 
 
 def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
-    """A check with a limit passes over who can't be asked just then; that check is made up besides."""
+    """A check with a limit passes over who can't be asked just then. That check is made up besides."""
     lock = threading.RLock()
     first, second = park(purgatory, "k", lock=lock), park(purgatory, "k")
     first.ready = second.ready = True

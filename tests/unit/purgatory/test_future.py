@@ -238,7 +238,7 @@ def test_operation_tells_its_futures(votes, called):
     [(5, print, "futures"), ([5], print, "futures"), (["f"], print, "futures"), ([], None, "callback")],
 )
 def test_bad_input_is_refused(votes, futures, callback, setting):
-    """What is no future can't be waited for; a callback can be called."""
+    """What is no future can't be waited for. A callback can be called."""
     with pytest.raises(InvalidSetting, match=setting):
         votes.try_complete_else_watch(1_000, futures, callback)
     assert 0 == votes.purgatory.parked
@@ -324,7 +324,7 @@ def test_operation_looks_at_no_future_twice(purgatory):
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "notified", "failed"])
 def test_operation_knows_every_state(purgatory, called, state):
-    """A future that runs is pending; one that failed or was cancelled, told of or not, is done."""
+    """A future that runs is pending. One that failed or was cancelled, told of or not, is done."""
     future = Future()
     if state in {"cancelled", "notified"}:
         future.cancel()

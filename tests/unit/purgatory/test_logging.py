@@ -102,7 +102,7 @@ def test_hook_that_raises(logs, mock_timer, hook, asked):
 
 
 def test_storm_of_errors_is_one_line(logs, mock_timer):
-    """A thousand hooks that raise alike are one line at once; the next line says how many were kept back."""
+    """A thousand hooks that raise alike are one line at once. The next line says how many were kept back."""
     with DelayedOperationPurgatory("storm", timer=mock_timer) as purgatory:
         for _ in range(1000):
             purgatory.try_complete_else_watch(Waiting(ready=True, complete=fail), ["k"])
@@ -175,7 +175,7 @@ def test_greeter_that_raises_at_once_is_forgotten(logs, mock_timer):
 
 
 def test_throttle_says_how_many_it_kept_back():
-    """One of a cause a period; the next says how many there were in between; causes don't hold each other back."""
+    """One of a cause a period. The next says how many there were in between. Causes don't hold each other back."""
     throttle = Throttle(period_s=0.05)
 
     assert [0, None, None] == [throttle.admit("a") for _ in range(3)]
@@ -205,7 +205,7 @@ def serve():
 def output(program):
     """What a program of its own prints: standard output and standard error.
 
-    Without a global lock each says once that nobody looks for slow hooks; that line has a test of its own.
+    Without a global lock each says once that nobody looks for slow hooks. That line has a test of its own.
     """
     done = subprocess.run(
         [sys.executable, "-c", SERVICE + program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

@@ -198,7 +198,7 @@ def test_abandoned_purgatory_is_collected():
 
 
 def use(purgatory, timer, random_):
-    """Every way into the purgatory and out of it, at random; nothing is left at the end."""
+    """Every way into the purgatory and out of it, at random. Nothing is left at the end."""
     operations = [Small(random_.choice([1, 40, 900, 10**15])) for _ in range(200)]
     for number, operation in enumerate(operations):
         try:
@@ -402,7 +402,7 @@ class HalfMade(list):
     ],
 )
 def test_half_made_object_of_a_private_type_raises(call):
-    """An object of a private type whose ``__init__`` did not run raises; it does not crash the process."""
+    """An object of a private type whose ``__init__`` did not run raises. It does not crash the process."""
     with pytest.raises((TypeError, AttributeError)):
         call()
 

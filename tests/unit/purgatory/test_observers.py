@@ -116,7 +116,7 @@ def test_refused_operation_is_not_told(mock_timer, notes):
 
 
 def test_observer_that_raises_is_contained(mock_timer, logs):
-    """What an observer raises stops neither the operation nor the other observers; it is counted and logged."""
+    """What an observer raises stops neither the operation nor the other observers. It is counted and logged."""
     failing, good = Notes(fail=True), Notes()
     with DelayedOperationPurgatory("contained", timer=mock_timer, observers=[failing, good]) as purgatory:
         operation = park(purgatory)

@@ -24,7 +24,7 @@ from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHe
 
 
 def test_operation_is_abstract():
-    """An operation of one's own defines ``try_complete``; the other hooks default to nothing."""
+    """An operation of one's own defines ``try_complete``. The other hooks default to nothing."""
     assert {"try_complete"} == DelayedOperation.__abstractmethods__
     assert issubclass(DelayedOperation, TimerTask)
 
@@ -57,7 +57,7 @@ def test_new_operation_is_open():
 
 
 def test_force_complete_gives_true_once():
-    """The first caller completes the operation; to everybody else the answer is False."""
+    """The first caller completes the operation. To everybody else the answer is False."""
     operation = Waiting()
 
     assert [True, False, False] == [operation.force_complete() for _ in range(3)]
@@ -102,7 +102,7 @@ def test_completion_beats_expiry(purgatory, mock_timer):
 
 
 def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
-    """A cancelled operation is in no list and no timer; no hook runs, and nothing completes it any more."""
+    """A cancelled operation is in no list and no timer. No hook runs, and nothing completes it any more."""
     operation = Waiting(10)
     purgatory.try_complete_else_watch(operation, ["a", "b"])
 
@@ -151,7 +151,7 @@ def test_maybe_try_complete_says_who_completed():
 
 
 def test_check_does_not_wait_for_another(purgatory):
-    """A thread that finds the operation being checked leaves at once; the checker looks again in its stead."""
+    """A thread that finds the operation being checked leaves at once. The checker looks again in its stead."""
     answers = []
 
     def look(operation):
@@ -242,7 +242,7 @@ def test_shared_lock_of_the_checker_is_no_hindrance(purgatory):
 
 
 def test_lock_held_for_long_delays_its_own_operation_only(threaded):
-    """An operation whose lock the user holds does not expire; all others do, in the meantime."""
+    """An operation whose lock the user holds does not expire. All others do, in the meantime."""
     lock = threading.Lock()
     held, others = Waiting(5, lock=lock), [Waiting(5) for _ in range(20)]
     threaded.try_complete_else_watch(held, ["k"])
@@ -279,7 +279,7 @@ def test_expiry_missed_on_a_shared_lock_is_made_up(purgatory, mock_timer):
 
 
 def test_expiry_completes_then_expires(purgatory, mock_timer):
-    """When its time is up an operation completes, then ``on_expiration`` runs; not a millisecond before."""
+    """When its time is up an operation completes, then ``on_expiration`` runs. Not a millisecond before."""
     operation = Waiting(100)
     purgatory.try_complete_else_watch(operation, ["a", "b"])
     mock_timer.advance_clock(99)
@@ -456,7 +456,7 @@ def test_interrupt_in_a_check_is_the_callers(purgatory, error):
 
 
 def test_interrupt_in_on_complete_is_the_callers(purgatory):
-    """Ctrl-C in ``on_complete`` goes through; the operation has completed, and is let go of."""
+    """Ctrl-C in ``on_complete`` goes through. The operation has completed, and is let go of."""
 
     def interrupt(_):
         raise KeyboardInterrupt
@@ -673,7 +673,7 @@ def test_operation_without_the_librarys_init_says_so(call):
 
 
 def test_true_without_completing_is_warned_of_once(purgatory, logs):
-    """``try_complete`` that returns True and completes nothing is warned of, once a type; the operation waits on."""
+    """``try_complete`` that returns True and completes nothing is warned of, once a type. The operation waits on."""
 
     class Hasty(DelayedOperation):
         def try_complete(self):

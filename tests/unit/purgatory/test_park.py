@@ -1,4 +1,4 @@
-"""Parking: check, watch, check again, under the operation's lock; then the timer."""
+"""Parking: check, watch, check again, under the operation's lock. Then the timer."""
 
 import threading
 import time
@@ -85,7 +85,7 @@ def test_lock_is_held_in_both_checks(purgatory):
 
 
 def test_lock_is_held_between_the_checks(purgatory):
-    """A check that comes while the operation is being watched doesn't run it; the parker looks again instead."""
+    """A check that comes while the operation is being watched doesn't run it. The parker looks again instead."""
     threads = []
 
     class Key:
@@ -112,7 +112,7 @@ def test_check_missed_while_parking_is_made_up(purgatory):
 
     def look(operation):
         if operation.checks == 2:
-            # Too late for this look, which has seen the old state; and the check can't have the lock.
+            # Too late for this look, which has seen the old state, and the check can't have the lock.
             operation.later = run_threads(
                 lambda: [setattr(operation, "ready", True), purgatory.check_and_complete("k")]
             )
@@ -182,7 +182,7 @@ def test_true_only_if_this_call_completed_it(purgatory):
 
 
 def test_operation_completed_before_is_not_watched(purgatory, mock_timer):
-    """An operation that is complete already is not parked; its hook doesn't run again."""
+    """An operation that is complete already is not parked. Its hook doesn't run again."""
     operation = Waiting()
     operation.force_complete()
 
@@ -365,7 +365,7 @@ def test_bad_keys_change_nothing(purgatory, keys, error):
 
 
 def test_unhashable_key_is_named(purgatory):
-    """The error carries the key that has no hash; so it is when checking and cancelling."""
+    """The error carries the key that has no hash, so it is when checking and cancelling."""
     for call in (
         lambda: purgatory.try_complete_else_watch(Waiting(), ["a", ["b"]]),
         lambda: purgatory.check_and_complete(["b"]),
@@ -430,7 +430,7 @@ def test_operation_that_expired_unparked_may_be_parked_from_its_own_hook(purgato
 
 
 def test_operation_with_an_equality_of_its_own_is_refused(purgatory):
-    """Operations are told apart by identity; one that a decorator gave an equality is refused with advice."""
+    """Operations are told apart by identity. One that a decorator gave an equality is refused with advice."""
 
     class Equal(Waiting):
         pass
@@ -567,7 +567,7 @@ def test_settings_are_checked(setting, value):
 
 
 def test_check_that_raises_leaves_the_operation_parked(purgatory, logs):
-    """A ``try_complete`` that raises is logged and counted; the operation is parked and can still complete."""
+    """A ``try_complete`` that raises is logged and counted. The operation is parked and can still complete."""
 
     def look(operation):
         if operation.checks < 3:
@@ -605,7 +605,7 @@ def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
 
 
 def test_full_purgatory_refuses(mock_timer):
-    """At ``max_parked`` whoever would have to wait is refused; each that leaves makes room for one."""
+    """At ``max_parked`` whoever would have to wait is refused. Each that leaves makes room for one."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
         parked = [Waiting(), Waiting()]
         for operation in parked:
@@ -730,7 +730,7 @@ def test_named_tuple_is_one_key(purgatory, key):
 
 
 def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkeypatch):
-    """``("orders", 0)`` is two keys; that one was probably meant is said once for each sort of tuple."""
+    """``("orders", 0)`` is two keys. That one was probably meant is said once for each sort of tuple."""
     monkeypatch.setattr("purgatory._purgatory.parking._said", set())
     for number in range(3):
         purgatory.try_complete_else_watch(Waiting(), ("a topic", number))

@@ -50,7 +50,7 @@ def test_cancel_gives_them_back():
 
 
 def test_wait_lets_them_complete():
-    """With ``drain="wait"`` what completes or expires by itself in time does so; the rest is expired."""
+    """With ``drain="wait"`` what completes or expires by itself in time does so. The rest is expired."""
     purgatory = DelayedOperationPurgatory("test")
     satisfied, expiring, rest = park(purgatory, "a"), park(purgatory, "b", delay_ms=20), park(purgatory, "c")
     satisfied.ready = True
@@ -84,7 +84,7 @@ def test_wait_ends_when_nothing_is_left():
 
 @pytest.mark.parametrize("drain", ["expire", "cancel", "wait"])
 def test_closed_purgatory_refuses(drain):
-    """After a shutdown a park raises, and the operation is untouched; checks and the rest find nothing."""
+    """After a shutdown a park raises, and the operation is untouched. Checks and the rest find nothing."""
     purgatory = DelayedOperationPurgatory("test")
     purgatory.shutdown(drain)
     operation = Waiting(ready=True)
@@ -272,7 +272,7 @@ def test_sharing_purgatory_goes_on(again):
 
 
 def test_threads_are_named():
-    """Every thread of a purgatory bears its name; the watchdog, one for all of them, the library's."""
+    """Every thread of a purgatory bears its name. The watchdog, one for all of them, the library's."""
     before = set(threading.enumerate())
     with DelayedOperationPurgatory("orders") as purgatory:
         operation = park(purgatory, "k", delay_ms=1)
@@ -307,7 +307,7 @@ def test_shutdown_is_logged(logs):
 
 
 def test_drained_operation_says_so(mock_timer):
-    """Whoever answers can tell a shutdown from a deadline; one that completed otherwise was not drained."""
+    """Whoever answers can tell a shutdown from a deadline. One that completed otherwise was not drained."""
     said = []
 
     def note(operation):

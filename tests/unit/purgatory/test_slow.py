@@ -172,7 +172,7 @@ def test_forgotten_purgatory_doesnt_keep_the_thread(watchdog, no_threads_left):
 
 @watched
 def test_watch_can_be_ended_and_begun_again(watchdog, no_threads_left):
-    """Without a threshold there is no thread; with one again, there is."""
+    """Without a threshold there is no thread. With one again, there is."""
     with DelayedOperationPurgatory("p") as purgatory:
         watchdog.watch(purgatory)
         watchdog.set_threshold(None)
@@ -192,7 +192,7 @@ def test_nobody_is_watched_without_a_threshold(no_threads_left):
 
 
 def test_frames_are_left_alone_without_a_global_lock(monkeypatch, logs, watchdog):
-    """On a free-threaded interpreter no thread's frames are read; that is said, once."""
+    """On a free-threaded interpreter no thread's frames are read. That is said, once."""
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     monkeypatch.setattr(sys, "_current_frames", lambda: pytest.fail("frames were read"))
     with purgatory_unwatched("p") as one, purgatory_unwatched("q") as other:

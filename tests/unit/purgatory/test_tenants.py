@@ -42,7 +42,7 @@ def shared(mock_timer):
 
 
 def park(purgatory, tenant, number=1):
-    """Park operations of a tenant; how many found a place."""
+    """Park operations of a tenant. How many found a place."""
     parked = 0
     for _ in range(number):
         try:
@@ -54,7 +54,7 @@ def park(purgatory, tenant, number=1):
 
 
 def test_tenant_holds_its_share_at_most(shared):
-    """A tenant that holds its share is refused by name, with places free; others are not."""
+    """A tenant that holds its share is refused by name, with places free. Others are not."""
     purgatory = shared(20, share=0.6)
     assert 12 == park(purgatory, "a", 13)
     with pytest.raises(

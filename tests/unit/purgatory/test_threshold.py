@@ -63,7 +63,7 @@ def test_start_value_counts(mock_timer):
 
 
 def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
-    """At a deadline those due fail with ``TimeoutError``, earliest first; the others wait on."""
+    """At a deadline those due fail with ``TimeoutError``, earliest first. The others wait on."""
     order = []
     futures = {}
     for timeout_ms in (300, 100, 200, 900):
@@ -80,7 +80,7 @@ def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
 
 
 def test_complete_all(watermark):
-    """Everybody gets the value that is given, whatever they wait for; the number itself stays."""
+    """Everybody gets the value that is given, whatever they wait for. The number itself stays."""
     futures = [watermark.wait(threshold, 1_000) for threshold in (1, 50, 10**9)]
 
     assert 3 == watermark.complete_all(2)
@@ -250,7 +250,7 @@ def test_number_may_rise_before_anybody_waits(watermarks):
 
 
 def test_waiters_of_one_number_fail(watermarks):
-    """An error fails, and a value completes, whoever waits for that number; the others wait on."""
+    """An error fails, and a value completes, whoever waits for that number. The others wait on."""
     lost, found, kept = (watermarks.wait(key, 5, 1_000) for key in "abc")
     error = ConnectionError("not leader")
 
@@ -263,7 +263,7 @@ def test_waiters_of_one_number_fail(watermarks):
 
 
 def test_forgotten_number_fails_its_waiters_and_is_gone(watermarks):
-    """A number that is no more fails its waiters; its key starts afresh."""
+    """A number that is no more fails its waiters. Its key starts afresh."""
     watermarks.maybe_complete("a", 3)
     future, error = watermarks.wait("a", 5, 1_000), LookupError("deleted")
 

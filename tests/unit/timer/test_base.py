@@ -90,7 +90,7 @@ def test_any_timer_is_driven(plain, no_threads_left):
 
 
 def test_reaper_answers_for_what_it_drives(no_threads_left):
-    """A reaper's name, clock, figures and innermost timer are the driven timer's; the thread is known to both."""
+    """A reaper's name, clock, figures and innermost timer are the driven timer's. The thread is known to both."""
     timer = SystemTimer("pings")
     with SystemTimerReaper("grim", timer) as reaper:
         task = Ping(60_000)

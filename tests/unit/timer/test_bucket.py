@@ -71,7 +71,7 @@ def test_bucket_tells_its_span():
 
 
 def test_bucket_closes_only_when_it_is_empty():
-    """A bucket with a task in it stays open; an empty one closes."""
+    """A bucket with a task in it stays open. An empty one closes."""
     bucket = TimerTaskList(3, 4, 0, threading.Lock())
     task = Ping(3)
     bucket.put(task)

@@ -317,7 +317,7 @@ def test_settings_are_checked(bench, setting, value):
 
 
 def test_full_timer_refuses(bench):
-    """A timer that holds its limit refuses the next task and leaves it alone; a cancel makes room."""
+    """A timer that holds its limit refuses the next task and leaves it alone. A cancel makes room."""
     timer = bench.make(max_pending=2)
     tasks = [Ping(50_000) for _ in range(3)]
     timer.add(tasks[0])
@@ -557,7 +557,7 @@ class Held(Ping):
 
 
 def test_task_that_its_owner_holds_is_not_moved(bench, timer):
-    """Adding such a task while it is pending raises and changes nothing; before and after it can be added."""
+    """Adding such a task while it is pending raises and changes nothing. Before and after it can be added."""
     task = Held(1)
     timer.add(task)
     deadline_ns = task.deadline_ns

@@ -104,7 +104,7 @@ def test_list_of_buckets_may_change_under_a_batch(timer):
 
 @pytest.mark.parametrize("now_ns", [-(2**63), -(2**63) + 1, 2**63 - 1, 2**70, -(2**70)])
 def test_clock_at_the_end_of_64_bits(now_ns):
-    """A clock may answer with any int; tasks that were dated by it run, and count as late by nothing that overflows."""
+    """A clock may answer with any int. Tasks that were dated by it run, and count as late by nothing that overflows."""
     times = [0]
     timer = SystemTimer(clock=lambda: times[0], executor=InlineExecutor())
     task, early = Ping(5), Ping(-5)
@@ -154,7 +154,7 @@ def test_abandoned_timer_is_collected():
 
 
 def test_bucket_outlives_nobody():
-    """A bucket that is dropped with tasks in it is garbage with them; one that somebody has is in none any more."""
+    """A bucket that is dropped with tasks in it is garbage with them. One that somebody has is in none any more."""
     bucket = TimerTaskList(0, 1, 0, threading.Lock())
     kept, task = TimerTaskEntry(1), Short(2)
     task.bucket = bucket

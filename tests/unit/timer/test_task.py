@@ -14,7 +14,7 @@ from timer._task import checked_delay_ms
 
 @pytest.mark.parametrize("delay_ms", [-(10**9), -1, 0, 1, 10**12])
 def test_whole_delay_is_taken_as_it_is(delay_ms):
-    """Any whole number of milliseconds is a delay; zero or less means already due."""
+    """Any whole number of milliseconds is a delay. Zero or less means already due."""
     assert delay_ms == Ping(delay_ms).delay_ms
 
 
@@ -61,7 +61,7 @@ def test_task_must_define_run():
 
 @pytest.mark.parametrize("name", ["__eq__", "__hash__"])
 def test_task_with_an_equality_of_its_own_is_refused(name):
-    """Tasks are told apart by identity; a class that would change this is refused where it is defined."""
+    """Tasks are told apart by identity. A class that would change this is refused where it is defined."""
     with pytest.raises(InvalidTask, match="eq=False"):
         type("Same", (TimerTask,), {name: lambda *_: 0})
 
@@ -96,7 +96,7 @@ def test_cancel_before_add_changes_nothing(mock_timer):
 
 
 def test_cancel_takes_the_task_out_at_once(mock_timer):
-    """Cancelling answers True once; the task is pending no more."""
+    """Cancelling answers True once. The task is pending no more."""
     task = Ping(5)
     mock_timer.add(task)
 

@@ -269,7 +269,7 @@ def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
 
 
 def test_batch_may_be_run_a_few_tasks_at_a_time(clock):
-    """An executor may call a batch for some tasks at a time; it says whether there may be more, and counts on."""
+    """An executor may call a batch for some tasks at a time. It says whether there may be more, and counts on."""
     runs = []
 
     class Patient:
@@ -337,7 +337,7 @@ def test_exit_in_a_task_stops_nobody(clock):
 
 
 def test_interrupt_reaches_the_caller_of_an_inline_timer(timer, clock):
-    """Ctrl-C on the main thread goes through a task to whoever drives; the rest of the batch runs a tick later."""
+    """Ctrl-C on the main thread goes through a task to whoever drives. The rest of the batch runs a tick later."""
 
     def interrupt():
         raise KeyboardInterrupt
@@ -396,7 +396,7 @@ def test_settings_are_checked(setting, value):
 
 
 def test_cascade_lets_others_in(clock):
-    """A large bucket is moved in slices; adding and cancelling go on in between, and nothing is lost."""
+    """A large bucket is moved in slices. Adding and cancelling go on in between, and nothing is lost."""
     timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
     tasks = [Ping(9 + number % 3) for number in range(2_000)]
     for task in tasks:
@@ -512,7 +512,7 @@ def test_statistics_are_a_frozen_value(timer, clock):
 
 
 def test_lateness_is_measured(timer, clock):
-    """Each run is counted by how late it was, in powers of two of nanoseconds; a negative delay is not late."""
+    """Each run is counted by how late it was, in powers of two of nanoseconds. A negative delay is not late."""
     timer.add(Ping(2))
     timer.add(Ping(10))
     timer.add(Ping(-1_000))

@@ -45,7 +45,7 @@ def on_loop(function):
 
 @on_loop
 async def test_condition_that_holds_ends_the_wait():
-    """An event that makes the condition hold ends the wait; nothing of it is left."""
+    """An event that makes the condition hold ends the wait. Nothing of it is left."""
     inbox = []
     async with AsyncPurgatory("test") as purgatory:
         polls, client = LongPolls(purgatory), Client()
@@ -146,7 +146,7 @@ async def test_client_that_has_gone_gets_no_item():
 
 @on_loop
 async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone():
-    """A hang-up that is known wins over an item that need not be waited for; a client that is there gets it."""
+    """A hang-up that is known wins over an item that need not be waited for. A client that is there gets it."""
     items, back = ["item"], []
     async with AsyncPurgatory("test") as purgatory:
         polls = LongPolls(purgatory)
@@ -216,7 +216,7 @@ async def test_shutdown_answers_who_waits_for_a_result():
 
 @on_loop
 async def test_client_that_went_before_is_not_waited_for():
-    """A client that has hung up before the wait begins doesn't wait; what can be had at once is had all the same."""
+    """A client that has hung up before the wait begins doesn't wait. What can be had at once is had all the same."""
     async with AsyncPurgatory("test") as purgatory:
         polls = LongPolls(purgatory)
         client = Client({"type": "http.disconnect"})

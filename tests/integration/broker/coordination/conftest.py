@@ -64,7 +64,7 @@ class ZooKeeper:
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory):
-    """A running ZooKeeper; where it must be there, it is an error if it isn't."""
+    """A running ZooKeeper. Where it must be there, it is an error if it isn't."""
     if not JAR.exists():
         if os.environ.get("CI") == "true":
             pytest.fail("zookeeper is not installed: apt-get install zookeeper")
@@ -133,7 +133,7 @@ class Real(Embedded):
 
 @pytest.fixture(params=["embedded", "zookeeper"])
 def stores(request, tmp_path):
-    """One tree; `open` begins a session with it."""
+    """One tree. `open` begins a session with it."""
     kind = Embedded(tmp_path) if request.param == "embedded" else Real(request.getfixturevalue("zookeeper"))
     yield kind
     kind.close()

@@ -30,7 +30,7 @@ def parts(request, tmp_path, start_cluster):
 
 
 def test_cancelled_move(parts, topic, eventually):
-    """Asking for the replicas of before ends a move to a node that is stopped; once it goes on it keeps nothing."""
+    """Asking for the replicas of before ends a move to a node that is stopped. Once it goes on it keeps nothing."""
     cluster, tree = parts
     admin = admin_of(cluster)
     new = NewTopic(topic, 1, replica_assignment=[NODES], config={"min.insync.replicas": "2"})

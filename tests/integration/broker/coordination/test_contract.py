@@ -347,7 +347,7 @@ def test_watch_of_ephemeral(stores, store, told):
 
 
 def test_cancelled_watch(store, told):
-    """A cancelled watch tells nothing more; another on the same node goes on."""
+    """A cancelled watch tells nothing more. Another on the same node goes on."""
     second = []
     watch = store.watch("/a", told)
     store.watch("/a", lambda: second.append(1))

@@ -92,7 +92,7 @@ def test_lease_is_renewed_by_polling(by_hand, clock):
 
 
 def test_given_up_process_writes_nothing(by_hand, clock):
-    """A process that was given up can't write when it wakes, before it looked; then it has a new session."""
+    """A process that was given up can't write when it wakes, before it looked. Then it has a new session."""
     told = []
     stopped, other = by_hand(on_session=told.append), by_hand()
     clock.advance(2_001)
@@ -250,7 +250,7 @@ def test_stopped_process_is_given_up(path):
 
 
 def test_locked_file_is_unreachable(by_hand, path):
-    """While another process is stopped inside a transaction, writes raise `Unreachable`; reads go on."""
+    """While another process is stopped inside a transaction, writes raise `Unreachable`. Reads go on."""
     store = by_hand()
     store.multi([Create("/a")])
     store._db.execute("PRAGMA busy_timeout = 50")

@@ -23,7 +23,7 @@ def test_new_topic_gets_leaders(cluster):
 
 
 def test_new_topic_with_a_dead_node(cluster):
-    """A new partition is led by a replica that lives; the dead one isn't in sync."""
+    """A new partition is led by a replica that lives. The dead one isn't in sync."""
     cluster.add(1, 2, 3)
     cluster.die(1)
     cluster.create_topic("t", {0: (1, 2, 3)})
@@ -80,7 +80,7 @@ def test_dead_follower_leaves_the_isr(cluster):
 
 
 def test_last_in_sync_replica_dies(cluster):
-    """With nobody left who is in sync there is no leader, until that one is back; who has the records is remembered."""
+    """With nobody left who is in sync there is no leader, until that one is back. Who has the records is remembered."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3)})
     cluster.change_isr(T0, (2,))
@@ -146,7 +146,7 @@ def crashed(cluster):
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (2, 3, 1), (3, 1, 2)])
 def test_after_a_crash_of_all_the_longest_log_leads(cluster, order):
-    """Whichever node is back first, nobody leads before all in-sync replicas are back; then the longest log does."""
+    """Whichever node is back first, nobody leads before all in-sync replicas are back. Then the longest log does."""
     crashed(cluster)
     ends = {1: (0, 80), 2: (0, 100), 3: (0, 100)}
     for node in order[:2]:
@@ -304,7 +304,7 @@ def test_controlled_shutdown(cluster):
     assert [[]] == left
     assert [3, 1, 1] == [cluster.leader("t", index) for index in range(3)]
     assert [(3,), (1,), (1,)] == [cluster.isr("t", index) for index in range(3)]
-    for node in (1, 3):  # nothing new is given to it any more; but clients know it until it is gone
+    for node in (1, 3):  # nothing new is given to it any more, but clients know it until it is gone
         live = cluster.active.channel.of(UpdateMetadataRequest, node)[-1].live_brokers
         assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
     assert [1, 2, 3] == cluster.active.channel.known
@@ -324,7 +324,7 @@ def test_controlled_shutdown_of_the_only_one(cluster):
 
 
 def test_a_disk_that_rejects_writes(cluster):
-    """A node whose disk rejects writes leads nothing and is in sync nowhere, but stays; later it follows again."""
+    """A node whose disk rejects writes leads nothing and is in sync nowhere, but stays. Later it follows again."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
     cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
@@ -341,7 +341,7 @@ def test_a_disk_that_rejects_writes(cluster):
 
 
 def test_a_disk_that_rejects_writes_where_nobody_can_take_over(cluster):
-    """The only in-sync replica goes on leading; as soon as another one is in sync, that leads."""
+    """The only in-sync replica goes on leading. As soon as another one is in sync, that leads."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (2, 1)})
     cluster.change_isr(T0, (2,))
@@ -432,7 +432,7 @@ def test_elect_answers_for_each(cluster):
 
 
 def test_more_partitions(cluster):
-    """Partitions that are added to a topic get leaders; those that it had stay as they are."""
+    """Partitions that are added to a topic get leaders. Those that it had stay as they are."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2)})
     before = cluster.state(T0)
@@ -459,7 +459,7 @@ def test_deletion(cluster):
 
 
 def test_deletion_waits_for_a_dead_node(cluster):
-    """While a node is dead that has a replica, the topic stays in the tree; once it is back, it goes."""
+    """While a node is dead that has a replica, the topic stays in the tree. Once it is back, it goes."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2)})
     cluster.die(2)
@@ -575,7 +575,7 @@ def test_cancelled_reassignment(cluster, dead):
 
 
 def test_cancelling_waits_for_who_is_out_of_sync(cluster):
-    """While one of the replicas of before is dead the newcomers stay; once it is back in sync, they let go."""
+    """While one of the replicas of before is dead the newcomers stay. Once it is back in sync, they let go."""
     cluster.add(1, 2, 3, 4)
     cluster.create_topic("t", {0: (2, 3)})
     ask_to_move(cluster, (2, 4))

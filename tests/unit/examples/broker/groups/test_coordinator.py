@@ -20,7 +20,7 @@ def stored(groups):
 
 
 def test_members_that_start_together_share_the_first_generation(groups):
-    """An empty group waits for newcomers; each one prolongs the wait; then all are answered at once."""
+    """An empty group waits for newcomers. Each one prolongs the wait. Then all are answered at once."""
     first = groups.join()
     groups.advance(90)
     second = groups.join()
@@ -44,7 +44,7 @@ def test_the_wait_for_newcomers_has_an_end(groups):
 
 
 def test_new_clients_are_told_their_id_first(groups):
-    """Clients of later versions get an id and the code to come again; one that never does is forgotten."""
+    """Clients of later versions get an id and the code to come again. One that never does is forgotten."""
     (first,) = groups.join(known=True)
     member = first.member_id
     assert (ErrorCode.MEMBER_ID_REQUIRED, True) == (first.code, member in groups.group.pending)
@@ -57,7 +57,7 @@ def test_new_clients_are_told_their_id_first(groups):
 
 
 def test_assignments_reach_everyone(groups):
-    """Members wait for the leader's assignment, and get their own; later ones are answered at once."""
+    """Members wait for the leader's assignment, and get their own. Later ones are answered at once."""
     joins = [groups.join(), groups.join()]
     groups.advance(300)
     leader, other = (answers[0].member_id for answers in joins)
@@ -94,7 +94,7 @@ def test_who_does_not_rejoin_is_left_behind(groups):
 
 
 def test_heartbeats_keep_a_session(groups):
-    """A member that heartbeats stays for as long as it likes; one that stops is out after its session timeout."""
+    """A member that heartbeats stays for as long as it likes. One that stops is out after its session timeout."""
     one, two = groups.stable(2)
     groups.keep_alive([one, two], 6_000)
     assert {one, two} == set(groups.group.members)
@@ -142,7 +142,7 @@ def test_who_never_syncs_is_removed(groups):
 
 
 def test_leaving_rebalances_at_once(groups):
-    """A member that leaves is gone; the last one leaves an empty group."""
+    """A member that leaves is gone. The last one leaves an empty group."""
     one, two = groups.stable(2)
     groups.leave(two)
     assert ErrorCode.REBALANCE_IN_PROGRESS is groups.heartbeat(one, 1)
@@ -185,7 +185,7 @@ def test_strangers_are_refused(groups):
 
 
 def test_commits_are_checked_and_stored(groups):
-    """A member's commit is stored; another generation's is refused; anyone may use an empty group."""
+    """A member's commit is stored. Another generation's is refused. Anyone may use an empty group."""
     (one,) = groups.stable(1)
     offsets = {T0: Commit(42, "here", 3)}
     assert {T0: ErrorCode.NONE} == groups.commit(one, 1, offsets)
@@ -220,7 +220,7 @@ def test_a_commit_is_judged_by_partition(groups):
 
 
 def test_a_group_is_deleted_once_it_is_empty(groups):
-    """A group with members is not deleted; an empty one is gone, also for a coordinator that starts anew."""
+    """A group with members is not deleted. An empty one is gone, also for a coordinator that starts anew."""
     (one,) = groups.stable(1)
     groups.commit(one, 1, {T0: Commit(1)})
     codes = []
@@ -246,7 +246,7 @@ def test_a_group_is_deleted_once_it_is_empty(groups):
     ],
 )
 def test_offsets_in_use_are_not_deleted(groups, metadata, code):
-    """Offsets of a topic that a member reads, or may read as far as anyone can tell, are kept; others can go."""
+    """Offsets of a topic that a member reads, or may read as far as anyone can tell, are kept. Others can go."""
     joined = groups.join(metadata=metadata)
     groups.advance(300)
     groups.sync(joined[0].member_id, 1)
@@ -259,7 +259,7 @@ def test_offsets_in_use_are_not_deleted(groups, metadata, code):
 
 
 def test_a_join_repeated_in_a_stable_group_is_answered_as_before(groups):
-    """A follower that missed its answer gets it again without a rebalance; the leader's join starts one."""
+    """A follower that missed its answer gets it again without a rebalance. The leader's join starts one."""
     one, two = groups.stable(2)
     assert [(ErrorCode.NONE, two, 1)] == told(groups.join(two))
     assert GroupState.STABLE is groups.group.state

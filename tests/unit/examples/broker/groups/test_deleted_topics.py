@@ -105,7 +105,7 @@ def test_a_tree_that_is_late_takes_nothing(groups):
 
 
 def test_a_commit_from_before_is_not_given(groups):
-    """An offset of the topic that had the name before is not given for the one that has it now; a new one is."""
+    """An offset of the topic that had the name before is not given for the one that has it now. A new one is."""
     give_id(groups, "t", "old")
     groups.commit("", -1, {T0: Commit(100)})
     give_id(groups, "t", "new")

@@ -51,7 +51,7 @@ def test_a_rebalance_that_was_under_way_is_begun_again(groups, restart):
 
 
 def test_a_generation_is_stored_before_it_is_told(groups):
-    """No member gets its assignment while the replicas have not stored it; if they can't, all join again."""
+    """No member gets its assignment while the replicas have not stored it. If they can't, all join again."""
     joins = [groups.join(), groups.join()]
     groups.advance(300)
     leader, other = (answers[0].member_id for answers in joins)
@@ -79,7 +79,7 @@ def test_a_rebalance_overtakes_a_generation_that_is_being_stored(groups):
 
 
 def test_a_group_that_everybody_left_stays_empty(groups, restart):
-    """The members of a group that was left are not found again; its offsets are."""
+    """The members of a group that was left are not found again. Its offsets are."""
     (one,) = groups.stable(1)
     groups.commit(one, 1, {("t", 0): Commit(1)})
     groups.leave(one)

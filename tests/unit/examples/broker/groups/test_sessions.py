@@ -60,7 +60,7 @@ def session():
 
 
 def test_a_sign_of_life_puts_the_deadline_off(session):
-    """However many signs of life, it is one operation that waits; the member is lost a session after the last one."""
+    """However many signs of life, it is one operation that waits. The member is lost a session after the last one."""
     first = session.member.heartbeat
     for _ in range(10):
         session.advance(900)

@@ -9,7 +9,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 @pytest.fixture
 def pair(groups):
-    """A stable group of the static members "a", who leads, and "b"; gives their ids."""
+    """A stable group of the static members "a", who leads, and "b". Gives their ids."""
     joins = {name: groups.join(instance=name) for name in "ab"}
     groups.advance(300)
     ids = {name: answers[0].member_id for name, answers in joins.items()}
@@ -80,7 +80,7 @@ def test_a_former_self_that_waits_is_fenced(groups):
 
 
 def test_a_static_member_is_sent_away_by_its_name(groups, pair):
-    """An administrator names the instance alone; the member is gone and the others rebalance."""
+    """An administrator names the instance alone. The member is gone and the others rebalance."""
     groups.leave("", instance="b")
     assert {pair["a"]} == set(groups.group.members)
     assert ErrorCode.REBALANCE_IN_PROGRESS is groups.heartbeat(pair["a"], 1, "a")

@@ -63,7 +63,7 @@ def test_batches_built_by_kafka_python_are_read_here(pairs, compression):
 
 
 def test_a_batch_that_names_no_newest_timestamp_is_as_new_as_its_first_record():
-    """Sarama before 1.45.1 leaves the newest timestamp at -1; one that is named is kept."""
+    """Sarama before 1.45.1 leaves the newest timestamp at -1. One that is named is kept."""
     data = build([(None, b"a"), (None, b"b")], timestamps=[2_000, 2_005])
     assert 2_005 == parse(data).max_timestamp
     assert 2_000 == parse(without_newest_timestamp(data)).max_timestamp

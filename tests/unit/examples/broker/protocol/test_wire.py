@@ -40,7 +40,7 @@ def test_round_trip(api, version, any_message):
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VERSIONS), st.binary(max_size=200))
 def test_arbitrary_bytes_are_refused_cleanly(row, data):
-    """Garbage either is a message or raises MalformedRequest; nothing else comes out of the decoder."""
+    """Garbage either is a message or raises MalformedRequest. Nothing else comes out of the decoder."""
     api, version = row
     try:
         value = decode(api.request, version, data)
@@ -95,7 +95,7 @@ def test_null_and_empty_arrays_differ():
 
 
 def test_a_large_payload_is_not_copied_by_the_encoder():
-    """The encoder hands a payload on as it is; it is copied once, when the frame is joined."""
+    """The encoder hands a payload on as it is. It is copied once, when the frame is joined."""
     payload = b"x" * 100_000
     pieces = encode(ProduceRequest(topics=[ProduceTopic("t", [ProducePartition(0, payload)])]), 7)
     assert any(piece is payload for piece in pieces)

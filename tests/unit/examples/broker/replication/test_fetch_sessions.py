@@ -13,7 +13,7 @@ BATCH = build([(None, b"x" * 50)], timestamps=[1])
 
 @pytest.fixture
 def session(leader):
-    """Begin a session with both partitions, as the follower 2; nothing is there to read yet."""
+    """Begin a session with both partitions, as the follower 2. Nothing is there to read yet."""
     leader.fetch_in_session(BOTH, node=2)
     leader.timer.advance_clock(500)
     assert [T0, T1] == list(leader.found)
@@ -21,7 +21,7 @@ def session(leader):
 
 
 def go_on(leader, session, wanted=(), forgotten=(), **settings):
-    """Fetch again in a session; an operation if it waits."""
+    """Fetch again in a session. An operation if it waits."""
     leader.found = {}
     return leader.fetch_in_session(
         wanted, forgotten, session_id=session.session_id, epoch=session.epoch, node=session.node, **settings
@@ -51,7 +51,7 @@ def test_what_happens_anywhere_is_told_and_nothing_else(leader, session):
 
 
 def test_what_was_sent_is_sent_again_until_the_client_moves_on(leader, session):
-    """A client that repeats itself without moving its offset gets the records again; one that moves it waits."""
+    """A client that repeats itself without moving its offset gets the records again. One that moves it waits."""
     leader.append(T1, acks=1)
     leader.run()
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_what_was_sent_is_sent_again_until_the_client_moves_on(leader, session):
 
 
 def test_a_watermark_that_moved_is_told_with_the_next_answer(leader, session):
-    """A watermark alone wakes nobody, and is told when the wait is over; once."""
+    """A watermark alone wakes nobody, and is told when the wait is over. Once."""
     leader.append(T1, acks=1)
     leader.run()
     go_on(leader, session, {T1: Wanted(1, 1_000)})
@@ -89,7 +89,7 @@ def test_a_consumer_is_told_what_is_committed(leader):
 
 
 def test_a_forgotten_partition_is_not_told_of(leader, session):
-    """What a client drops from its session wakes it no longer; what it adds does."""
+    """What a client drops from its session wakes it no longer. What it adds does."""
     go_on(leader, session, forgotten=[T1])
     leader.append(T1, acks=1)
     leader.run()
@@ -170,7 +170,7 @@ def test_the_epoch_begins_again_at_one():
 
 
 def test_idle_sessions_make_room():
-    """Without room, a newcomer gets a session in the place of the one idle for longest, if that is long; else none."""
+    """Without room, a newcomer gets a session in the place of the one idle for longest, if that is long."""
     sessions = FetchSessions(most=2)
     first, second = (sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=0.0) for _ in range(2))
     assert not sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=100.0).is_kept

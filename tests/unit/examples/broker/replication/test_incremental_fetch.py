@@ -16,7 +16,7 @@ def replica(end=0):
 
 @pytest.fixture
 def asked():
-    """Ask for partitions in a session that goes on; give what is named and what is forgotten."""
+    """Ask for partitions in a session that goes on. Give what is named and what is forgotten."""
     fetch = IncrementalFetch(1_000)
 
     def ask(partitions):

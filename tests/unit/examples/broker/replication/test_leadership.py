@@ -94,7 +94,7 @@ def test_thousands_parked_are_answered_when_leadership_moves(node):
 
 
 def test_stopped_replica_answers_too(node):
-    """Being told to stop a replica answers what waits for it as well; its records stay."""
+    """Being told to stop a replica answers what waits for it as well. Its records stay."""
     node.decide(1, 0)
     answers = []
     node.append(answers.append)
@@ -129,7 +129,7 @@ def test_other_epochs_are_refused(node, epoch, code):
 
 
 def test_shrinking_is_a_wish_until_it_is_written(node):
-    """A follower that lags is counted on until its leaving stands in the store; then the watermark goes on."""
+    """A follower that lags is counted on until its leaving stands in the store. Then the watermark goes on."""
     node.decide(1, 0)
     node.append()
     later = time.monotonic() + 100
@@ -244,7 +244,7 @@ def test_deleted_replica_leaves_nothing(node):
 
 
 def test_other_replicas_under_one_leadership(node):
-    """Who joins the replicas without an election may fetch and be wished for; who leaves them counts while in sync."""
+    """Who joins the replicas without an election may fetch and be wished for. Who leaves them counts while in sync."""
     node.decide(1, 0)
     node.append()
     now = Leadership(1, 0, ALL, 1, node.version)
@@ -265,7 +265,7 @@ def test_other_replicas_under_one_leadership(node):
 
 
 def test_stray_is_dropped(node):
-    """What is left of a partition that other nodes have is removed, opened in this life or not; nothing else is."""
+    """What is left of a partition that other nodes have is removed, opened in this life or not. Nothing else is."""
     node.decide(2, 0)
     folder = node.partition.log.folder
     node.manager.drop_stray(KEY)
@@ -278,7 +278,7 @@ def test_stray_is_dropped(node):
 
 
 def test_what_is_left_of_another_topic_is_removed(node):
-    """A folder that belongs to an earlier topic of the name is begun anew; one of the same, or of none, is kept."""
+    """A folder that belongs to an earlier topic of the name is begun anew. One of the same, or of none, is kept."""
     topics, kept = node.manager.store.topics, []
     for topic_id in ("first", "first", "", "second"):
         topics["t"] = Topic("t", 1, ALL, topic_id=topic_id)

@@ -63,7 +63,7 @@ def test_the_high_watermark_never_goes_back(make):
 
 
 def test_who_lags_leaves_the_isr_and_comes_back(make):
-    """A replica behind for longer than the limit is out, the watermark goes on; at the watermark it is in again."""
+    """A replica behind for longer than the limit is out, the watermark goes on. At the watermark it is in again."""
     partition = make(replicas=(1, 2), now=0.0)
     append(partition)
     assert set() == partition.shrink_isr(LAG_S, LAG_S)
@@ -134,7 +134,7 @@ def test_what_was_sent_counts_when_it_has_arrived(make):
 
 
 def test_too_few_in_sync_replicas_refuse_before_and_after(make):
-    """Below min.insync.replicas a write is refused; one appended before is told that it was not enough."""
+    """Below min.insync.replicas a write is refused. One appended before is told that it was not enough."""
     partition = make(replicas=(1, 2), min_isr=2, now=0.0)
     _, required = append(partition)
     partition.shrink_isr(10.0, LAG_S)
@@ -166,7 +166,7 @@ def test_a_follower_refuses_to_lead(make):
 
 
 def test_a_follower_takes_what_the_leader_sends(make):
-    """Records, watermark and log start come with the response; the watermark never passes the own end."""
+    """Records, watermark and log start come with the response. The watermark never passes the own end."""
     leader, follower = make(replicas=(1, 2)), make(node=2, replicas=(1, 2))
     append(leader, count=3)
     append(leader, count=3)

@@ -37,7 +37,7 @@ def test_acks_all_waits_for_the_in_sync_replicas(leader):
 
 
 def test_acks_all_times_out(leader):
-    """At the producer's timeout, and not before, the answer is REQUEST_TIMED_OUT; the record stays."""
+    """At the producer's timeout, and not before, the answer is REQUEST_TIMED_OUT. The record stays."""
     leader.append()
     leader.timer.advance_clock(1_499)
     assert [] == leader.answers
@@ -96,7 +96,7 @@ def test_a_fetch_waits_for_its_bytes(leader):
 
 
 def test_a_fetch_of_what_is_there_does_not_wait(leader):
-    """What can be answered is not parked; neither is a fetch out of range."""
+    """What can be answered is not parked. Neither is a fetch out of range."""
     leader.append(acks=1)
     leader.followers_reach(1)
     assert leader.fetch(0) is None
@@ -136,7 +136,7 @@ def test_a_client_that_leaves_takes_its_fetch_out(leader):
 
 
 def test_deletion_waits_for_the_followers_log_starts(leader):
-    """Records are gone when each replica says that its log starts later; until then, or the timeout, it waits."""
+    """Records are gone when each replica says that its log starts later. Until then, or the timeout, it waits."""
     leader.append(acks=1)
     leader.followers_reach(1)
     leader.run()

@@ -58,7 +58,7 @@ def test_what_holds_anyway_may_be_asked_for(leader):
 
 
 def test_a_topic_grows(leader, tmp_path):
-    """More partitions are there at once and after a restart; what was there is untouched."""
+    """More partitions are there at once and after a restart. What was there is untouched."""
     leader.append(acks=1)
     leader.topics.create(leader.topics.plan_growth("t", 5))
     assert [1, 0, 0, 0, 0] == [leader.manager.partitions["t", index].log.next_offset for index in range(5)]
@@ -74,7 +74,7 @@ def test_a_topic_does_not_shrink(leader, count):
 
 
 def test_settings_are_heeded_at_once(leader):
-    """A topic's own settings take the place of the node's, for what is appended next; without them the node's hold."""
+    """A topic's own settings take the place of the node's, for what is appended next. Without them the node's hold."""
     leader.topics.change_settings(
         leader.topics.with_settings(leader.topics.existing("t"), {"max.message.bytes": "100"})
     )

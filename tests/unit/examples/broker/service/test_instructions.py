@@ -22,7 +22,7 @@ class Tree:
 
 @pytest.fixture
 def node():
-    """Instructions and what they change; to be called on a loop."""
+    """Instructions and what they change. To be called on a loop."""
 
     def node():
         replicas = SimpleNamespace(

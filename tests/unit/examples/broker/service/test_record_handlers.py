@@ -133,7 +133,7 @@ def compressed(data, method):
 
 @pytest.mark.parametrize("method", range(1, 5))
 def test_zstd_is_for_those_who_know_it(client, method):
-    """A batch in zstd is refused below Produce 7 and, wherever it lies, Fetch 10; other compressions never are."""
+    """A batch in zstd is refused below Produce 7 and, wherever it lies, Fetch 10. Other compressions never are."""
     plain = build([(None, b"x")], timestamps=[1])
     client.ask(ApiKey.PRODUCE, 3, produced(plain))
     for version in (3, 6, 7, 8):
@@ -157,7 +157,7 @@ def test_a_batch_cut_short_is_broken_not_compressed(client):
 
 
 def test_a_session_on_the_wire(client, connect):
-    """The first answer of a session names it and tells all; the next waits, and tells of what came and nothing else."""
+    """The first answer of a session names it and tells all. The next waits, and tells of what came and nothing else."""
     first = client.ask(ApiKey.FETCH, 11, fetch(0, 0, epoch=0))
     assert (True, [(0, False), (1, False)]) == (first.session_id > 0, told(first))
     assert None is client.ask(ApiKey.FETCH, 11, fetch(session=first.session_id, epoch=1, wait=500))
@@ -186,7 +186,7 @@ def listed(client, version, timestamp=-1, epoch=-1, replica=-1):
     ("version", "code"), [(5, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)]
 )
 def test_a_new_leader_does_not_guess_the_end(connect, version, code):
-    """A new leader names no end before its watermark has reached what others committed; then it does, and its epoch."""
+    """A new leader names no end before its watermark has reached what others committed. Then it does, and its epoch."""
     client = connect()
     for _ in range(3):
         client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[5])))

@@ -110,7 +110,7 @@ def heartbeat(number):
 
 
 def test_responses_go_out_in_the_order_of_their_requests(make):
-    """Replies may come in any order; they are written in that of the requests."""
+    """Replies may come in any order. They are written in that of the requests."""
     client = make()
     client.send(heartbeat(1) + heartbeat(2) + heartbeat(3))
     for index, answered in ((2, []), (0, [1]), (1, [1, 2, 3])):
@@ -198,7 +198,7 @@ def test_checks_come_after_the_answer(make):
 
 
 def test_too_many_unanswered_requests_stop_the_reading(make):
-    """At max_in_flight the client is not read from, until there is room again; nothing is lost."""
+    """At max_in_flight the client is not read from, until there is room again. Nothing is lost."""
     client = make(max_in_flight=3)
     client.send(b"".join(heartbeat(number) for number in range(5)))
     assert (3, False) == (len(client.replies), client.transport.reading)
@@ -239,7 +239,7 @@ def test_nonsense_leaves_no_account_behind(make, data, piece):
 
 
 def test_unfinished_requests_have_one_budget(make):
-    """When all connections together hold too much, the one that asks for more is closed; the others stay."""
+    """When all connections together hold too much, the one that asks for more is closed. The others stay."""
     first = make(max_buffered_bytes=1_000)
     second = make(first.server)
     part = struct.pack(">i", 900) + b"x" * 600
@@ -272,7 +272,7 @@ def test_too_many_clients_are_turned_away(make):
 
 
 def test_what_waits_for_a_lost_client_is_told(make):
-    """Replies that a lost client still waited for call on_lost; answering them is harmless."""
+    """Replies that a lost client still waited for call on_lost. Answering them is harmless."""
     client = make()
     client.send(heartbeat(1) + heartbeat(2))
     lost = []
@@ -293,7 +293,7 @@ def test_what_nodes_say_to_each_other_is_not_advertised(tmp_path):
 
 
 def test_a_handler_in_steps_lets_others_have_their_turn(make):
-    """A handler that yields ends its turn there; nothing more is handled on its connection until it has ended."""
+    """A handler that yields ends its turn there. Nothing more is handled on its connection until it has ended."""
     client = make(turn_ms=0)
     other = make(client.server)
     done = []

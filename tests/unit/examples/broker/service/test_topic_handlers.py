@@ -102,7 +102,7 @@ def ask(request, tmp_path, replicas, topics, tree):
 
 
 def test_a_topic_named_twice_is_not_created(ask, topics, tree):
-    """Two wishes under one name are refused, both, and nothing is done; the others of the request are."""
+    """Two wishes under one name are refused, both, and nothing is done. The others of the request are."""
     wanted = [m.CreatableTopic("d", 1, 1), m.CreatableTopic("e", 1, 1), m.CreatableTopic("d", 2, 1)]
     answer = ask("create_topics", m.CreateTopicsRequest(wanted, 1_000))
     assert {"d": ErrorCode.INVALID_REQUEST, "e": ErrorCode.NONE} == {x.name: x.error_code for x in answer.topics}
@@ -134,7 +134,7 @@ def test_only_the_offsets_topic_is_internal(ask, topics, name, code):
 
 
 def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topics, tree):
-    """If too few nodes live for a topic that is asked for, the log says so; it is asked for many times a second."""
+    """If too few nodes live for a topic that is asked for, the log says so. It is asked for many times a second."""
     config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
     membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
     membership.controller = SimpleNamespace(controller_id=1)

@@ -79,7 +79,7 @@ def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
 
 
 def test_ids_of_topics_that_are_there(jobs):
-    """The ids of topics are those of their assignments; one that is asked to be deleted counts as gone."""
+    """The ids of topics are those of their assignments. One that is asked to be deleted counts as gone."""
     jobs.create_topic("t", {0: (1, 2)}, {})
     jobs.create_topic("u", {0: (1, 2)}, {})
     jobs.delete_topic("u")

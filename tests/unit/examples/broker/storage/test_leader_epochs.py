@@ -22,7 +22,7 @@ def test_no_epochs():
 
 
 def test_epoch_of_an_offset():
-    """An offset is of the epoch that began at or before it last; what is to be written next is of the newest."""
+    """An offset is of the epoch that began at or before it last. What is to be written next is of the newest."""
     known = epochs((0, 2), (2, 5), (7, 9))
 
     assert [UNKNOWN, 0, 0, 2, 7, 7] == [known.at(offset) for offset in (1, 2, 4, 5, 9, 100)]

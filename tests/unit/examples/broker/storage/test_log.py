@@ -68,7 +68,7 @@ def test_reading_stops_at_the_limit(log):
 
 
 def test_reading_gives_one_batch_at_least(log):
-    """A reader with a small buffer gets one whole batch; more only while they fit."""
+    """A reader with a small buffer gets one whole batch. More only while they fit."""
     for _ in range(3):
         append(log, b"x" * 100)
     size = len(payload(b"x" * 100))
@@ -86,7 +86,7 @@ def test_reading_outside_the_log_is_refused(log):
 
 
 def test_segments_roll_and_are_deleted(log):
-    """Segments roll at their size; those wholly before the start are removed from the disk."""
+    """Segments roll at their size. Those wholly before the start are removed from the disk."""
     for number in range(20):
         append(log, b"%03d" % number * 50)
     assert 4 < len(list(log.folder.iterdir()))
@@ -142,7 +142,7 @@ def test_a_torn_tail_is_cut(tmp_path_factory, lost, noise):
 
 
 def test_a_rotten_batch_cuts_what_follows(tmp_path):
-    """A batch in an older segment with a wrong checksum ends the log there; later segments are removed."""
+    """A batch in an older segment with a wrong checksum ends the log there. Later segments are removed."""
     log = Log(tmp_path, segment_bytes=200)
     for _ in range(10):
         append(log, b"x" * 50)
@@ -168,7 +168,7 @@ def test_truncation_drops_whole_batches(log):
 
 
 def test_a_replica_keeps_the_leaders_offsets(tmp_path):
-    """Batches of the leader are stored as they are; those already here are passed over, gaps refused."""
+    """Batches of the leader are stored as they are. Those already here are passed over, gaps refused."""
     leader, replica = Log(tmp_path / "l"), Log(tmp_path / "r")
     for value in (b"a", b"b", b"c"):
         append(leader, value)
@@ -296,7 +296,7 @@ def test_a_replica_recognises_what_its_leader_had(log, tmp_path):
 
 
 def test_what_was_cut_off_may_be_appended_again(log):
-    """A batch that a leader of before lost when it followed is no double; those it kept are."""
+    """A batch that a leader of before lost when it followed is no double. Those it kept are."""
     append(log, b"a", producer=(9, 0, 0))
     append(log, b"b", producer=(9, 0, 1))
     log.truncate_to(1)
@@ -356,7 +356,7 @@ def test_a_lookup_by_time_is_that_of_a_walk(tmp_path_factory, timestamps, start,
 
 
 def test_old_segments_expire(tmp_path):
-    """Segments whose newest record is too old expire, up to the limit; the last one's records do, too."""
+    """Segments whose newest record is too old expire, up to the limit. The last one's records do, too."""
     log = Log(tmp_path)
     log.segment_ms = 50
     for timestamp in (100, 110, 200, 300):
@@ -372,7 +372,7 @@ def test_old_segments_expire(tmp_path):
 
 
 def test_surplus_segments_expire(tmp_path):
-    """Segments at the start expire as long as what is left is no less than the retention; the last one stays."""
+    """Segments at the start expire as long as what is left is no less than the retention. The last one stays."""
     log = Log(tmp_path, segment_bytes=1)
     for _ in range(4):
         append(log, b"x")
