@@ -130,9 +130,10 @@ class SystemTimer(Timer):
             TaskHeld: the task is pending, and its class does not allow moving it.
             InvalidTask: ``task`` is not a task.
         """
-        if not isinstance(task, TimerTaskEntry):
-            raise InvalidTask(task)
-        source = task._bucket
+        try:
+            source = task._bucket
+        except AttributeError:
+            raise InvalidTask(task) from None
         if source is not None:
             if not task._movable:
                 raise TaskHeld(task)
@@ -145,11 +146,12 @@ class SystemTimer(Timer):
         deadline_ns = now_ns + delay_ms * NS_PER_MS
         with self._lock:
             source = task._bucket
-            if source is None:
+            if self._closed or (source is None and self._max_pending is not None):
                 self._check_room()
-            elif self._closed:
-                raise TimerClosed(self._name)
-            bucket, is_due = self._bucket_for(now_ns, delay_ms)
+            bucket = self._wheel.find(deadline_ns) if delay_ms > 0 else None
+            is_due = False
+            if bucket is None:
+                bucket, is_due = self._make_bucket(now_ns, delay_ms)
             if source is not None:
                 source.remove(task)
             task._moved_ns = 0
@@ -188,21 +190,22 @@ class SystemTimer(Timer):
             # After shutdown, a task of a batch must keep its deadline: nothing would run it later.
             if source is None or source.lock is not self._lock or self._closed:
                 return False
-            target, is_due = self._bucket_for(now_ns, whole_ms)
-            if not target.take(task, source, now_ns + whole_ms * NS_PER_MS):
+            deadline_ns = now_ns + whole_ms * NS_PER_MS
+            target = self._wheel.find(deadline_ns) if whole_ms > 0 else None
+            is_due = False
+            if target is None:
+                target, is_due = self._make_bucket(now_ns, whole_ms)
+            if not target.take(task, source, deadline_ns):
                 return False
             self._moves += 1
         if is_due:
             self._expire_due()
         return True
 
-    def _bucket_for(self, now_ns: int, delay_ms: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a delay, made if need be, and whether it is due already. The lock is held."""
+    def _make_bucket(self, now_ns: int, delay_ms: int) -> tuple[TimerTaskList, bool]:
+        """The bucket for a delay, and whether it is due already. The lock is held."""
         wheel = self._wheel
         tick = wheel.due_tick(now_ns + delay_ms * NS_PER_MS)
-        found = wheel.find(tick) if delay_ms > 0 else None
-        if found is not None:
-            return found, False
         wheel.catch_up(wheel.tick_at(now_ns))
         if delay_ms <= 0 or tick <= wheel.hand:
             return wheel.make_due(tick), True

@@ -169,15 +169,14 @@ class TimingWheel:
         """The tick that a clock has reached."""
         return (now_ns - self._start_ns) // self._tick_ns
 
-    def find(self, tick: int) -> TimerTaskList | None:
-        """The bucket for a due tick, if there is one."""
+    def find(self, deadline_ns: int) -> TimerTaskList | None:
+        """The bucket for a deadline, if there is one."""
+        tick = (deadline_ns - self._start_ns - 1) // self._tick_ns + 1  # due_tick(), without a call
         ahead = tick - self.hand
         for level in self._levels:
             if ahead < level.reach:
                 bucket = level.slots[tick // level.span % len(level.slots)]
-                if bucket is not None and bucket.first <= tick < bucket.end:
-                    return bucket
-                return None
+                return bucket if bucket is not None and bucket.first <= tick < bucket.end else None
         return None
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:

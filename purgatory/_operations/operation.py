@@ -50,7 +50,7 @@ that are owed, because no other thread will.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
@@ -103,18 +103,23 @@ class ParkingTurn:
         self.is_parked = False
 
 
+#: The hooks that an outcome owes, in their order.
+_COMPLETED: Final = ("on_complete",)
+_HOOKS: Final[dict[int, tuple[str, ...]]] = {EXPIRED: ("on_complete", "on_expiration"), CANCELLED: ()}
+
+
 class Owed:
     """What remains to be done for an operation whose outcome is decided. One thread uses it.
 
     Attributes:
-        hooks: the hooks that were not called yet, with their names.
+        hooks: the names of the hooks that were not called yet.
         error: what a hook raised.
         is_reported: whether the observers were notified of the end.
     """
 
     __slots__ = ("error", "hooks", "is_reported")
 
-    def __init__(self, hooks: list[tuple[str, Callable[[], object]]]) -> None:
+    def __init__(self, hooks: tuple[str, ...]) -> None:
         self.hooks = hooks
         self.error: BaseException | None = None
         self.is_reported = False
@@ -224,13 +229,13 @@ class DelayedOperation(TimerTask, abc.ABC):
         Returns:
             True if this call completed the operation.
         """
-        self._op_check_initialized()
         turn = object()
         completed = False
         try:
-            while self._op_take_turn(turn):
-                completed = self._op_check()
+            while not completed and self._op_take_turn(turn):
+                completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
         except BaseException:  # this thread is interrupted, so the retrier makes the check that is still owed
+            self._op_check_initialized()
             if self._op_turn is turn:
                 self._op_turn = None
             if self._op_state <= PARKED:
@@ -342,18 +347,18 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._op_recheck = False
                 return True
 
-    def _op_check(self) -> bool:
-        """Check the operation once, or expire it, with the turn taken. Returns whether that completed it."""
-        lock = self._op_lock
-        if lock is None:
-            return self._op_check_now()
+    def _op_check_with(self, lock: LockLike) -> bool:
+        """Check the operation once if the user's lock can be taken. Otherwise the retrier repeats the check."""
         completed = try_call_with(lock, self._op_check_now)
         if completed is None:
             self._op_retry()
         return bool(completed)
 
     def _op_check_now(self, keys: Sequence[Hashable] = ()) -> bool:
-        """The same, with the user's lock held. ``keys`` are those that the operation is being parked under."""
+        """Check the operation once, or expire it, with the turn taken and the user's lock held.
+
+        ``keys`` are those that the operation is being parked under. Returns whether the check completed it.
+        """
         if self._op_overdue and self._op_state != ARRIVING:
             return self._op_finish(EXPIRED)
         self._op_checks += 1
@@ -428,10 +433,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_finish(self, outcome: int) -> bool:
         """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
-        self._op_check_initialized()
-        owed = Owed([("on_complete", self.on_complete)] if outcome != CANCELLED else [])
-        if outcome == EXPIRED:
-            owed.hooks.append(("on_expiration", self.on_expiration))
+        owed = Owed(_HOOKS.get(outcome, _COMPLETED))
         try:
             before = self._op_decide(outcome, owed)
             if before is None:
@@ -442,6 +444,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._op_home.observers.tell_leaving(self)
             self._op_answer(owed)
         except BaseException:
+            self._op_check_initialized()
             if self._op_home.owed.get(self) is owed:  # no other thread does what is still owed
                 try:
                     self._op_leave()
@@ -461,10 +464,8 @@ class DelayedOperation(TimerTask, abc.ABC):
                 state = self._op_state
                 if state > PARKED or (outcome == CANCELLED and state == NEW):
                     return None
-                if outcome == FORCED and state == ARRIVING:
-                    outcome = IMMEDIATE
-                elif outcome == FORCED and self._op_turn is not None:
-                    outcome = SATISFIED
+                if outcome == FORCED and self._op_turn is not None:
+                    outcome = IMMEDIATE if state == ARRIVING else SATISFIED
                 elif state == ARRIVING:
                     home.parked += 1  # it was not completed at once
                 self._op_state = outcome
@@ -477,9 +478,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Call the hooks that are owed, then report the end to the observers."""
         home = self._op_home
         while owed.hooks:
-            name, hook = owed.hooks[0]
-            del owed.hooks[0]
+            name = owed.hooks[0]
+            owed.hooks = owed.hooks[1:]
             try:
+                hook = getattr(self, name)
                 if self._op_context is None:
                     hook()
                 else:

@@ -152,23 +152,14 @@ class Parking:
 
     def _park(self, operation: DelayedOperation, turn: ParkingTurn, home: Shard, keys: Sequence[Hashable]) -> bool:
         """Park the operation with the user's lock held. Returns whether a check here completed it."""
-        if not arrive(operation, home, turn):
+        if not (operation._op_arrive(home, turn) or arrive(operation, home, turn)):
             return False
-        try:
-            return self._let_in(operation, turn, home, keys)
-        except (PurgatoryFull, InvalidTenant):
-            if operation._op_turn_back():
-                raise
-            return False
-
-    def _let_in(self, operation: DelayedOperation, turn: ParkingTurn, home: Shard, keys: Sequence[Hashable]) -> bool:
-        """From ARRIVING to PARKED or to an outcome. Returns whether a check here completed the operation."""
         completed = operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
+        if self._capacity is not None and not find_place(self._capacity, operation):
+            return False
         try:
-            if self._capacity is not None:
-                self._capacity.take(operation)
             if self._keep_context:  # before another thread can find the operation
                 operation._op_context = copy_context()
             self._shards.watch(operation, home, keys)
@@ -283,7 +274,7 @@ def check_all(operations: Sequence[DelayedOperation]) -> int:
 
 
 def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
-    """Take the turn and the step to ARRIVING. False if the operation has completed before.
+    """Wait for the turn, and take the step to ARRIVING. False if the operation has completed before.
 
     Raises:
         AlreadyParked: the operation was parked before.
@@ -311,7 +302,7 @@ def refuse_unready(operation: DelayedOperation, timer: Timer | None) -> None:
             raise AlreadyParked(operation)
     except AttributeError:
         raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)") from None
-    if timer is not None and operation.is_pending:
+    if timer is not None and operation._bucket is not None:
         refuse_timed(operation)
 
 
@@ -411,7 +402,7 @@ def refuse_timed(operation: DelayedOperation) -> None:
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
-    """For the native implementation: take a place. False if the operation has an outcome and needs none.
+    """Take a place. False if the operation has an outcome and needs none.
 
     Raises:
         PurgatoryFull: there is none. The operation is new again.

@@ -25,6 +25,7 @@ class Mutant:
 OPERATION = "purgatory/_operations/operation.py"
 PURGATORY = "purgatory/_purgatory/purgatory.py"
 PARKING = "purgatory/_purgatory/parking.py"
+MANY_KEYS = "purgatory/_purgatory/many_keys.py"
 IDLE = "purgatory/_keys/idle_keys.py"
 RETRIER = "purgatory/_threads/retrier.py"
 SUBCLASSES = "purgatory/_operations/subclasses.py"
@@ -71,8 +72,8 @@ MUTANTS = (
     Mutant(
         "`on_expiration` runs only if expiry won",
         OPERATION,
-        "        if outcome == EXPIRED:\n            owed.hooks",
-        "        if outcome != CANCELLED:\n            owed.hooks",
+        "_HOOKS.get(outcome, _COMPLETED)",
+        "_HOOKS[EXPIRED]",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
@@ -202,8 +203,8 @@ MUTANTS = (
     Mutant(
         "no callback runs with a shard's lock held",
         OPERATION,
-        "                completed = self._op_check()\n",
-        "                with self._op_home.lock:\n                    completed = self._op_check()\n",
+        "                completed = self._op_check_now() if",
+        "                with self._op_home.lock:\n                    completed = self._op_check_now() if",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),
     Mutant(
@@ -318,7 +319,7 @@ MUTANTS = (
     ),
     Mutant(
         "a check with a limit completes no more",
-        PARKING,
+        MANY_KEYS,
         "            if completed == limit:\n                break\n",
         "",
         T_CHECK + "test_limited_check_completes_so_many_in_the_order_of_arrival",
@@ -392,8 +393,8 @@ MUTANTS = (
     Mutant(
         "a bucket that was taken out takes in no more",
         WHEEL,
-        "            level.slots[slot] = None\n",
-        "            pass\n",
+        "is bucket:\n            level.slots[slot] = None\n",
+        "is bucket:\n            pass\n",
         T_BUCKET + "test_bucket_that_was_taken_out_takes_in_no_more",
     ),
     Mutant(

@@ -5,7 +5,15 @@ import threading
 import pytest
 
 from tests.support import Ping
-from timer import InlineExecutor, ManualClock, SystemTimer, TimerConfigError, TimingWheel, check_invariants
+from timer import (
+    NS_PER_MS,
+    InlineExecutor,
+    ManualClock,
+    SystemTimer,
+    TimerConfigError,
+    TimingWheel,
+    check_invariants,
+)
 
 
 @pytest.fixture
@@ -143,14 +151,14 @@ def test_every_due_tick_finds_its_bucket(wheel_size, clock):
         bucket, _ = wheel.place(tick)
         assert bucket.first <= tick < bucket.end
         assert (bucket, False) == wheel.place(tick)
-        assert bucket is wheel.find(tick)
+        assert bucket is wheel.find(tick * NS_PER_MS)
 
 
 def test_find_makes_nothing():
     """Looking for a bucket that isn't there gives None, on any level."""
     wheel = TimingWheel(3, threading.Lock())
 
-    assert [None] * 4 == [wheel.find(tick) for tick in (1, 2, 8, 1000)]
+    assert [None] * 4 == [wheel.find(tick * NS_PER_MS) for tick in (1, 2, 8, 1000)]
     assert (0,) == wheel.occupancy()
 
 
