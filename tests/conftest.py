@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what only the other edition lets one do."""
+    """Leave out what only the other implementation lets one do."""
     other = "interpreted" if purgatory.COMPILED or timer.COMPILED else "native"
     left_out = [item for item in items if item.get_closest_marker(other)]
     config.hook.pytest_deselected(items=left_out)

@@ -1,9 +1,9 @@
 """
-Both editions beside the floor and their peers, in one run: what README and docs/performance.md quote.
+Both implementations beside the floor and their peers, in one run: what README and docs/performance.md quote.
 
 The Python edition is a private copy of the core, loaded from its sources beside the native one that everything else
 imports (:mod:`tests.explore.edition`), so that their rows are interleaved like any others and share the machine's mood.
-Where there is no native edition both rows are Python's, and say so by being alike.
+Where there is no native implementation both rows are Python's, and say so by being alike.
 
 The tables' first case is what the others' ratios are to: the floor of :mod:`tests.benchmarks.bench_purgatory`, a
 thousand keys, a dict's own insert and pop.
@@ -34,7 +34,7 @@ __all__ = ["cycles", "main", "rotations", "timers"]
 
 @functools.cache
 def _editions() -> dict[str, tuple[ModuleType, ModuleType]]:
-    """By name, purgatory and timer of each edition."""
+    """By name, purgatory and timer of each implementation."""
     interpreted = Edition()
     return {"native": (purgatory, timer), "Python": (interpreted.purgatory, interpreted.timer)}
 
@@ -141,7 +141,7 @@ def cycles(*, rounds: int = 15, scale: float = 1.0) -> Table:
 def rotations(
     *, numbers: tuple[int, ...] = (1_000, 1_100, 100_000, 1_000_000), rounds: int = 15, scale: float = 1.0
 ) -> list[Table]:
-    """Park and satisfy by how many keys take turns, of each edition."""
+    """Park and satisfy by how many keys take turns, of each implementation."""
     tables = []
     for edition, (core, _) in _editions().items():
         cases: list[Case] = []

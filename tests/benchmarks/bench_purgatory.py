@@ -411,7 +411,7 @@ def rotation(
 def cycle_by_rotation(
     *, numbers: tuple[int, ...] = (1_000, 1_100, 100_000), rounds: int = 15, scale: float = 1.0
 ) -> Table:
-    """The cycle by how many keys take turns. Beyond ``purge_interval`` each is forgotten, and made anew."""
+    """The cycle by how many keys take turns. Beyond ``purge_interval`` each is forgotten, and made again."""
     cases = [Case(f"{number:,} keys", functools.partial(rotation, number), 5_000) for number in numbers]
     return compare(
         "purgatory: park -> satisfy by keys in rotation",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "main", "read"]
 
-#: Colours that can be told apart in grey, too.
+#: Colours that can be distinguished in grey, too.
 OURS, THEIRS, FLOOR, FOURTH = "#1b6ca8", "#d1495b", "#7a7a7a", "#edae49"
 
 

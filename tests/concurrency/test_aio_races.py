@@ -168,7 +168,7 @@ def test_cancelled_waiters_take_no_wake_up_from_others(run, opened):
 
 
 def test_shutdown_while_tasks_come_to_wait(run, opened):
-    """A shutdown among tasks that park: each is answered or refused, none is left."""
+    """A shutdown among tasks that park: each is answered or rejected, none is left."""
 
     async def main():
         async with opened(slice_size=8) as purgatory:

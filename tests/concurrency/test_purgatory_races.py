@@ -317,7 +317,7 @@ def test_coming_and_going_under_one_key():
     ("drain", "timeout_ms"), [("expire", PATIENCE_MS), ("cancel", PATIENCE_MS), ("wait", 500), ("wait", 0)]
 )
 def test_shutdown_against_everything(drain, timeout_ms):
-    """An operation that comes while the purgatory is shut down is settled with the others, or refused.
+    """An operation that comes while the purgatory is shut down is settled with the others, or rejected.
 
     With no patience at all a shutdown leaves some to whoever holds their locks, and says so. They are settled by these.
     """

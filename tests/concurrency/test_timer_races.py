@@ -166,7 +166,7 @@ def test_putting_off_against_expiry_and_cancelling(wheel_size):
 
 
 def test_shutdown_against_adding():
-    """Each task runs, comes back from the shutdown, or is refused: exactly one of these."""
+    """Each task runs, comes back from the shutdown, or is rejected: exactly one of these."""
     for round_ in range(20):
         timer = SystemTimerReaper("reaper", SystemTimer())
         tasks = [[Timed(delay_ms) for delay_ms in delays(10 * round_ + seed, 200, 6)] for seed in range(2)]

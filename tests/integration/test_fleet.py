@@ -25,7 +25,7 @@ LONG_MS = 300_000
 
 
 class RedisServer:
-    """A Redis that writes down what it is told, and can be killed and started anew."""
+    """A Redis that writes down what it is told, and can be killed and started again."""
 
     def __init__(self, folder):
         self.port = free_port()
@@ -177,7 +177,7 @@ def test_no_message_is_lost_or_doubled_while_connections_are_cut(workers, betwee
 
 
 def test_polls_wait_on_while_redis_is_away(workers, between):
-    """Redis may be killed and started anew while polls wait. Publishing is refused meanwhile, and then goes on."""
+    """Redis may be killed and started again while polls wait. Publishing is rejected meanwhile, and then goes on."""
     one, other = workers
 
     async def main(client):

@@ -214,5 +214,5 @@ _full.arguments = ("--max-polls", "2")
 
 
 def test_full_server_says_so(served):
-    """Beyond its limit the server refuses polls at once, and those that wait go on waiting."""
+    """Beyond its limit the server rejects polls at once, and those that wait go on waiting."""
     clients(_full)(served)

@@ -1,4 +1,4 @@
-"""The native edition as it is built: by the interpreter's own compiler, without a warning, or not at all."""
+"""The native implementation as it is built: by the interpreter's own compiler, without a warning, or not at all."""
 
 import importlib.util
 import os
@@ -73,7 +73,7 @@ def test_missing_compiler_is_told_in_a_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("pure", "edition"), [("1", "timer._task"), ("", "timer._core")])
 def test_environment_chooses_the_edition(pure, edition):
-    """``PURGATORY_PURE=1`` declines the native edition. Without it, it runs where it was built."""
+    """``PURGATORY_PURE=1`` declines the native implementation. Without it, it runs where it was built."""
     script = "import timer; print(timer.COMPILED, timer.TimerTaskEntry.__module__)"
     environment = {**os.environ, "PURGATORY_PURE": pure}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)

@@ -184,7 +184,7 @@ def test_stalled_reaper_fires_an_alert(prometheus, registry):
 
 
 def test_workers_are_targets_of_their_own(prometheus, registry):
-    """Several processes of one service, each on its own port, are told apart and can be added up."""
+    """Several processes of one service, each on its own port, are distinguished and can be added up."""
     worker = """
         import sys, time
         from purgatory import DelayedOperation, DelayedOperationPurgatory

@@ -116,7 +116,7 @@ def test_command_prints_tables(rich, capsys, monkeypatch):
 
 @pytest.mark.parametrize("arguments", [["--seconds", "0"], ["--rate", "fast"], ["--partitions", "-1"]])
 def test_bad_settings_are_refused(arguments, capsys):
-    """A setting that can't work is refused by name."""
+    """A setting that can't work is rejected by name."""
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
 

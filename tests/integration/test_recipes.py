@@ -143,7 +143,7 @@ def test_client_that_hangs_up_is_let_go(name, tmp_path):
 
 
 def test_news_find_a_thread_where_every_poll_has_one(tmp_path):
-    """With threads, polls beyond ``max_parked`` are refused, and a message still comes in."""
+    """With threads, polls beyond ``max_parked`` are rejected, and a message still comes in."""
 
     async def main(server):
         async with clients(server) as client:

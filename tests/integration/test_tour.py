@@ -167,7 +167,7 @@ def test_without_java_the_report_says_so(monkeypatch):
     "arguments", [["--seconds", "0"], ["--rate", "-1"], ["--stop-at", "9", "--resume-at", "8"], ["--resume-at", "99"]]
 )
 def test_bad_settings_are_refused(arguments, capsys):
-    """A time that can't be is refused with what is wrong with it."""
+    """A time that can't be is rejected with what is wrong with it."""
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
 

@@ -512,18 +512,18 @@ MUTANTS = (
         T_IDLE + "test_finished_operation_is_under_no_key",
     ),
     Mutant(
-        "keys that nobody waits under are forgotten by themselves",
+        "idle keys are forgotten by themselves",
         IDLE,
         "        if len(self._noted) > self._limit:\n            self._forget_oldest()\n            if len",
         "        if False:\n            self._forget_oldest()\n            if len",
         T_IDLE + "test_purge_interval_of_zero_keeps_nothing",
     ),
     Mutant(
-        "nobody forgets more than two keys at a time",
+        "one call forgets at most two keys",
         IDLE,
         "            self._forget_oldest()\n            if len",
         "            self.purge()\n            if len",
-        T_IDLE + "test_nobody_forgets_more_than_two_keys_at_a_time",
+        T_IDLE + "test_one_call_forgets_at_most_two_keys",
     ),
     # -- shutdown
     Mutant(
@@ -543,11 +543,11 @@ MUTANTS = (
         T_SHUTDOWN + "test_operation_parked_during_the_shutdown_is_answered",
     ),
     Mutant(
-        "a shutdown answers everybody",
+        "a shutdown answers every operation",
         SHUTDOWN,
         "                operation._op_drain()",
         "                pass",
-        T_SHUTDOWN + "test_expire_answers_everybody",
+        T_SHUTDOWN + "test_expire_answers_every_operation",
     ),
     Mutant(
         "a timer that was given is not shut down",
@@ -579,7 +579,7 @@ MUTANTS = (
         T_PARK + "test_full_purgatory_refuses",
     ),
     Mutant(
-        "whoever leaves makes room",
+        "an operation that leaves makes room",
         OPERATION,
         "            home.capacity.taken.pop(self, None)",
         "            pass",

@@ -119,7 +119,7 @@ def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys, eng
 
 
 def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trace):
-    """Rows of version 1 name no purgatory that means anything. File by file that can't be told, so it is refused."""
+    """Rows of version 1 name no purgatory that means anything. File by file that can't be told, so it is rejected."""
     folder, segments = trace
     check_streamable(folder)
     table = pq.read_table(segments[1]).replace_schema_metadata({"purgatory.version": "1"})
@@ -134,7 +134,7 @@ def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trac
 
 
 def test_a_stream_does_not_start_over_a_gap(trace, capsys):
-    """A segment missing between two others is refused before Spark starts."""
+    """A segment missing between two others is rejected before Spark starts."""
     folder, segments = trace
     segments[1].unlink()
     places = ["--in", str(folder), "--out", str(folder / "out"), "--checkpoint", str(folder / "checkpoint")]

@@ -98,7 +98,7 @@ def test_a_partition_that_came_since_is_read_from_its_first_record(broker):
 
 
 def test_a_topic_that_is_not_there_is_an_error(broker):
-    """A name that is wrong ends the query instead of waiting for ever."""
+    """A name that is wrong ends the query instead of waiting forever."""
     with pytest.raises(confluent_kafka.KafkaException, match="UNKNOWN_TOPIC"):
         reader(broker, "no-such").initialOffset()
 

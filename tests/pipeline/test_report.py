@@ -427,7 +427,7 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
 
 
 def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
-    """It is no journal, and the page says that it was left out. Named itself, it is refused."""
+    """It is no journal, and the page says that it was left out. Named itself, it is rejected."""
     gen.write(tmp_path / "var" / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
     gen.write(tmp_path / "var" / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
     with Trace(tmp_path / "var" / "open") as trace:
@@ -498,7 +498,7 @@ def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
 
 
 def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
-    """Small journals are gone over in this process. A place that only Spark reads is refused there."""
+    """Small journals are gone over in this process. A place that only Spark reads is rejected there."""
     gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
     assert "local" == engines.engine_for([str(tmp_path)]).name
     with pytest.raises(ValueError, match="for --engine local, got s3a://bucket"):
@@ -529,7 +529,7 @@ def test_open_segments_are_read_too(spark, tmp_path):
 
 @both
 def test_a_folder_without_a_journal_is_refused(engine, tmp_path):
-    """No folder, no report: the error names the folder. A trace is refused as such."""
+    """No folder, no report: the error names the folder. A trace is rejected as such."""
     with pytest.raises(JournalMissing, match="nowhere"):
         report(engine([str(tmp_path / "nowhere")]), tmp_path / "out", Wishes(quiet=True))
     gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)

@@ -146,7 +146,7 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
 
 
 def test_operations_without_events_and_events_without_operations(spark, tmp_path):
-    """Operations that nobody answers expire. Events that nobody waits for go by. The malformed are told apart."""
+    """Operations that nobody answers expire. Events that nobody waits for go by. The malformed are distinguished."""
     shape = gen.Workload(operations=20, events=40, unreachable=1.0, keys_per_operation=1, delays_ms=(100,))
     table = gen.trace(shape)
     broken = [{**row, "operation": "broken", "levels": []} for row in table.slice(0, 1).to_pylist()]
@@ -178,7 +178,7 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
 
 
 def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
-    """Other buckets, partitions or times to keep keys are refused in one line that says which. The same go on."""
+    """Other buckets, partitions or times to keep keys are rejected in one line that says which. The same go on."""
     begun = stream.StreamSettings(buckets=4, partitions=2)
     stream.keep(spark, str(tmp_path), begun)
     stream.keep(spark, str(tmp_path), attrs.evolve(begun, delay_ms=9, trigger_s=3.0))
@@ -197,7 +197,7 @@ def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
 
 
 def test_a_checkpoint_that_says_nothing_is_not_guessed_at(spark, tmp_path):
-    """One of before there was anything written into it is refused."""
+    """One of before there was anything written into it is rejected."""
     (tmp_path / "offsets").mkdir()
     with pytest.raises(stream.CheckpointDiffers, match="begin a new checkpoint"):
         stream.keep(spark, str(tmp_path), stream.StreamSettings())
@@ -252,7 +252,7 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
     request.addfinalizer(lambda: spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession))
     stock.conf.unset("spark.sql.streaming.stateStore.providerClass")
     stock.conf.set("spark.sql.shuffle.partitions", "7")
-    # Spark refuses a name that is known in the thread's active session, whichever session it is registered with.
+    # Spark rejects a name that is known in the thread's active session, whichever session it is registered with.
     spark._jvm.SparkSession.setActiveSession(stock._jsparkSession)
     try:
         stock.dataSource.register(PurgatoryDataSource)
@@ -289,7 +289,7 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
 
 
 def test_spark_connect_is_answered_plainly(tmp_path):
-    """A session of Spark Connect is refused with a line that says what to use."""
+    """A session of Spark Connect is rejected with a line that says what to use."""
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(NoConnect, match="stream doesn't run through Spark Connect: it needs a classic session"):
         stream.start(remote, str(tmp_path), "out", "checkpoint", stream.StreamSettings())

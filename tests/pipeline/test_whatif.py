@@ -79,7 +79,7 @@ def idle_spells(rows, answers):
 
 @pytest.mark.parametrize("session", BOTH, indirect=True)
 def test_purge_intervals_of_a_trace_are_tried_exactly(session, tmp_path, brute, trace_rows):
-    """Which keys would be forgotten and made anew, counted one by one. Rows delivered twice count once."""
+    """Which keys would be forgotten and made again, counted one by one. Rows delivered twice count once."""
     shape = {"operations": 600, "events": 900, "delays_ms": (1_000,)}
     table = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape))
     twice = pa.concat_tables([table, table.slice(100, 200)]).drop_columns("seq")

@@ -1,8 +1,8 @@
-"""The purgatory's two editions, held to each other: random calls to both, and the same answers from both.
+"""The purgatory's two implementations, held to each other: random calls to both, and the same answers from both.
 
 The calls are random but their seed decides them, so each edition runs in a process of its own and writes down all that
 it answers, tells and raises. What is compared is what they wrote. Operations call back into the purgatory from their
-hooks, raise, extend themselves and are parked anew, so that the steps meet in every order that one thread can bring
+hooks, raise, extend themselves and are parked again, so that the steps meet in every order that one thread can bring
 about. Threads are left to tests/concurrency.
 """
 
@@ -382,7 +382,7 @@ class Told(Observer):
 
 
 def written(edition, first, number):
-    """What an edition writes down, in a process of its own, where texts hash as they do in the other's."""
+    """What an implementation writes down, in a process of its own, where texts hash as they do in the other's."""
     done = subprocess.run(  # noqa: S603  # this very file
         [sys.executable, "-m", "tests.property.test_purgatory_editions", str(first), str(number)],
         cwd=ROOT,
@@ -398,7 +398,7 @@ def written(edition, first, number):
 
 @pytest.mark.native
 def test_editions_agree():
-    """Whatever is called, in whatever order, both editions answer, tell and count the same."""
+    """Whatever is called, in whatever order, both implementations answer, tell and count the same."""
     expected, found = written("pure", 0, SEEDS), written("native", 0, SEEDS)
     assert SEEDS == len(expected) == len(found)
     for seed in range(SEEDS):

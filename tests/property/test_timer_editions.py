@@ -1,4 +1,4 @@
-"""Two editions, one behaviour: the same calls of the native timer and of Python's, and the same answers."""
+"""Two implementations, one behaviour: the same calls of the native timer and of Python's, and the same answers."""
 
 import hypothesis.strategies as st
 import pytest
@@ -32,7 +32,7 @@ def pure():
 
 
 def story(edition, delays, steps, tick_ms, wheel_size, most):
-    """What one edition answers to each step."""
+    """What one implementation answers to each step."""
     told = []
 
     class Task(edition.TimerTask):

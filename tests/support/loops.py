@@ -1,4 +1,4 @@
-"""Running coroutines in tests: on either loop, over either driver of the purgatory, and never for ever."""
+"""Running coroutines in tests: on either loop, over either driver of the purgatory, and never forever."""
 
 import asyncio
 import contextlib

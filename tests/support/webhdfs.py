@@ -2,7 +2,7 @@
 
 Spark reaches it as `webhdfs://127.0.0.1:PORT/...` with the client that it brings: every byte goes over HTTP, and the
 path means nothing to whoever opens it as a file. What is written goes where the server says (a redirect, as to the
-machine that would hold the block), a rename onto something that is there is refused, and the rest is what the protocol
+machine that would hold the block), a rename onto something that is there is rejected, and the rest is what the protocol
 says of status and errors. But for one header: answers have no content type, as to look at it the client needs a library
 (Jersey) that PySpark leaves out. For real WebHDFS it would have to be added.
 """

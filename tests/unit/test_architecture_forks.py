@@ -19,7 +19,7 @@ MAKERS = frozenset(
 MODULES = frozenset({"threading", "concurrent.futures", "queue"})
 RENEWING = "after_fork"
 
-#: What a child doesn't make anew, and why that is well.
+#: What a child doesn't make again, and why that is well.
 LEFT = {
     "timer._fork.new_condition.condition": "the module that frees them",
     "timer._fork.new_event.event": "likewise",
@@ -59,7 +59,7 @@ def targets(statement):
 
 
 def unmended(module, source):
-    """The locks and threads that a module makes and no child makes anew."""
+    """The locks and threads that a module makes and no child makes again."""
     tree = ast.parse(source)
     makers = made(tree)
     sites, renewed = [], set()
@@ -89,7 +89,7 @@ def unmended(module, source):
 
 
 def test_of_each_lock_and_thread_it_is_known_how_a_forked_child_has_it():
-    """Made anew in the child, or named with the reason why not, and nothing is named that isn't there."""
+    """Made again in the child, or named with the reason why not, and nothing is named that isn't there."""
     found = set()
     for top in ("timer", "purgatory"):
         for path in sorted((ROOT / top).rglob("*.py")):
@@ -99,7 +99,7 @@ def test_of_each_lock_and_thread_it_is_known_how_a_forked_child_has_it():
 
 
 def test_a_lock_that_is_forgotten_is_seen():
-    """Of a class and of a module, under whatever name it was imported. One that a class makes anew is not."""
+    """Of a class and of a module, under whatever name it was imported. One that a class makes again is not."""
     source = """
 import threading
 from threading import Lock as Gate

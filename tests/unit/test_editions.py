@@ -64,7 +64,7 @@ def described():
 
 
 def written(edition):
-    """What an edition says, in a process of its own."""
+    """What an implementation says, in a process of its own."""
     done = subprocess.run(  # noqa: S603  # this very file
         [sys.executable, "-m", "tests.unit.test_editions"],
         cwd=ROOT,
@@ -78,7 +78,7 @@ def written(edition):
 
 @pytest.mark.native
 def test_editions_have_the_same_signatures():
-    """Every public name takes the same, by the same names, and says the same of itself, in both editions."""
+    """Every public name takes the same, by the same names, and says the same of itself, in both implementations."""
     expected, found = written("pure"), written("native")
     assert len(expected) > 300  # nothing was forgotten to look at
     assert expected.keys() == found.keys()

@@ -104,7 +104,7 @@ def test_long_key_is_cut_short():
 
 
 def test_key_that_cannot_be_written():
-    """A key whose repr raises is named by its type, and told apart from another."""
+    """A key whose repr raises is named by its type, and distinguished from another."""
 
     class Shy:
         def __repr__(self):
@@ -116,7 +116,7 @@ def test_key_that_cannot_be_written():
 
 
 def test_a_number_of_thousands_of_digits_has_a_label():
-    """Python refuses to write out such a number in decimals. It has a label all the same."""
+    """Python rejects to write out such a number in decimals. It has a label all the same."""
     number = 10**5_000
     assert LONGEST == len(label(number))
     assert 3 == len({label(number), label(number + 1), label(-number)})

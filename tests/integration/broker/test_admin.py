@@ -63,7 +63,7 @@ def test_a_nodes_settings_are_shown(admin):
 
 
 def test_settings_are_changed_one_by_one(admin, topic, broker):
-    """A single setting is set and taken back, the others stay. A record that is too large then is refused."""
+    """A single setting is set and taken back, the others stay. A record that is too large then is rejected."""
     admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "100000"})])[topic].result(10)
 
     def change(operation, value=None, name="max.message.bytes"):

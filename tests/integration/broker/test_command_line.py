@@ -174,7 +174,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
     ],
 )
 def test_mistakes_are_named(tmp_path, arguments, message):
-    """An argument that can't be is refused with what is wrong with it, and exit code 2."""
+    """An argument that can't be is rejected with what is wrong with it, and exit code 2."""
     done = subprocess.run(
         command("--data", tmp_path, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
     )
@@ -204,7 +204,7 @@ def run_in_vain(*arguments):
 
 
 def test_a_data_folder_has_one_node(tmp_path, start_cluster, kcat, topic):
-    """A second node on the data folder of another is refused. What the first acknowledged is there after a kill -9."""
+    """A second node on the data folder of another is rejected. What the first acknowledged is there after a kill -9."""
     cluster = start_cluster()
     values = [f"{number}\n".encode() for number in range(20)]
     for value in values[:10]:
@@ -221,7 +221,7 @@ def test_a_data_folder_has_one_node(tmp_path, start_cluster, kcat, topic):
 
 
 def test_a_data_folder_has_one_cluster(tmp_path, cluster):
-    """A second cluster on the data folder of another is refused, and so is a single one of its nodes."""
+    """A second cluster on the data folder of another is rejected, and so is a single one of its nodes."""
     code, said = run_in_vain("--data", tmp_path, "--replicas", 3, "--port", 0)
     assert (1, True) == (code, f"data folder {tmp_path} is in use" in said), said
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def refusal_of(node):
-    """Start a node that refuses to, and give what it says."""
+    """Start a node that rejects to, and give what it says."""
     command = [sys.executable, "-m", "examples.broker", *node.arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert 1 == done.returncode, done.stdout + done.stderr
@@ -20,7 +20,7 @@ def refusal_of(node):
 
 
 def test_damaged_topics(start_cluster, topic):
-    """A node alone refuses damaged topics in one line. Without the file it has its topics and records again."""
+    """A node alone rejects damaged topics in one line. Without the file it has its topics and records again."""
     cluster = start_cluster(1)
     create(cluster, topic, replicas=1)
     with Load(cluster, topic) as load:
@@ -36,7 +36,7 @@ def test_damaged_topics(start_cluster, topic):
 
 
 def test_a_deleted_coordination_file(start_cluster, topic, eventually):
-    """Nodes go on, a node that is started again is refused, and the tree that the others saved is the way back."""
+    """Nodes go on, a node that is started again is rejected, and the tree that the others saved is the way back."""
     cluster = start_cluster(3)
     create(cluster, topic)
     with Load(cluster, topic) as load:

@@ -1,4 +1,4 @@
-"""Groups, and topics that are deleted and made anew under the same name, with a real client."""
+"""Groups, and topics that are deleted and made again under the same name, with a real client."""
 
 import contextlib
 import time
@@ -67,7 +67,7 @@ def coordinator_of(cluster, group, *, asked=None):
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_topic_made_anew_is_read_from_its_beginning(start_cluster, nodes, topic):
-    """A group that has read a topic to its end reads one made anew under that name from the first record."""
+    """A group that has read a topic to its end reads one made again under that name from the first record."""
     cluster = start_cluster(nodes)
     replicas = list(cluster.nodes)
 
@@ -99,7 +99,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(start_cluster, nodes, topi
 
 @pytest.mark.slow
 def test_a_coordinator_that_was_away(start_cluster, topic, eventually):
-    """If a topic is deleted and made anew while its group's coordinator is stopped, the next one doesn't know it."""
+    """If a topic is deleted and made again while its group's coordinator is stopped, the next one doesn't know it."""
     cluster = start_cluster(3, "--session-ms", "2000")
     controller = AdminClient(client(cluster)).list_topics(timeout=20).controller_id
     group = next(g for g in map("g{}".format, range(50)) if coordinator_of(cluster, g) != controller)

@@ -156,7 +156,7 @@ def test_coordinator_dies(cluster, topic, eventually):
 
 
 def test_late_controller_is_refused(cluster, topic):
-    """What a controller of an epoch that is over says is refused by every node, and changes nothing."""
+    """What a controller of an epoch that is over says is rejected by every node, and changes nothing."""
     create(cluster, topic, 1)
 
     async def say(port):
@@ -176,7 +176,7 @@ def test_late_controller_is_refused(cluster, topic):
 
 
 def test_follower_that_ends_before_the_leaders_start(cluster, topic, eventually):
-    """A follower that was away while all it lacks was deleted begins anew where the leader does, and is in sync."""
+    """A follower that was away while all it lacks was deleted begins again where the leader does, and is in sync."""
     create(cluster, topic)
     leader = cluster.leader_of(topic)
     number = next(number for number, node in cluster.nodes.items() if node is not leader)
@@ -292,7 +292,7 @@ def test_assignment_by_hand(cluster, topic, eventually):
 
 
 def test_impossible_topics(cluster, topic):
-    """A topic that can't be is refused with the reason: too many replicas, a node that isn't there."""
+    """A topic that can't be is rejected with the reason: too many replicas, a node that isn't there."""
     admin = admin_of(cluster)
     for new, code in (
         (NewTopic(topic, 1, 4), "INVALID_REPLICATION_FACTOR"),

@@ -1,4 +1,4 @@
-"""Leader epochs as clients see them: advertised with the leaders, and what carries an older one is refused."""
+"""Leader epochs as clients see them: advertised with the leaders, and what carries an older one is rejected."""
 
 import asyncio
 import time
@@ -61,7 +61,7 @@ def ended(port, topic, current, epoch):
 
 
 def test_epochs_are_advertised_and_fence(cluster, topic, eventually):
-    """Each election is a larger epoch at every node. Reads by an older one, or by one to come, are refused by name."""
+    """Each election is a larger epoch at every node. Reads by an older one, or by one to come, are rejected by name."""
     create(cluster, topic)
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     producer.produce(topic, b"first")

@@ -92,7 +92,7 @@ def test_partitions_move_under_load(cluster, tree, topic, eventually):
 def test_move_outlives_its_controller(cluster, tree, topic, eventually):
     """A move goes on though the controller dies in it, being what it moves from, and the new node is away for a while.
 
-    When the dead one is back, it lets go of what it had: it may not come up again should the topic be made anew.
+    When the dead one is back, it lets go of what it had: it may not come up again should the topic be made again.
     """
     create_on(cluster, topic, BEFORE)
     with Load(cluster, topic, 3) as load:
@@ -126,9 +126,9 @@ def test_impossible_move_is_dropped(cluster, tree, topic, eventually, nodes):
 
 
 def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually):
-    """A node that is away while its replica moves and the topic is deleted and made anew begins with nothing.
+    """A node that is away while its replica moves and the topic is deleted and made again begins with nothing.
 
-    Its records are of the same leader epoch as the new ones: by epochs alone they couldn't be told apart.
+    Its records are of the same leader epoch as the new ones: by epochs alone they couldn't be distinguished.
     """
     create_on(cluster, topic, BEFORE[:1])
     with Load(cluster, topic) as load:

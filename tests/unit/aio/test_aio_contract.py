@@ -253,7 +253,7 @@ def test_what_is_no_operation_raises(run, opened):
 
 
 def test_check_of_unhashable_key_raises(run, opened):
-    """A key without a hash is refused by a check too."""
+    """A key without a hash is rejected by a check too."""
 
     async def main():
         async with opened() as purgatory:
@@ -283,7 +283,7 @@ def test_second_park_raises_and_harms_nobody(run, opened):
 
 
 def test_operation_parked_in_the_core_is_not_taken_out(run, opened):
-    """A refused park leaves an operation that was parked beneath where it is."""
+    """A rejected park leaves an operation that was parked beneath where it is."""
 
     async def main():
         async with opened() as purgatory:
@@ -297,7 +297,7 @@ def test_operation_parked_in_the_core_is_not_taken_out(run, opened):
 
 
 def test_full_purgatory_refuses(run, opened):
-    """A full purgatory refuses the operation, and takes it once there is room."""
+    """A full purgatory rejects the operation, and takes it once there is room."""
 
     async def main():
         async with opened(max_parked=1) as purgatory:
@@ -621,7 +621,7 @@ def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
 
 
 def test_slotted_operation_with_coroutine_hooks_is_refused(run, opened):
-    """Coroutine hooks need room on the operation. One without is refused, with the reason."""
+    """Coroutine hooks need room on the operation. One without is rejected, with the reason."""
 
     class Slotted(DelayedOperation):
         __slots__ = ()
@@ -642,7 +642,7 @@ def test_slotted_operation_with_coroutine_hooks_is_refused(run, opened):
 
 
 def test_refused_operation_keeps_its_coroutine_hooks(run, opened):
-    """An operation with coroutine hooks that was refused can be parked later."""
+    """An operation with coroutine hooks that was rejected can be parked later."""
 
     async def main():
         async with opened() as purgatory:
@@ -656,7 +656,7 @@ def test_refused_operation_keeps_its_coroutine_hooks(run, opened):
 
 
 def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(run, opened):
-    """A type of which one was awaited is still refused where nobody would await its hooks."""
+    """A type of which one was awaited is still rejected where nobody would await its hooks."""
 
     async def main():
         async with opened() as purgatory:
@@ -758,7 +758,7 @@ def test_bad_predicate_raises(run, opened, predicate):
 
 
 def test_tenant_without_a_place_is_refused(run):
-    """A purgatory on a loop has limits by tenant, too, and serves who is refused as soon as there is a place."""
+    """A purgatory on a loop has limits by tenant, too, and serves who is rejected as soon as there is a place."""
 
     async def main():
         async with AsyncPurgatory("shared", max_parked=4, tenant=lambda own: own.name, tenant_share=0.25) as purgatory:
@@ -893,7 +893,7 @@ def test_limits_of_other_threads_count_each(run, opened):
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
 def test_bad_limits_raise(run, opened, limit):
-    """A limit that is no whole number above zero is refused where it is given, on every thread."""
+    """A limit that is no whole number above zero is rejected where it is given, on every thread."""
 
     async def main():
         async with opened() as purgatory:
@@ -1000,7 +1000,7 @@ def test_shutdowns_at_once_are_one(run, opened):
 
 @pytest.mark.parametrize(("drain", "timeout_ms"), [("explode", 5), ("expire", -1), ("expire", True)])
 def test_bad_shutdown_raises(run, opened, drain, timeout_ms):
-    """A policy that isn't one is refused, and the purgatory stays open."""
+    """A policy that isn't one is rejected, and the purgatory stays open."""
 
     async def main():
         async with opened() as purgatory:

@@ -291,7 +291,7 @@ def test_timer_of_a_closed_loop_takes_tasks_and_runs_none():
     ],
 )
 def test_bad_settings_raise(settings, error):
-    """A setting that cannot work is refused."""
+    """A setting that cannot work is rejected."""
     with pytest.raises(error):
         LoopTimer(**settings)
 

@@ -113,7 +113,7 @@ def test_purgatory_beneath_may_be_shut_down_first(run):
 
 
 def test_purgatory_belongs_to_one_loop(run):
-    """A purgatory on one loop refuses another, and says what to use instead."""
+    """A purgatory on one loop rejects another, and says what to use instead."""
 
     async def main():
         async with AsyncPurgatory("loop") as purgatory:
@@ -165,7 +165,7 @@ def test_clock_moved_by_hand(run):
     ],
 )
 def test_bad_settings_raise(make):
-    """A setting that cannot work is refused."""
+    """A setting that cannot work is rejected."""
     with pytest.raises(InvalidSetting):
         make()
 
@@ -232,7 +232,7 @@ def test_mailbox_of_a_closed_loop_swallows():
 
 
 def test_coroutine_hooks_need_a_loop():
-    """An operation whose hooks are coroutines is refused where nobody would await them, and isn't touched."""
+    """An operation whose hooks are coroutines is rejected where nobody would await them, and isn't touched."""
 
     class Poll(AsyncOperation):
         def try_complete(self):
@@ -249,7 +249,7 @@ def test_coroutine_hooks_need_a_loop():
 
 
 def test_coroutine_is_no_check(run):
-    """An operation whose ``try_complete`` is a coroutine is refused, on a loop, too."""
+    """An operation whose ``try_complete`` is a coroutine is rejected, on a loop, too."""
 
     class Poll(AsyncOperation):
         async def try_complete(self):

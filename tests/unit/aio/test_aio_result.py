@@ -193,7 +193,7 @@ async def coroutine():
 
 @pytest.mark.parametrize("find", [None, "x", coroutine])
 def test_find_is_a_plain_function(run, opened, find):
-    """What can't be called, and a coroutine, are refused."""
+    """What can't be called, and a coroutine, are rejected."""
 
     async def main():
         async with opened() as purgatory:

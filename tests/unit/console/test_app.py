@@ -135,7 +135,7 @@ def test_history_is_read_while_the_thread_notes(hub):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_it_only_shows(console, get, method):
-    """Nothing can be changed: whatever isn't a read is refused."""
+    """Nothing can be changed: whatever isn't a read is rejected."""
     assert 405 == get(console, "/api/state", method=method).status
 
 
@@ -193,7 +193,7 @@ def test_token_in_the_address_becomes_a_cookie(hub, get):
 
 
 def test_empty_token_is_an_error():
-    """A token that protects nothing is refused when the app is made."""
+    """A token that protects nothing is rejected when the app is made."""
     with pytest.raises(InvalidSetting, match="token must be a non-empty str"):
         app(token="")
 
@@ -215,7 +215,7 @@ def test_mounted_in_a_service(fetch, hub, get):
 
 
 def test_address_that_others_reach_needs_a_token():
-    """Serving on every interface without a token is refused, with what to do."""
+    """Serving on every interface without a token is rejected, with what to do."""
     with pytest.raises(InvalidSetting, match="token must be set"):
         serve(0, "0.0.0.0")
 

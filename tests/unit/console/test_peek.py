@@ -78,7 +78,7 @@ def test_look_is_bounded(fetch, mock_timer, monkeypatch):
 
 
 def test_leader_is_not_forgotten(fetch, mock_timer, monkeypatch):
-    """Once found, the hottest and the oldest stay in view while the look walks elsewhere, and are measured anew."""
+    """Once found, the hottest and the oldest stay in view while the look walks elsewhere, and are measured again."""
     monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
     park(fetch, "hot", 3)
     mock_timer.advance_clock(5)

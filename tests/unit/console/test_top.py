@@ -65,7 +65,7 @@ def test_nobody_there(url, capsys):
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
 def test_interval_is_checked(interval, capsys):
-    """An interval that can't be kept is refused."""
+    """An interval that can't be kept is rejected."""
     with pytest.raises(SystemExit):
         cli.main(["127.0.0.1:9", "--interval", interval])
     said = capsys.readouterr().err

@@ -86,7 +86,7 @@ def test_bad_answer_is_one_line(body, capsys):
 
 @pytest.mark.parametrize("part", [b"X-Drip: 1\r\n", b" "])
 def test_answer_that_drips_ends_after_a_timeout(part, capsys, monkeypatch):
-    """A server that sends a byte now and then does not keep the command for ever."""
+    """A server that sends a byte now and then does not keep the command forever."""
     monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
     head = b"HTTP/1.1 200 OK\r\n" + (b"" if part != b" " else b"Content-Length: 1000\r\n\r\n")
     began = time.monotonic()

@@ -155,7 +155,7 @@ def test_on_complete_may_cancel_force_purge_and_look_in(purgatory):
 
 
 def test_shutting_down_from_a_hook_ends(no_threads_left):
-    """A hook on the timer's thread shuts the purgatory down while the main thread does: neither waits for ever."""
+    """A hook on the timer's thread shuts the purgatory down while the main thread does: neither waits forever."""
     purgatory = DelayedOperationPurgatory("faults")
     inside, go = threading.Event(), threading.Event()
 

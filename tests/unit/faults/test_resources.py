@@ -191,7 +191,7 @@ def test_a_jump_of_a_thousand_years_is_only_late():
 
 
 def test_a_full_timer_leaves_the_purgatory_as_it_was():
-    """A timer with ``max_pending`` refuses: the operation is out, uncompleted, and the counters add up."""
+    """A timer with ``max_pending`` rejects: the operation is out, uncompleted, and the counters add up."""
     timer = MockTimer(max_pending=1)
     with DelayedOperationPurgatory("faults", timer=timer) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])

@@ -249,7 +249,7 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
 
 
 def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, operation, outcome):
-    """A frame that the disk refuses until the end is lost with what it says was dropped: so that is said elsewhere."""
+    """A frame that the disk rejects until the end is lost with what it says was dropped: so that is said elsewhere."""
     FullDisk.room = 10**9
     with Journal(tmp_path, open_file=FullDisk) as journal:
         observer = journal.observer("fetch")
@@ -307,7 +307,7 @@ def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, 
 
 
 def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):
-    """Half of a segment's first frame stays where the disk refuses to cut it off. The next try begins the file anew.
+    """Half of a segment's first frame stays where the disk rejects to cut it off. The next try begins the file again.
 
     Nobody seals or removes a file in which nothing was acknowledged yet: the writer has it again before they look.
     """

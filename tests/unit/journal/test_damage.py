@@ -77,7 +77,7 @@ def test_no_byte_of_a_parquet_segment_can_change_unseen(small):
 
 @pytest.mark.parametrize("cut", [1, 4, 8, 12, 500])
 def test_a_parquet_segment_that_is_cut_short_is_named_before_arrow_sees_it(small, cut):
-    """Cut off anywhere, a segment is refused by name."""
+    """Cut off anywhere, a segment is rejected by name."""
     small.write_bytes(small.read_bytes()[:-cut])
     assert (0, small.name) == given(read(small.parent))
 
@@ -408,7 +408,7 @@ def test_a_torn_tail_is_no_damage(frames):
 
 
 def test_a_damaged_journal_is_not_served(frames):
-    """Over HTTP a damaged journal is an error that says so: frames made of what is left would number it anew."""
+    """Over HTTP a damaged journal is an error that says so: frames made of what is left would number it again."""
     data = bytearray(frames.read_bytes())
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)
@@ -431,7 +431,7 @@ def test_a_segment_that_is_empty_or_cut_short_is_named_in_one_line(tmp_path, sea
 
 
 def test_a_segment_of_a_newer_version_is_refused(tmp_path, sealed, capsys):
-    """Sealed as Parquet too, what a newer program wrote is refused with advice, not misread."""
+    """Sealed as Parquet too, what a newer program wrote is rejected with advice, not misread."""
     table = pq.read_table(sealed)
     newer = table.replace_schema_metadata({"purgatory.version": str(VERSION + 1)})
     with sealed.open("wb") as file:

@@ -82,7 +82,7 @@ def test_a_newer_writer_s_columns_are_skipped_and_missing_ones_get_their_default
 
 
 def test_an_unknown_version_is_refused():
-    """A frame of a later version of the format is refused with advice, not misread."""
+    """A frame of a later version of the format is rejected with advice, not misread."""
     data = bytearray(encode(batch()))
     data[4:6] = (99).to_bytes(2, "little")
     head, payload = bytes(data[: HEAD_BYTES - 4]), bytes(data[HEAD_BYTES:])
@@ -92,7 +92,7 @@ def test_an_unknown_version_is_refused():
 
 
 def test_an_unknown_schema_is_refused():
-    """A frame of another kind of folder is refused by name."""
+    """A frame of another kind of folder is rejected by name."""
     data = altered(encode(batch()), lambda header: header.update(schema="diary"))
     with pytest.raises(JournalFormat, match="diary"):
         decode(data, frame_at(data, 0))

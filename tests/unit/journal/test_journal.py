@@ -107,14 +107,14 @@ def test_open_segment_can_be_read(tmp_path, operation, outcome):
 
 
 def test_second_writer_is_refused(tmp_path, write):
-    """A second writer on a folder is refused by name of the first. Closing lets the next one in."""
+    """A second writer on a folder is rejected by name of the first. Closing lets the next one in."""
     with Journal(tmp_path), pytest.raises(JournalLocked, match="already being written by process"):
         Journal(tmp_path)
     write(tmp_path, 1)
 
 
 def test_trace_and_journal_do_not_mix(tmp_path, write):
-    """A folder that holds a journal refuses a trace, and stays usable."""
+    """A folder that holds a journal rejects a trace, and stays usable."""
     write(tmp_path, 1)
     with pytest.raises(JournalFormat, match="give each its own folder"):
         Trace(tmp_path)
@@ -509,7 +509,7 @@ def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
 
 
 def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
-    """Its record says when it was parked, and how long it might wait in all, what it was put off by included."""
+    """Its record says when it was parked, and how long it might wait in all, what it was extended by included."""
 
     class Lease(DelayedOperation):
         def try_complete(self):
@@ -535,7 +535,7 @@ def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
 
 @pytest.mark.parametrize("keys", [["k"], ["k", "m"]])
 def test_what_is_under_one_key_is_labelled_once_a_batch(tmp_path, monkeypatch, keys):
-    """Of many operations under the same keys these are looked at once, whichever edition hands them over."""
+    """Of many operations under the same keys these are looked at once, whichever implementation hands them over."""
 
     class Ready(DelayedOperation):
         ready = False

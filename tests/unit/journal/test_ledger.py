@@ -1,4 +1,4 @@
-"""The ledger: rows of operations that have left, until the writer comes for them. In whichever edition runs."""
+"""The ledger: rows of operations that have left, until the writer comes for them. In whichever implementation runs."""
 
 import gc
 import os
@@ -161,7 +161,7 @@ class RaisingError(Raising, Exception):
 
 
 def test_nothing_of_the_user_s_is_asked_while_rows_are_grouped():
-    """Keys and errors that raise when they are hashed or compared are told apart by what they are."""
+    """Keys and errors that raise when they are hashed or compared are distinguished by what they are."""
     watches = [(Watch(RaisingError()),), (Watch(RaisingError()), Watch(RaisingError()))]
     errors = [None, RaisingError(), RaisingError()]
     rows = [(under, error) for under in watches for error in errors]
@@ -224,7 +224,7 @@ def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_two_takers_get_each_row_once():
-    """Of two who take at once the second is refused, or gets what the first has left."""
+    """Of two who take at once the second is rejected, or gets what the first has left."""
     ledger, found, over = Ledger(3_000), ([], []), threading.Event()
 
     def take(mine):
@@ -307,7 +307,7 @@ def test_a_clock_that_fails_is_the_caller_s_to_hear_of():
 
 
 def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
-    """An observer refuses such a clock when it is made. One that changes afterwards costs no row."""
+    """An observer rejects such a clock when it is made. One that changes afterwards costs no row."""
     ledger = Ledger(5)
     recorder = Recorder(ledger, SOURCE, lambda: 77.9, None, pytest.fail, pytest.fail)
     recorder.finished(Ready(5), Outcome.FORCED, None)
@@ -316,7 +316,7 @@ def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
 
 
 def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
-    """An operation that was put off by a part of a millisecond is recorded as parked when it was."""
+    """An operation that was extended by a part of a millisecond is recorded as parked when it was."""
     timer = MockTimer()
     with Journal(tmp_path) as journal:
         observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=10**18)
@@ -432,7 +432,7 @@ def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_refused_writers_don_t_keep_a_forked_child_from_giving_up_the_lock(tmp_path):
-    """Who keeps the errors of writers that were refused may fork: the child gives up the sound one's lock."""
+    """Who keeps the errors of writers that were rejected may fork: the child gives up the sound one's lock."""
     journal = Journal(tmp_path)
     kept = []
     for _ in range(20):

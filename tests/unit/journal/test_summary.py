@@ -191,7 +191,7 @@ def test_column_of_a_later_version_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("line", ["no json", "[1]", "{}", '{"keys": 3}'])
 def test_line_that_is_no_record_is_named(tmp_path, line, capsys):
-    """Something else than JSON lines of a journal is refused with the line's number."""
+    """Something else than JSON lines of a journal is rejected with the line's number."""
     (tmp_path / "lines.jsonl").write_text(line)
     assert 2 == main(["summary", str(tmp_path / "lines.jsonl")])
     assert "line 1: no record" in capsys.readouterr().err
@@ -199,14 +199,14 @@ def test_line_that_is_no_record_is_named(tmp_path, line, capsys):
 
 @pytest.mark.parametrize("name", ["some.parquet", "some.frames", "some.txt"])
 def test_other_file_is_no_journal(tmp_path, name, capsys):
-    """A file of something else is refused in a line."""
+    """A file of something else is rejected in a line."""
     (tmp_path / name).write_bytes(b"\xffsomething else")
     assert 2 == main(["summary", str(tmp_path / name)])
     assert 1 == len(capsys.readouterr().err.splitlines())
 
 
 def test_trace_is_no_journal(tmp_path, capsys):
-    """A trace says nothing of how operations ended, and is refused by what to do instead."""
+    """A trace says nothing of how operations ended, and is rejected by what to do instead."""
     with Trace(tmp_path) as trace:
         trace.event("fetch", "k", 1)
     assert 2 == main(["summary", str(tmp_path)])
@@ -233,7 +233,7 @@ def test_one_file_can_be_summarised(tmp_path, write, capsys):
 
 @pytest.mark.parametrize("top", ["-1", "0", "few"])
 def test_number_of_keys_is_checked(tmp_path, top, capsys):
-    """Fewer than one key, or no number, is refused in a line. A negative one dropped the last of them."""
+    """Fewer than one key, or no number, is rejected in a line. A negative one dropped the last of them."""
     with pytest.raises(SystemExit):
         main(["summary", str(tmp_path), "--top", top])
     assert f"argument --top: '{top}': a whole number, 1 or more" in capsys.readouterr().err

@@ -39,7 +39,7 @@ def test_tenants_are_not_exported_unless_asked_for(registry):
 
 
 def test_each_tenant_has_its_counts(registry):
-    """What is parked and what was refused is told by purgatory and tenant, with keys' labels."""
+    """What is parked and what was rejected is told by purgatory and tenant, with keys' labels."""
     register(registry, tenants=True)
     with opened() as purgatory:
         park(purgatory, "a", 5)
@@ -70,7 +70,7 @@ def test_tenants_without_number_are_one_series(registry):
 
 
 def test_refusals_of_tenants_that_were_forgotten_stay(registry):
-    """A tenant that the purgatory forgets, and that comes again, keeps what it was refused before."""
+    """A tenant that the purgatory forgets, and that comes again, keeps what it was rejected before."""
     register(registry, tenants=True)
     with opened() as purgatory:
         park(purgatory, "a", 5)

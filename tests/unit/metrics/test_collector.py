@@ -66,7 +66,7 @@ def test_every_outcome_is_counted(registry, mock_timer):
 
 
 def test_refusals_and_callback_errors_are_counted(registry, mock_timer, logs):
-    """An operation refused for want of room, and a hook that raised, are on the page."""
+    """An operation rejected for want of room, and a hook that raised, are on the page."""
 
     def fail(operation):
         raise RuntimeError
@@ -291,7 +291,7 @@ def test_registering_twice_is_registering_once(registry):
 
 
 def test_name_taken_by_others_is_an_error(registry):
-    """A metric of the same name in the registry is refused at once, and named."""
+    """A metric of the same name in the registry is rejected at once, and named."""
     Counter("purgatory_checks", "Somebody else's.", registry=registry)
 
     with pytest.raises(ValueError, match="purgatory_checks"):
@@ -299,7 +299,7 @@ def test_name_taken_by_others_is_an_error(registry):
 
 
 def test_unregister_takes_everything_back(registry):
-    """After unregistering nothing is exported, and registering anew works."""
+    """After unregistering nothing is exported, and registering again works."""
     register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer_enabled=False):
         unregister(registry)

@@ -282,7 +282,7 @@ def test_name_is_asked_for():
 
 
 def test_refused_operation_has_no_span(opened, telemetry):
-    """What a closed purgatory refuses is no wait."""
+    """What a closed purgatory rejects is no wait."""
     opened.shutdown()
     with pytest.raises(PurgatoryClosed):
         opened.try_complete_else_watch(Waiting(), ["k"])

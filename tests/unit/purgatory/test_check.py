@@ -338,7 +338,7 @@ def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
 def test_limit_is_checked(purgatory, limit):
-    """A limit that makes no sense is refused, whether or not anybody waits."""
+    """A limit that makes no sense is rejected, whether or not anybody waits."""
     with pytest.raises(InvalidSetting, match="limit"):
         purgatory.check_and_complete("nobody", limit=limit)
 

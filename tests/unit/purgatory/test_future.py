@@ -340,7 +340,7 @@ def test_operation_knows_every_state(purgatory, called, state):
 @pytest.mark.parametrize("slotted", [False, True])
 @pytest.mark.parametrize("name", ["try_complete", "force_complete", "on_complete", "on_expiration"])
 def test_own_hooks_of_a_subclass_are_called(purgatory, mock_timer, name, slotted):
-    """What a subclass defines anew is called, with what it inherits a ``super()`` away."""
+    """What a subclass defines again is called, with what it inherits a ``super()`` away."""
     ran = []
 
     def own(self):

@@ -62,7 +62,7 @@ def test_finished_operation_is_under_no_key(purgatory, leave):
 
 
 def test_idle_keys_are_not_counted_as_keys(purgatory):
-    """A key that nobody waits under is remembered, and told apart from those that somebody does."""
+    """A key that nobody waits under is remembered, and distinguished from those that somebody does."""
     park(purgatory, "a", "b").force_complete()
     park(purgatory, "b", "c")
     snapshot = purgatory.snapshot()
@@ -113,7 +113,7 @@ def test_purge_interval_of_zero_keeps_nothing(mock_timer):
 
 
 def test_as_many_keys_may_be_idle_as_are_in_use(mock_timer):
-    """Keys that take turns are not made anew each time: the more are in use, the more may be idle."""
+    """Keys that take turns are not made again each time: the more are in use, the more may be idle."""
     with DelayedOperationPurgatory("turns", timer=mock_timer, purge_interval=10) as purgatory:
         for number in range(3_000):
             park(purgatory, number)
@@ -132,7 +132,7 @@ def test_as_many_keys_may_be_idle_as_are_in_use(mock_timer):
         assert 600 > purgatory.snapshot().idle_keys
 
 
-def test_nobody_forgets_more_than_two_keys_at_a_time(mock_timer):
+def test_one_call_forgets_at_most_two_keys(mock_timer):
     """Whoever lets a key fall idle beyond the limit looks at two others, and goes on with their own work."""
     with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=1_000) as purgatory:
         for number in range(1_000):
@@ -187,7 +187,7 @@ def test_key_whose_purge_was_interrupted_is_forgotten_by_the_next(purgatory):
     key = Stopping()
     park(purgatory, key).cancel()
     key.strikes = True
-    with contextlib.suppress(KeyboardInterrupt):  # the native edition forgets it without its code
+    with contextlib.suppress(KeyboardInterrupt):  # the native implementation forgets it without its code
         purgatory.purge()
     key.strikes = False
     purgatory.purge()

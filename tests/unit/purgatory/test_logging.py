@@ -128,7 +128,7 @@ def test_observer_that_raises(logs, mock_timer):
 
 
 def test_refusals_are_logged_once_a_second(logs, mock_timer):
-    """Refused operations are a warning, one for many."""
+    """Rejected operations are a warning, one for many."""
     with DelayedOperationPurgatory("full", timer=mock_timer, max_parked=1) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])
         for _ in range(100):

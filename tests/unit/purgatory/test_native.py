@@ -1,4 +1,4 @@
-"""What only the native edition can get wrong: memory, and what it is handed that is no operation."""
+"""What only the native implementation can get wrong: memory, and what it is handed that is no operation."""
 
 import gc
 import inspect
@@ -408,7 +408,7 @@ def test_half_made_object_of_a_private_type_raises(call):
 
 
 def test_idle_keys_take_watchers_only():
-    """What is no key's watchers is refused by the queue of idle keys."""
+    """What is no key's watchers is rejected by the queue of idle keys."""
     with pytest.raises(TypeError):
         CORE.IdleKeys(5, int).note("key")
 

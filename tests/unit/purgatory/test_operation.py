@@ -204,7 +204,7 @@ def test_checks_of_one_operation_never_overlap(purgatory):
 
 
 def test_check_of_itself_inside_a_check_ends():
-    """A ``try_complete`` that checks its own operation, under a re-entrant lock, does not run for ever."""
+    """A ``try_complete`` that checks its own operation, under a re-entrant lock, does not run forever."""
     operation = Waiting(lock=threading.RLock())
     operation._doing = None, None, lambda operation: operation.checks < 5 and operation.maybe_try_complete()
 
@@ -716,7 +716,7 @@ def test_extend_may_bring_the_deadline_forward(purgatory, mock_timer):
 
 
 def test_extend_keeps_the_age(purgatory, mock_timer):
-    """How long an operation has waited is told from when it was parked, however often its deadline was put off."""
+    """How long an operation has waited is told from when it was parked, however often its deadline was extended."""
     operation = Waiting(100)
     purgatory.try_complete_else_watch(operation, ["k"])
     created_ns = operation.created_ns

@@ -356,7 +356,7 @@ def assert_untouched(purgatory, operation):
     ],
 )
 def test_bad_keys_change_nothing(purgatory, keys, error):
-    """No keys, a text for a sequence, what is no sequence, an unhashable key: refused, and the operation untouched."""
+    """No keys, a text for a sequence, what is no sequence, an unhashable key: rejected, and the operation untouched."""
     operation = Waiting()
 
     with pytest.raises(error):
@@ -430,7 +430,7 @@ def test_operation_that_expired_unparked_may_be_parked_from_its_own_hook(purgato
 
 
 def test_operation_with_an_equality_of_its_own_is_refused(purgatory):
-    """Operations are told apart by identity. One that a decorator gave an equality is refused with advice."""
+    """Operations are distinguished by identity. One that a decorator gave an equality is rejected with advice."""
 
     class Equal(Waiting):
         pass
@@ -451,7 +451,7 @@ def test_delay_is_checked(delay_ms, error):
 
 
 def test_parking_twice_changes_nothing(purgatory, mock_timer):
-    """An operation is good for one stay: the second park is refused, and the first goes on."""
+    """An operation is good for one stay: the second park is rejected, and the first goes on."""
     operation = Waiting()
     purgatory.try_complete_else_watch(operation, ["a"])
 
@@ -557,7 +557,7 @@ def test_parking_again_from_a_hook_is_refused(purgatory):
 )
 @pytest.mark.usefixtures("no_threads_left")
 def test_settings_are_checked(setting, value):
-    """A setting that cannot work is refused by name, with the value, and leaves no thread."""
+    """A setting that cannot work is rejected by name, with the value, and leaves no thread."""
     with pytest.raises(InvalidSetting, match=setting) as caught:
         DelayedOperationPurgatory(**{"name": "bad", setting: value})
     assert (setting, value) == (caught.value.setting, caught.value.value)
@@ -605,7 +605,7 @@ def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
 
 
 def test_full_purgatory_refuses(mock_timer):
-    """At ``max_parked`` whoever would have to wait is refused. Each that leaves makes room for one."""
+    """At ``max_parked`` whoever would have to wait is rejected. Each that leaves makes room for one."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
         parked = [Waiting(), Waiting()]
         for operation in parked:
@@ -631,7 +631,7 @@ def test_full_purgatory_serves_who_need_not_wait(mock_timer):
 
 
 def test_refused_operation_is_as_it_was(mock_timer):
-    """Nothing of a refused operation is in the purgatory, it can't be cancelled, and it may be parked elsewhere."""
+    """Nothing of a rejected operation is in the purgatory, it can't be cancelled, and it may be parked elsewhere."""
     told = []
     observer = SimpleNamespace(parked=told.append, leaving=told.append, finished=lambda *args: told.append(args))
     with (
@@ -695,7 +695,7 @@ def test_every_way_out_makes_room(mock_timer, observers):
 
 
 def test_full_timer_takes_the_operation_out_again():
-    """If the timer refuses the operation, it is not in the purgatory either."""
+    """If the timer rejects the operation, it is not in the purgatory either."""
     timer = SystemTimer(max_pending=1)
     with DelayedOperationPurgatory("test", timer=timer, reaper_enabled=False, max_parked=5) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])
@@ -719,7 +719,7 @@ class Topic(NamedTuple):
 
 @pytest.mark.parametrize("key", [Partition("orders"), Topic("orders")])
 def test_named_tuple_is_one_key(purgatory, key):
-    """A named tuple is a value, and no sequence of keys: given as that it is refused, in a list it is a key."""
+    """A named tuple is a value, and no sequence of keys: given as that it is rejected, in a list it is a key."""
     operation = Waiting()
     with pytest.raises(WatchKeysType, match=rf"got {type(key).__name__}\(.*for a single key, write \[key\]"):
         purgatory.try_complete_else_watch(operation, key)

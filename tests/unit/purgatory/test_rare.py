@@ -22,7 +22,7 @@ class Interrupted(BaseException):
 
 
 class Key:
-    """A key that refuses to be compared while ``refuses`` is set."""
+    """A key that rejects to be compared while ``refuses`` is set."""
 
     refuses = False
 
@@ -271,7 +271,7 @@ purgatory.shutdown("cancel")
 
 
 def test_own_put_off_of_a_timer_is_asked():
-    """A timer that defines its own ``put_off``, and no ``add``, is asked when a deadline is put off."""
+    """A timer that defines its own ``put_off``, and no ``add``, is asked when a deadline is extended."""
     asked = []
 
     class Own(MockTimer):

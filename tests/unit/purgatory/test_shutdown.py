@@ -19,7 +19,7 @@ def park(purgatory, *keys, **settings):
     return operation
 
 
-def test_expire_answers_everybody():
+def test_expire_answers_every_operation():
     """By default every parked operation is completed and expired, at once."""
     purgatory = DelayedOperationPurgatory("test")
     operations = [park(purgatory, number, "k") for number in range(20)]
@@ -133,7 +133,7 @@ def test_report_is_frozen():
 
 @pytest.mark.parametrize(("drain", "timeout_ms"), [("now", 5), (None, 5), ("expire", -1), ("wait", 0.5)])
 def test_policy_is_checked(drain, timeout_ms):
-    """A policy that isn't one is refused, and the purgatory stays open."""
+    """A policy that isn't one is rejected, and the purgatory stays open."""
     with DelayedOperationPurgatory("test") as purgatory:
         with pytest.raises(InvalidSetting):
             purgatory.shutdown(drain, timeout_ms=timeout_ms)
@@ -173,7 +173,7 @@ def test_shutdown_in_a_hook_of_an_expiry(hook):
 
 @pytest.mark.parametrize("own", [True, False])
 def test_operation_parked_during_the_shutdown_is_answered(mock_timer, own):
-    """An operation on its way in is either settled with the others, or refused: never left behind."""
+    """An operation on its way in is either settled with the others, or rejected: never left behind."""
     purgatory = DelayedOperationPurgatory("test", timer=None if own else mock_timer)
 
     def look(operation):

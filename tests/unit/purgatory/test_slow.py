@@ -207,7 +207,7 @@ def test_frames_are_left_alone_without_a_global_lock(monkeypatch, logs, watchdog
 
 @pytest.mark.parametrize("threshold", [0, -1, 9, True, "1", float("nan"), float("inf")])
 def test_threshold_is_checked(threshold):
-    """A threshold that makes no sense is refused."""
+    """A threshold that makes no sense is rejected."""
     with pytest.raises(InvalidSetting):
         slow_callback_ms(threshold)
 

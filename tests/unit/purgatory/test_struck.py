@@ -64,7 +64,7 @@ def test_stopped_answer_leaves_nothing(mock_timer):
 
 
 def test_refused_operation_cannot_be_cancelled(mock_timer):
-    """An operation that found no place is nobody's but the caller's who was refused: a cancel of it is False."""
+    """An operation that found no place is nobody's but the caller's who was rejected: a cancel of it is False."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])
         operation = Waiting()

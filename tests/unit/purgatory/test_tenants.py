@@ -54,7 +54,7 @@ def park(purgatory, tenant, number=1):
 
 
 def test_tenant_holds_its_share_at_most(shared):
-    """A tenant that holds its share is refused by name, with places free. Others are not."""
+    """A tenant that holds its share is rejected by name, with places free. Others are not."""
     purgatory = shared(20, share=0.6)
     assert 12 == park(purgatory, "a", 13)
     with pytest.raises(
@@ -101,7 +101,7 @@ def test_places_that_fall_free_are_the_newcomer_s(shared):
 
 
 def test_refused_operation_is_as_it_was(shared):
-    """An operation refused for its tenant may be parked again, and one that need not wait is served."""
+    """An operation rejected for its tenant may be parked again, and one that need not wait is served."""
     purgatory = shared(4, share=0.25)
     park(purgatory, "a")
     refused = Of("a")
@@ -148,7 +148,7 @@ def test_tenant_that_cannot_be_told_is_an_error(shared, mock_timer, tenant, mess
     ],
 )
 def test_bad_settings_raise(setting, settings):
-    """A setting that cannot work, or works on nothing, is refused."""
+    """A setting that cannot work, or works on nothing, is rejected."""
     with pytest.raises(InvalidSetting) as caught:
         DelayedOperationPurgatory("bad", reaper_enabled=False, **settings)
     assert setting == caught.value.setting
@@ -174,7 +174,7 @@ def test_every_way_out_makes_room_for_its_tenant(shared, mock_timer):
 
 
 def test_snapshot_names_the_largest_tenants(shared):
-    """A snapshot has each tenant with what is parked and what was refused, the largest first, as many as asked for."""
+    """A snapshot has each tenant with what is parked and what was rejected, the largest first, as many as asked for."""
     purgatory = shared(20, share=0.25)
     for tenant, number in (("a", 2), ("b", 7), (("c", 1), 4)):
         park(purgatory, tenant, number)
@@ -194,7 +194,7 @@ def test_purgatory_without_tenants_has_none(mock_timer):
 
 
 def test_refusals_are_logged_once_a_second_for_each_tenant(shared, logs):
-    """What a tenant is refused is said with its name, and no more often than once a second."""
+    """What a tenant is rejected is said with its name, and no more often than once a second."""
     purgatory = shared(20, share=0.05)
     park(purgatory, "logged a", 4)
     park(purgatory, "logged b", 4)
@@ -271,7 +271,7 @@ def test_interrupt_while_a_place_is_given_back_loses_none(shared, line):
 
 
 def test_places_agree_with_a_model():
-    """Over random comings and goings each is let in or refused as the three rules say."""
+    """Over random comings and goings each is let in or rejected as the three rules say."""
     for seed in range(30):
         random_ = random.Random(seed)
         limit, share = random_.randint(1, 30), random_.choice([0.1, 0.3, 0.6, 1.0])

@@ -165,19 +165,19 @@ def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
 
 @pytest.mark.parametrize("threshold", [None, "5", 5.5, True])
 def test_threshold_is_a_whole_number(watermark, threshold):
-    """Anything else is refused."""
+    """Anything else is rejected."""
     with pytest.raises(InvalidSetting, match="threshold"):
         watermark.wait(threshold, 1_000)
 
 
 def test_timeout_is_checked(watermark):
-    """A timeout that is no number is refused."""
+    """A timeout that is no number is rejected."""
     with pytest.raises(DelayTypeError):
         watermark.wait(5, "soon")
 
 
 def test_shutdown_fails_who_waits(mock_timer):
-    """At the end everybody gets their answer, and newcomers are refused."""
+    """At the end everybody gets their answer, and newcomers are rejected."""
     watermark = ThresholdPurgatory("watermark", timer=mock_timer)
     future = watermark.wait(5, 10_000)
     report = watermark.shutdown()
@@ -289,7 +289,7 @@ def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
 
 
 def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monkeypatch):
-    """Who found the number just before it was forgotten doesn't wait for ever."""
+    """Who found the number just before it was forgotten doesn't wait forever."""
     watermarks.maybe_complete("a", 1)
     found, error = watermarks._numbers.get("a"), LookupError("deleted")
     watermarks.forget("a", error)
@@ -328,7 +328,7 @@ def test_keyed_wait_times_out(watermarks, mock_timer):
     ],
 )
 def test_keys_have_a_hash(watermarks, call):
-    """A key without one is refused, and leaves nothing."""
+    """A key without one is rejected, and leaves nothing."""
     with pytest.raises(UnhashableKey):
         call(watermarks)
     assert 0 == watermarks.num_waiting

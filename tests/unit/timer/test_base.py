@@ -65,7 +65,7 @@ def test_task_is_put_off_by_any_timer(plain):
 
 
 def test_delay_survives_a_timer_that_refuses(plain):
-    """A task that is to be put off in a timer that was shut down meanwhile keeps its delay."""
+    """A task that is to be extended in a timer that was shut down meanwhile keeps its delay."""
     task = Ping(50)
     plain.add(task)
     plain.under._closed = True  # as it is for a moment, before a shutdown takes the tasks out

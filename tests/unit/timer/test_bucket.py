@@ -1,4 +1,4 @@
-"""Buckets: ordered, and closed for good once their time has come."""
+"""Buckets: ordered, and closed permanently once their time has come."""
 
 import threading
 

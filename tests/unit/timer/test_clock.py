@@ -34,7 +34,7 @@ def test_manual_clock_advances_by_exactly_that_much():
 
 @pytest.mark.parametrize("ms", [-1, -0.001, float("nan")])
 def test_manual_clock_does_not_go_back(ms):
-    """Moving back, or by what is no number, is refused and changes nothing."""
+    """Moving back, or by what is no number, is rejected and changes nothing."""
     clock = ManualClock(5)
 
     with pytest.raises(TimerConfigError, match="does not go back") as caught:

@@ -302,7 +302,7 @@ def test_timer_is_a_context_manager(bench):
     [("1", DelayTypeError), (None, DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)],
 )
 def test_timeout_is_checked(bench, timer, timeout_ms, error):
-    """A timeout that is no number of milliseconds is refused."""
+    """A timeout that is no number of milliseconds is rejected."""
     with pytest.raises(error):
         timer.advance_clock(timeout_ms)
 
@@ -310,14 +310,14 @@ def test_timeout_is_checked(bench, timer, timeout_ms, error):
 @pytest.mark.parametrize("setting", ["tick_ms", "wheel_size", "max_pending"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
 def test_settings_are_checked(bench, setting, value):
-    """A tick, a wheel or a limit that cannot work is refused by name, with the value."""
+    """A tick, a wheel or a limit that cannot work is rejected by name, with the value."""
     with pytest.raises(TimerConfigError, match=setting) as caught:
         bench.make(**{setting: value})
     assert (setting, value) == (caught.value.setting, caught.value.value)
 
 
 def test_full_timer_refuses(bench):
-    """A timer that holds its limit refuses the next task and leaves it alone. A cancel makes room."""
+    """A timer that holds its limit rejects the next task and leaves it alone. A cancel makes room."""
     timer = bench.make(max_pending=2)
     tasks = [Ping(50_000) for _ in range(3)]
     timer.add(tasks[0])
@@ -400,7 +400,7 @@ def test_cancelling_all_leaves_nothing_to_do(bench, timer):
 
 
 def test_task_put_off_runs_by_its_new_deadline(bench, timer):
-    """A pending task that is put off runs once, when the new delay has passed from then."""
+    """A pending task that is extended runs once, when the new delay has passed from then."""
     task = Ping(400, clock=bench.clock)  # far apart: on a busy machine a pause of 2 ms may last for 100
     timer.add(task)
     before_ns = task.deadline_ns
@@ -481,7 +481,7 @@ def test_running_task_is_not_put_off(bench, timer):
 
 
 def test_task_put_off_remembers_when_it_was_added(bench, timer):
-    """However often a task is put off, it knows when it was added, and with what delay it was made."""
+    """However often a task is extended, it knows when it was added, and with what delay it was made."""
     task = Ping(50_000)
     timer.add(task)
     added_ns = task.added_ns
@@ -496,7 +496,7 @@ def test_task_put_off_remembers_when_it_was_added(bench, timer):
 
 
 def test_putting_off_is_counted(bench, timer):
-    """Statistics tell how often a task was put off."""
+    """Statistics tell how often a task was extended."""
     task = Ping(50_000)
     timer.put_off(task, 5)
     timer.add(task)

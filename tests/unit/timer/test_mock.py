@@ -117,7 +117,7 @@ def test_task_that_a_task_adds_runs_in_the_same_call(mock_timer):
 
 
 def test_time_does_not_go_back(mock_timer):
-    """A negative step, or one that is no number, is refused."""
+    """A negative step, or one that is no number, is rejected."""
     with pytest.raises(TimerConfigError):
         mock_timer.advance_clock(-1)
     with pytest.raises(DelayTypeError):

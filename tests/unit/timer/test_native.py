@@ -1,4 +1,4 @@
-"""What only the native edition can get wrong: memory, and what it is handed that is no task."""
+"""What only the native implementation can get wrong: memory, and what it is handed that is no task."""
 
 import gc
 import random
@@ -31,7 +31,7 @@ def timer():
 
 @pytest.mark.parametrize("what", [None, 5, object(), "task", TimerTask])
 def test_only_tasks_are_taken(timer, what):
-    """What is no task is refused wherever one is wanted, and nothing happens."""
+    """What is no task is rejected wherever one is wanted, and nothing happens."""
     bucket = TimerTaskList(0, 1, 0, timer._lock)
     calls = [
         lambda: timer.add(what),
@@ -50,7 +50,7 @@ def test_only_tasks_are_taken(timer, what):
 
 @pytest.mark.parametrize("source", [None, [], {}])
 def test_only_buckets_are_taken_from(timer, source):
-    """What is no bucket is refused where one is wanted."""
+    """What is no bucket is rejected where one is wanted."""
     bucket, task = TimerTaskList(0, 1, 0, timer._lock), Ping(1)
     with pytest.raises(TypeError):
         bucket.take(task, source)

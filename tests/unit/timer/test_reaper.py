@@ -266,7 +266,7 @@ def test_driver_ends_with_its_timer():
 
 @pytest.mark.parametrize("timer", [None, "timer", object(), MockTimer()])
 def test_reaper_takes_timers_that_nothing_drives(timer):
-    """What is no timer, or is driven by hand, is refused."""
+    """What is no timer, or is driven by hand, is rejected."""
     with pytest.raises(TimerConfigError, match="nothing drives"):
         SystemTimerReaper("grim", timer)
 

@@ -27,7 +27,7 @@ def test_fraction_is_rounded_up(delay_ms, expected):
 
 @pytest.mark.parametrize("delay_ms", [None, "5", True, False, b"1", [1], 1j, object])
 def test_what_is_no_number_is_no_delay(delay_ms):
-    """A bool, a text or anything else that is no number is refused, with the value in the error."""
+    """A bool, a text or anything else that is no number is rejected, with the value in the error."""
     with pytest.raises(DelayTypeError) as caught:
         TimerTask(delay_ms)
     assert delay_ms is caught.value.delay
@@ -35,7 +35,7 @@ def test_what_is_no_number_is_no_delay(delay_ms):
 
 @pytest.mark.parametrize("delay_ms", [float("nan"), float("inf"), float("-inf")])
 def test_what_is_not_finite_is_no_delay(delay_ms):
-    """NaN and the infinities are refused."""
+    """NaN and the infinities are rejected."""
     with pytest.raises(DelayValueError, match="finite"):
         TimerTask(delay_ms)
 
@@ -61,7 +61,7 @@ def test_task_must_define_run():
 
 @pytest.mark.parametrize("name", ["__eq__", "__hash__"])
 def test_task_with_an_equality_of_its_own_is_refused(name):
-    """Tasks are told apart by identity. A class that would change this is refused where it is defined."""
+    """Tasks are distinguished by identity. A class that would change this is rejected where it is defined."""
     with pytest.raises(InvalidTask, match="eq=False"):
         type("Same", (TimerTask,), {name: lambda *_: 0})
 

@@ -305,7 +305,7 @@ def test_given_executor_is_not_shut_down(clock):
 
 @pytest.mark.parametrize("error", [RuntimeError("shut down"), queue.Full(), OSError("no thread")])
 def test_refusing_executor_loses_nothing(clock, error):
-    """If the executor refuses a batch, it is run where it came due: late is better than lost."""
+    """If the executor rejects a batch, it is run where it came due: late is better than lost."""
 
     class Refusing:
         def submit(self, fn, *args):
@@ -387,7 +387,7 @@ def test_no_task_runs_with_the_timers_lock_held(timer, clock):
     ("setting", "value"), [("executor", object()), ("clock", 5), ("max_pending", 0), ("tick_ms", 0)]
 )
 def test_settings_are_checked(setting, value):
-    """A setting that cannot work is refused, by name."""
+    """A setting that cannot work is rejected, by name."""
     with pytest.raises(TimerConfigError, match=setting):
         SystemTimer(**{setting: value})
 

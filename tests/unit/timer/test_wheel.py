@@ -40,7 +40,7 @@ def pass_ms(clock, timer):
 
 @pytest.mark.parametrize("wheel_size", [0, -1, 2.0, True, None, "20"])
 def test_wheel_size_is_a_whole_number_of_buckets(wheel_size):
-    """A wheel without buckets, or with a size that is no whole number, is refused."""
+    """A wheel without buckets, or with a size that is no whole number, is rejected."""
     with pytest.raises(TimerConfigError, match="wheel_size"):
         TimingWheel(wheel_size, threading.Lock())
 

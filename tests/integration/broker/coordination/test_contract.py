@@ -89,7 +89,7 @@ def test_delete_if_version(store):
 
 
 def test_recreated_node_starts_over(store):
-    """A node deleted and created anew is at version 0 again."""
+    """A node deleted and created again is at version 0 again."""
     store.multi([Create("/a"), Set("/a", b"1")])
     store.multi([Delete("/a"), Create("/a", b"new")])
 
@@ -138,7 +138,7 @@ def test_check_guards_other_writes(store):
 
 @pytest.mark.parametrize("path", ["", "/", "a", "/a/", "//a", "/a/../b", "/a/./b"])
 def test_bad_path(store, path):
-    """What is no path is refused before anything is sent."""
+    """What is no path is rejected before anything is sent."""
     for call in (
         lambda: store.get(path),
         lambda: store.children(path),
@@ -399,7 +399,7 @@ def test_raising_callback_is_contained(store, told):
 
 
 def test_closed_store_is_unreachable(stores, store):
-    """A store that was closed while others still call it refuses them."""
+    """A store that was closed while others still call it rejects them."""
     stop = threading.Event()
     seen = []
 

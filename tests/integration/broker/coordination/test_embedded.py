@@ -150,7 +150,7 @@ def test_who_slept_through_the_changes_is_told(by_hand):
 
 
 def test_no_such_file(tmp_path):
-    """A file that is no database is refused, with its name."""
+    """A file that is no database is rejected, with its name."""
     (tmp_path / "tree").write_text("no database, but long enough that nobody takes it for an empty one" * 100)
 
     with pytest.raises(Unreachable, match="tree"):
@@ -287,7 +287,7 @@ def _cpu_of(work):
 
 
 def test_bad_settings(path):
-    """A session or a pause that can't be is refused."""
+    """A session or a pause that can't be is rejected."""
     for settings in ({"session_ms": 0}, {"poll_ms": 0}):
         with pytest.raises(ValueError, match="1 or more"):
             EmbeddedStore(path, **settings)

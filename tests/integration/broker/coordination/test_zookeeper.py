@@ -39,7 +39,7 @@ def _serves(address):
 
 
 class Door:
-    """An address of our own before a service: what knocks while it is shut is refused.
+    """An address of our own before a service: what knocks while it is shut is rejected.
 
     A ZooKeeper that is starting takes connections before it answers on them, and a client that got one waits for its
     whole session.
@@ -123,6 +123,6 @@ def test_nobody_there(free_ports):
 
 @pytest.mark.parametrize("hosts", ["", "/chroot", "h:1/a/", "h:1//a"])
 def test_bad_address(hosts):
-    """An address that can't be is refused at once."""
+    """An address that can't be is rejected at once."""
     with pytest.raises(ValueError, match="must be like"):
         ZooKeeperStore(hosts)

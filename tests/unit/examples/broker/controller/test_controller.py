@@ -97,7 +97,7 @@ def test_paused_controller_changes_nothing(cluster):
     before = {key: cluster.state(key) for key in [("orders", 0)]}
     assert cluster.active is not late
 
-    late.store._begin_session()  # so that what refuses it is the epoch, not the session
+    late.store._begin_session()  # so that what rejects it is the epoch, not the session
     for attempt in (
         lambda: duties.writer.write([Set(layout.state_path(("orders", 0)), b"late")]),
         lambda: duties.writer.write_each([[Create("/late")]]),
@@ -130,7 +130,7 @@ def test_resumed_controller_steps_back(cluster):
 
 
 def test_refused_request_makes_it_look(cluster):
-    """A controller that a node refuses, since that node knows a newer one, looks who it is and steps back."""
+    """A controller that a node rejects, since that node knows a newer one, looks who it is and steps back."""
     cluster.add(1, 2)
     cluster.write(Delete("/controller"))
     old, new = sorted(cluster.nodes.values(), key=lambda node: node.controller.is_active)
@@ -143,7 +143,7 @@ def test_refused_request_makes_it_look(cluster):
 
 
 def test_failed_event_is_made_good(cluster, monkeypatch):
-    """An event during which the store goes away changes nothing half: all is loaded anew, and done then."""
+    """An event during which the store goes away changes nothing half: all is loaded again, and done then."""
     cluster.add(1, 2)
     duties = cluster.nodes[1].duties
     original = duties.writer.write
@@ -168,7 +168,7 @@ def test_failed_event_is_made_good(cluster, monkeypatch):
 
 
 def test_write_after_a_change_loses(cluster):
-    """A write that names an old version of a state is refused alone, and the others of its list are done."""
+    """A write that names an old version of a state is rejected alone, and the others of its list are done."""
     cluster.add(1)
     cluster.create_topic("t", {0: (1,), 1: (1,)})
     writer = cluster.active.duties.writer

@@ -632,7 +632,7 @@ def test_removed_reassignment(cluster):
 
 @pytest.mark.parametrize("targets", [(), (9,)])
 def test_impossible_reassignment(cluster, targets):
-    """A move to nowhere, or to a node that isn't there, is refused and forgotten."""
+    """A move to nowhere, or to a node that isn't there, is rejected and forgotten."""
     cluster.add(1)
     cluster.create_topic("t", {0: (1,)})
 

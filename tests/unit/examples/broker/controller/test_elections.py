@@ -69,7 +69,7 @@ def test_assignment_is_even(nodes, partitions, replicas):
 
 
 def test_assignment_needs_nodes():
-    """More replicas than nodes are refused."""
+    """More replicas than nodes are rejected."""
     with pytest.raises(ValueError, match="replicas must be 1 to 2, got 3"):
         assign([1, 2], 1, 3)
 
@@ -92,6 +92,6 @@ def test_tables_are_whole(moves, states):
     ],
 )
 def test_other_moves_are_refused(moves, before, after):
-    """A move that isn't in the table is refused, with both states named."""
+    """A move that isn't in the table is rejected, with both states named."""
     with pytest.raises(IllegalMove, match=f"{before.value} to {after.value}"):
         check_move(moves, ("orders", 0), before, after)

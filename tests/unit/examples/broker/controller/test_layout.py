@@ -1,4 +1,4 @@
-"""What the tree's nodes hold: written and read back, and nonsense refused."""
+"""What the tree's nodes hold: written and read back, and nonsense rejected."""
 
 import json
 import threading

@@ -23,7 +23,7 @@ def test_a_zookeeper_needs_its_client(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("address", ["zookeeper.example:2181/orders", "foo", "zk:/somewhere", "zk://", "zk:///orders"])
 def test_an_address_that_names_no_store(tmp_path, address):
-    """What is no address of a ZooKeeper is refused, rather than taken for none: that is a cluster of one's own."""
+    """What is no address of a ZooKeeper is rejected, rather than taken for none: that is a cluster of one's own."""
     with pytest.raises(ValueError, match=f"must be like zk://host:2181/chroot, got '{address}'"):
         open_store(address, tmp_path / "cluster", session_ms=2_000, durable=False)
     assert not (tmp_path / "cluster").exists()

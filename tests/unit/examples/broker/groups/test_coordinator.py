@@ -185,7 +185,7 @@ def test_strangers_are_refused(groups):
 
 
 def test_commits_are_checked_and_stored(groups):
-    """A member's commit is stored. Another generation's is refused. Anyone may use an empty group."""
+    """A member's commit is stored. Another generation's is rejected. Anyone may use an empty group."""
     (one,) = groups.stable(1)
     offsets = {T0: Commit(42, "here", 3)}
     assert {T0: ErrorCode.NONE} == groups.commit(one, 1, offsets)
@@ -198,7 +198,7 @@ def test_commits_are_checked_and_stored(groups):
 
 
 def test_a_commit_is_judged_by_partition(groups):
-    """Of one commit, what names no partition or carries too much is refused, and the rest stored."""
+    """Of one commit, what names no partition or carries too much is rejected, and the rest stored."""
     (one,) = groups.stable(1)
     codes = groups.commit(
         one,
@@ -220,7 +220,7 @@ def test_a_commit_is_judged_by_partition(groups):
 
 
 def test_a_group_is_deleted_once_it_is_empty(groups):
-    """A group with members is not deleted. An empty one is gone, also for a coordinator that starts anew."""
+    """A group with members is not deleted. An empty one is gone, also for a coordinator that starts again."""
     (one,) = groups.stable(1)
     groups.commit(one, 1, {T0: Commit(1)})
     codes = []
@@ -268,7 +268,7 @@ def test_a_join_repeated_in_a_stable_group_is_answered_as_before(groups):
 
 
 def test_who_comes_again_must_speak_what_the_others_do(groups):
-    """A member that joins again without a protocol of the others is refused, and the group goes on as it was."""
+    """A member that joins again without a protocol of the others is rejected, and the group goes on as it was."""
     one, two = groups.stable(2)
     with pytest.raises(BrokerError) as caught:
         groups.join(two, protocol="roundrobin")

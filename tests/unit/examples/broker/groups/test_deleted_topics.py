@@ -45,7 +45,7 @@ def load_again(groups, topic_ids):
 
 
 def test_offsets_go_with_their_topic(groups, restart):
-    """When a topic is deleted, what a group has of it is forgotten for good, and of other topics it is kept."""
+    """When a topic is deleted, what a group has of it is forgotten permanently, and of other topics it is kept."""
     create(groups, "u")
     (one,) = groups.stable(1)
     groups.commit(one, 1, {T0: Commit(100), U0: Commit(7)})
@@ -65,7 +65,7 @@ def test_a_group_that_has_nothing_else_goes_too(groups):
 
 
 def test_a_kill_in_the_midst_of_a_deletion(groups, restart):
-    """A node that died before it forgot a deleted topic's offsets forgets them when it starts, for good."""
+    """A node that died before it forgot a deleted topic's offsets forgets them when it starts, permanently."""
     create(groups, "u")
     groups.commit("", -1, {T0: Commit(1), U0: Commit(100)})
     groups.replicas.store.remove("u")

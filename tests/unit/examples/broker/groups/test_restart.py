@@ -1,4 +1,4 @@
-"""A coordinator that starts anew: what it finds of its groups."""
+"""A coordinator that starts again: what it finds of its groups."""
 
 import pytest
 
@@ -88,7 +88,7 @@ def test_a_group_that_everybody_left_stays_empty(groups, restart):
 
 
 def test_a_group_that_left_nothing_is_not_found(groups, restart):
-    """A group without members and offsets is forgotten for good."""
+    """A group without members and offsets is forgotten permanently."""
     (one,) = groups.stable(1)
     groups.leave(one)
     assert [] == list(restart(groups).coordinator.groups)

@@ -1,4 +1,4 @@
-"""Sessions of members: one operation that is put off, and what a sign of life does that comes at the last moment."""
+"""Sessions of members: one operation that is extended, and what a sign of life does that comes at the last moment."""
 
 import pytest
 

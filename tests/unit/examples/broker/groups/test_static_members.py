@@ -37,7 +37,7 @@ def test_a_leader_that_comes_back_does_not_assign_anew(groups, pair):
 
 
 def test_who_comes_back_with_another_subscription_causes_a_rebalance(groups, pair):
-    """What a static member says under its protocol has changed: the group must assign anew."""
+    """What a static member says under its protocol has changed: the group must assign again."""
     joined = groups.join(instance="b", metadata=b"another")
     assert ([], GroupState.PREPARING) == (joined, groups.group.state)
     groups.join(pair["a"], instance="a")
@@ -45,7 +45,7 @@ def test_who_comes_back_with_another_subscription_causes_a_rebalance(groups, pai
 
 
 def test_who_comes_back_must_speak_what_the_others_do(groups, pair):
-    """A static member that comes back without a protocol of the others is refused, and its place kept."""
+    """A static member that comes back without a protocol of the others is rejected, and its place kept."""
     with pytest.raises(BrokerError) as caught:
         groups.join(instance="b", protocol="roundrobin")
     assert ErrorCode.INCONSISTENT_GROUP_PROTOCOL is caught.value.code

@@ -62,7 +62,7 @@ def test_nonsense_is_refused(data):
 
 
 def test_compression_that_is_not_understood_is_named():
-    """A codec that there is not is refused with the code for it."""
+    """A codec that there is not is rejected with the code for it."""
     data = bytearray(theirs([(None, b"x")], 1))
     data[17] = 5
     data[12:16] = zlib.crc32(bytes(data[16:])).to_bytes(4, "big")

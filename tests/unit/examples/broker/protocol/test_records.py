@@ -72,7 +72,7 @@ def test_a_batch_that_names_no_newest_timestamp_is_as_new_as_its_first_record():
 @settings(max_examples=200, deadline=None)
 @given(PAIRS, st.data())
 def test_damage_is_noticed(pairs, data):
-    """A batch with a byte changed behind its checksum is refused."""
+    """A batch with a byte changed behind its checksum is rejected."""
     raw = bytearray(build(pairs, timestamps=[1] * len(pairs)))
     position = data.draw(st.integers(17, len(raw) - 1))
     raw[position] ^= data.draw(st.integers(1, 255))
@@ -93,7 +93,7 @@ def test_the_inside_of_a_batch_is_not_trusted(noise, count):
 
 
 def test_a_cut_batch_is_refused():
-    """A payload that ends inside a batch is refused."""
+    """A payload that ends inside a batch is rejected."""
     data = build([(None, b"value")], timestamps=[1])
     for size in (1, 60, len(data) - 1):
         with pytest.raises(BrokerError):
@@ -101,7 +101,7 @@ def test_a_cut_batch_is_refused():
 
 
 def test_an_old_format_is_named():
-    """Bytes of an older format are refused with the code that says so."""
+    """Bytes of an older format are rejected with the code that says so."""
     data = bytearray(build([(None, b"value")], timestamps=[1]))
     data[16] = 1
     with pytest.raises(BrokerError) as caught:

@@ -52,7 +52,7 @@ def test_arbitrary_bytes_are_refused_cleanly(row, data):
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VERSIONS), st.data())
 def test_damaged_messages_are_refused_cleanly(any_message, row, data):
-    """A valid request with a few bytes overwritten or cut off is refused cleanly or still a request."""
+    """A valid request with a few bytes overwritten or cut off is rejected cleanly or still a request."""
     api, version = row
     raw = bytearray(packed(data.draw(any_message(api.request, version)), version))
     if raw:
@@ -64,7 +64,7 @@ def test_damaged_messages_are_refused_cleanly(any_message, row, data):
 
 
 def test_a_huge_length_allocates_nothing():
-    """An array or a payload that claims more than the request holds is refused before it is allocated."""
+    """An array or a payload that claims more than the request holds is rejected before it is allocated."""
     claims_two_billion = struct.pack(">hihi", -1, 0, 1, 0x7FFFFFFF)
     with pytest.raises(MalformedRequest, match="past the end"):
         decode(ProduceRequest, 7, claims_two_billion + b"\0" * 8)

@@ -126,7 +126,7 @@ def test_a_stranger_is_told_that_it_has_no_replica(leader):
 
 
 def test_a_session_goes_on_where_it_was_left_or_not_at_all(leader, session):
-    """An unknown session, and a request out of its turn, are refused with the code for each."""
+    """An unknown session, and a request out of its turn, are rejected with the code for each."""
     for session_id, epoch, code in (
         (session.session_id + 1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
         (session.session_id, session.epoch + 1, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
@@ -139,7 +139,7 @@ def test_a_session_goes_on_where_it_was_left_or_not_at_all(leader, session):
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_a_new_beginning_ends_the_old_session(leader, session, epoch):
-    """A request that begins anew, or wants no session any more, names the old one: it is gone."""
+    """A request that begins again, or wants no session any more, names the old one: it is gone."""
     leader.fetch_in_session(BOTH, session_id=session.session_id, epoch=epoch, node=2)
     assert (epoch == 0) == leader.session.is_kept
     with pytest.raises(BrokerError) as caught:

@@ -48,7 +48,7 @@ def test_what_was_refused_is_named_again(asked):
 def test_what_was_refused_is_taken_back_all_the_same(asked):
     """A partition that came with an error, and is followed no more by then, is taken back.
 
-    Else the leader would answer each request at once, with the same error for ever: leader and follower at full speed.
+    Else the leader would answer each request at once, with the same error forever: leader and follower at full speed.
     """
     asked({T0: replica(), T1: replica()})
     asked.name_again(T0)

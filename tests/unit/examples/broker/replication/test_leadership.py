@@ -278,7 +278,7 @@ def test_stray_is_dropped(node):
 
 
 def test_what_is_left_of_another_topic_is_removed(node):
-    """A folder that belongs to an earlier topic of the name is begun anew. One of the same, or of none, is kept."""
+    """A folder that belongs to an earlier topic of the name is begun again. One of the same, or of none, is kept."""
     topics, kept = node.manager.store.topics, []
     for topic_id in ("first", "first", "", "second"):
         topics["t"] = Topic("t", 1, ALL, topic_id=topic_id)

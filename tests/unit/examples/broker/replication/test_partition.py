@@ -134,7 +134,7 @@ def test_what_was_sent_counts_when_it_has_arrived(make):
 
 
 def test_too_few_in_sync_replicas_refuse_before_and_after(make):
-    """Below min.insync.replicas a write is refused. One appended before is told that it was not enough."""
+    """Below min.insync.replicas a write is rejected. One appended before is told that it was not enough."""
     partition = make(replicas=(1, 2), min_isr=2, now=0.0)
     _, required = append(partition)
     partition.shrink_isr(10.0, LAG_S)
@@ -189,7 +189,7 @@ def test_the_low_watermark_waits_for_every_replica(make):
 
 
 def test_a_produce_has_one_batch_a_partition(make):
-    """Two batches, or bytes behind the one, are refused, and nothing of it is appended."""
+    """Two batches, or bytes behind the one, are rejected, and nothing of it is appended."""
     partition = make(replicas=(1,))
     batch = build([(None, b"x")], timestamps=[1])
     for data in (batch + batch, batch + b"x", b""):
@@ -199,7 +199,7 @@ def test_a_produce_has_one_batch_a_partition(make):
 
 
 def test_large_batches_are_refused(make):
-    """A batch above the limit is refused whole."""
+    """A batch above the limit is rejected whole."""
     partition = make(replicas=(1,))
     with pytest.raises(BrokerError) as caught:
         append(partition, count=200)

@@ -180,7 +180,7 @@ def test_stopping_answers_everything(leader):
 
 
 def test_topics_and_watermarks_are_found_again(leader, tmp_path):
-    """Topics, log starts and watermarks are there when the node starts anew."""
+    """Topics, log starts and watermarks are there when the node starts again."""
     leader.append(acks=1)
     leader.followers_reach(1)
     leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=leader.answers.append)

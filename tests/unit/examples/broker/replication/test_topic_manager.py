@@ -40,7 +40,7 @@ def test_a_new_topic_is_empty(leader, tmp_path):
     ],
 )
 def test_impossible_topics_are_refused(leader, wish, code):
-    """A topic that exists, has no proper name, can't be replicated so, or wants what nobody heeds, is refused."""
+    """A topic that exists, has no proper name, can't be replicated so, or wants what nobody heeds, is rejected."""
     with pytest.raises(BrokerError) as caught:
         leader.topics.plan(**{"name": "new", "partitions": 1, **wish})
     assert code is caught.value.code
@@ -67,7 +67,7 @@ def test_a_topic_grows(leader, tmp_path):
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 1_001])
 def test_a_topic_does_not_shrink(leader, count):
-    """As many partitions as there are, fewer, or too many, are refused."""
+    """As many partitions as there are, fewer, or too many, are rejected."""
     with pytest.raises(BrokerError) as caught:
         leader.topics.plan_growth("t", count)
     assert ErrorCode.INVALID_PARTITIONS is caught.value.code
@@ -98,7 +98,7 @@ def test_a_write_that_waits_is_judged_by_the_new_settings(leader):
 
 
 def test_settings_survive(leader, tmp_path):
-    """A topic's settings are there when the node starts anew."""
+    """A topic's settings are there when the node starts again."""
     leader.topics.change_settings(
         leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "2"})
     )

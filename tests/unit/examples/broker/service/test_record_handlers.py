@@ -133,7 +133,7 @@ def compressed(data, method):
 
 @pytest.mark.parametrize("method", range(1, 5))
 def test_zstd_is_for_those_who_know_it(client, method):
-    """A batch in zstd is refused below Produce 7 and, wherever it lies, Fetch 10. Other compressions never are."""
+    """A batch in zstd is rejected below Produce 7 and, wherever it lies, Fetch 10. Other compressions never are."""
     plain = build([(None, b"x")], timestamps=[1])
     client.ask(ApiKey.PRODUCE, 3, produced(plain))
     for version in (3, 6, 7, 8):
@@ -170,7 +170,7 @@ def test_a_session_on_the_wire(client, connect):
     [(99, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (None, 5, ErrorCode.INVALID_FETCH_SESSION_EPOCH)],
 )
 def test_a_lost_session_is_an_error_of_the_whole_request(client, session, epoch, code):
-    """A client that goes on with a session which isn't there, or not where it thinks, is told to begin anew."""
+    """A client that goes on with a session which isn't there, or not where it thinks, is told to begin again."""
     first = client.ask(ApiKey.FETCH, 11, fetch(0, epoch=0))
     response = client.ask(ApiKey.FETCH, 11, fetch(session=session or first.session_id, epoch=epoch))
     assert (code, []) == (response.error_code, response.topics)
@@ -234,5 +234,5 @@ def test_only_the_offsets_topic_is_not_written_to(client, topic, code):
     ],
 )
 def test_transactional_ids_are_refused(client, name, code):
-    """An id for transactions is refused, an empty one as nonsense."""
+    """An id for transactions is rejected, an empty one as nonsense."""
     assert code == client.ask(ApiKey.INIT_PRODUCER_ID, 1, m.InitProducerIdRequest(name, 1_000)).error_code

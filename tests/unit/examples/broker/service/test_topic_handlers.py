@@ -102,7 +102,7 @@ def ask(request, tmp_path, replicas, topics, tree):
 
 
 def test_a_topic_named_twice_is_not_created(ask, topics, tree):
-    """Two wishes under one name are refused, both, and nothing is done. The others of the request are."""
+    """Two wishes under one name are rejected, both, and nothing is done. The others of the request are."""
     wanted = [m.CreatableTopic("d", 1, 1), m.CreatableTopic("e", 1, 1), m.CreatableTopic("d", 2, 1)]
     answer = ask("create_topics", m.CreateTopicsRequest(wanted, 1_000))
     assert {"d": ErrorCode.INVALID_REQUEST, "e": ErrorCode.NONE} == {x.name: x.error_code for x in answer.topics}
@@ -111,7 +111,7 @@ def test_a_topic_named_twice_is_not_created(ask, topics, tree):
 
 
 def test_a_topic_named_twice_does_not_grow(ask, topics, tree):
-    """Two numbers of partitions for one topic are refused, and it stays as it is."""
+    """Two numbers of partitions for one topic are rejected, and it stays as it is."""
     wanted = [m.PartitionsOfTopic("t", 5), m.PartitionsOfTopic("t", 6)]
     answer = ask("create_partitions", m.CreatePartitionsRequest(wanted, 1_000))
     assert [("t", ErrorCode.INVALID_REQUEST)] == [(x.name, x.error_code) for x in answer.results]

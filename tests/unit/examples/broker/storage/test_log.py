@@ -168,7 +168,7 @@ def test_truncation_drops_whole_batches(log):
 
 
 def test_a_replica_keeps_the_leaders_offsets(tmp_path):
-    """Batches of the leader are stored as they are. Those already here are passed over, gaps refused."""
+    """Batches of the leader are stored as they are. Those already here are passed over, gaps rejected."""
     leader, replica = Log(tmp_path / "l"), Log(tmp_path / "r")
     for value in (b"a", b"b", b"c"):
         append(leader, value)
@@ -222,7 +222,7 @@ def test_a_batch_that_is_broken_inside_has_no_timestamps(log):
 
 @pytest.mark.parametrize("large", [b"b", b"b" * 100_000], ids=["small", "large"])
 def test_a_full_disk_leaves_the_log_whole(log, monkeypatch, large):
-    """When the disk refuses an append, the log is as before, and the producer hears of it."""
+    """When the disk rejects an append, the log is as before, and the producer hears of it."""
     append(log, b"a")
 
     def no_space(fd, data, position):
@@ -271,7 +271,7 @@ def test_fsync_policies(tmp_path, monkeypatch, policy, calls):
 
 
 def test_a_batch_sent_again_is_not_appended_again(tmp_path):
-    """A producer's repeated batch gets its first offset, also after the log was opened anew."""
+    """A producer's repeated batch gets its first offset, also after the log was opened again."""
     log = Log(tmp_path)
     assert 0 == append(log, b"a", b"b", producer=(9, 0, 0))
     assert 2 == append(log, b"c", producer=(9, 0, 2))
@@ -313,7 +313,7 @@ def test_what_was_cut_off_may_be_appended_again(log):
     ],
 )
 def test_gaps_and_old_epochs_are_refused(log, producer, code):
-    """A gap in the sequence, an epoch gone by, and a new epoch that doesn't start at 0 are refused."""
+    """A gap in the sequence, an epoch gone by, and a new epoch that doesn't start at 0 are rejected."""
     append(log, b"a", producer=(9, 1, 0))
     with pytest.raises(BrokerError) as caught:
         append(log, b"b", producer=producer)
