@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OUTCOMES
-from purgatory.pipeline.rows.load import journal_problem
+from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.source import PurgatoryDataSource
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
     wait = (F.unix_micros("finished") - F.unix_micros("created")) / 1000
     answered = F.when(F.col("outcome").isin("immediate", "satisfied"), wait)
     counts = [F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES]
-    rows = journal.where(journal_problem().isNull()).withWatermark("finished", f"{delay_s} seconds")
+    rows = journal.where(F.expr(JOURNAL_PROBLEM).isNull()).withWatermark("finished", f"{delay_s} seconds")
     return (
         rows.groupBy(F.window("finished", f"{window_s} seconds"), "purgatory", "type")
         .agg(

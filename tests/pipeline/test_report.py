@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
@@ -21,7 +22,8 @@ from purgatory.journal.records.folder import open_name
 from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
 from purgatory.pipeline.rows import completeness, gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
-from purgatory.pipeline.rows.load import journal_problem, load
+from purgatory.pipeline.rows.load import load
+from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.tables import engine as engines
 from purgatory.pipeline.tables import queries
 from purgatory.pipeline.tables.cluster import Cluster
@@ -223,8 +225,8 @@ def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
     reasons = ["unknown outcome", "no number of checks", "no timeout"]
     assert reasons == found["local"]["quarantine"]["reason"].to_pylist()
     for folder in (str(journal), f"file://{journal}"):  # what Spark's other commands go by
-        loaded = load(spark, folder, JOURNAL).where(journal_problem().isNotNull()).orderBy("seq")
-        assert reasons == [row["p"] for row in loaded.select(journal_problem().alias("p")).collect()]
+        loaded = load(spark, folder, JOURNAL).where(F.expr(JOURNAL_PROBLEM).isNotNull()).orderBy("seq")
+        assert reasons == [row["p"] for row in loaded.select(F.expr(JOURNAL_PROBLEM).alias("p")).collect()]
     # Of the five at the end, two can be true.
     assert COUNT + 2 == sum(found["local"]["outcomes"]["operations"].to_pylist())
     assert "timestamp" == dict(spark.read.parquet(str(tmp_path / "spark" / "tables" / "outcomes")).dtypes)["window"]
@@ -523,7 +525,7 @@ def test_open_segments_are_read_too(spark, tmp_path):
     with Journal(tmp_path) as journal:
         journal.observer("fetch").finished(Operation(), "satisfied", None)
         assert journal.flush()
-        found = load(spark, str(tmp_path), JOURNAL).select("seq", journal_problem().alias("p")).collect()
+        found = load(spark, str(tmp_path), JOURNAL).select("seq", F.expr(JOURNAL_PROBLEM).alias("p")).collect()
     assert [(0, None), (1, None)] == sorted(tuple(row) for row in found)
 
 

@@ -115,19 +115,6 @@ def _add(runs: list[Run], run: Run) -> None:
         runs.append(run)
 
 
-def as_table(runs: Sequence[Run]) -> pa.Table:
-    """Runs on their way from a task."""
-    columns = {
-        name: pa.array([getattr(run, name) for run in runs], pa.int64()) for name in ("journal", "first", "last")
-    }
-    return pa.table(columns)
-
-
-def of_table(table: pa.Table) -> list[Run]:
-    """What `as_table` made."""
-    return [Run(**row) for row in table.to_pylist()]
-
-
 def gaps_in(expected: Sequence[Run], runs: Iterable[Run], journals: Sequence[str]) -> list[Gap]:
     """What of the expected runs was not read, or more than once."""
     found = []
@@ -160,21 +147,13 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
 _RUNS: Final = "journal long, first long, last long"
 
 
-@attrs.frozen(eq=False)
-class Checked:
-    """A folder's rows as a DataFrame, and what of them could not be read."""
-
-    rows: DataFrame
-    gaps: Sequence[Gap]
-
-
 def checked(
     spark: SparkSession,
     folder: str,
     schema: Schema,
     between: Between = ALL,
     damaged: list[str] | None = None,
-) -> Checked:
+) -> tuple[DataFrame, Sequence[Gap]]:
     """Every row of the segments that may hold rows of a range of time, and which rows are missing.
 
     Raises:
@@ -188,14 +167,16 @@ def checked(
     runs = [Run(*row) for row in rows if row["last"] <= expected.last]  # what came since isn't asked for
     if not between.everything and "://" not in folder:
         expected = Run(0, min((run.first for run in runs), default=0), max((run.last for run in runs), default=-1))
-    return Checked(frame, gaps_in([expected], runs, [folder]))
+    return frame, gaps_in([expected], runs, [folder])
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     runs: list[Run] = []
     for _ in noted(batches, 0, runs):
         pass
-    yield from as_table(runs).to_batches()
+    columns = [pa.array(column, pa.int64()) for column in zip(*map(attrs.astuple, runs), strict=True)]
+    if columns:
+        yield pa.RecordBatch.from_arrays(columns, ["journal", "first", "last"])
 
 
 def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -27,7 +27,6 @@ from purgatory.journal.records.folder import check_kind, list_segments
 from purgatory.journal.records.parquet import arrow_schema, opened
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.frames import beside
-from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.spark.session import STRICT
 
 _TYPES: Final = {
@@ -99,9 +98,3 @@ def load(
 def with_purgatory(rows: DataFrame, schema: Schema = TRACE) -> DataFrame:
     """A trace's rows. Those that name no purgatory belong to the one without a name."""
     return rows.withColumn("purgatory", F.coalesce("purgatory", F.lit(""))) if schema is TRACE else rows
-
-
-def journal_problem() -> Column:
-    """Why a record cannot be true, or null."""
-    instants = {f"{name}_us": f"unix_micros({name})" for name in ("created", "finished")}
-    return F.expr(reduce(lambda sql, each: sql.replace(*each), instants.items(), JOURNAL_PROBLEM))

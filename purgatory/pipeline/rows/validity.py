@@ -20,14 +20,14 @@ _OUTCOMES: Final = ", ".join(f"'{outcome}'" for outcome in OUTCOMES)
 JOURNAL_PROBLEM: Final = f"""case
     when outcome is null or outcome not in ({_OUTCOMES}) then 'unknown outcome'
     when purgatory is null then 'no purgatory'
-    when created_us is null or finished_us is null then 'no instant'
-    when created_us < {EARLIEST_US} or finished_us >= {LATEST_US} then 'an instant out of range'
-    when finished_us < created_us then 'finished before it was created'
+    when created is null or finished is null then 'no instant'
+    when unix_micros(created) < {EARLIEST_US} or unix_micros(finished) >= {LATEST_US} then 'an instant out of range'
+    when finished < created then 'finished before it was created'
     when checks is null then 'no number of checks'
     when checks < 0 then 'a negative number of checks'
     when delay_ms is null then 'no timeout'
 end"""
-"""Why a record cannot be true, or null. It reads `created_us` and `finished_us`, microseconds since the epoch."""
+"""Why a record cannot be true, or null."""
 
 
 def _hollow(values: str, kind: str) -> str:
@@ -52,4 +52,4 @@ TRACE_PROBLEM: Final = f"""case
         else size(keys) <> size(array_distinct(keys)) end then 'a key twice'
     when kind = '{OPERATION}' and size(keys) > {_MAX_KEYS} then 'more than {_MAX_KEYS} keys'
 end"""
-"""Why a row of a trace cannot be true, or null. The names of its functions are Spark's, of which DuckDB has macros."""
+"""Why a row of a trace cannot be true, or null. The function names are Spark's. DuckDB gets macros."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -14,21 +14,21 @@ from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, checked
 from purgatory.pipeline.rows.load import with_purgatory
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.tables import queries
-from purgatory.pipeline.tables.engine import Found
-from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
+from purgatory.pipeline.tables.engine import Engine, Found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap
+    from purgatory.pipeline.tables.engine import Mapper
     from purgatory.pipeline.tables.queries import Table
 
 
-class Cluster:
+class Cluster(Engine):
     """Runs SQL over journals, or over a trace, on Spark.
 
     Args:
@@ -46,17 +46,18 @@ class Cluster:
         self, spark: SparkSession, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL
     ) -> None:
         self._spark = spark
-        self._between = between
-        self.schema = schema
-        self.journals: Sequence[str] = folders(journals, schema, lambda place: places.qualified(spark, place))
-        self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
-        self.dropped = dropped_in(self.journals)
+        self._kept: list[DataFrame] = []
+        super().__init__(journals, between, schema, partial(places.qualified, spark))
+
+    def _promised(self) -> Sequence[Run]:
         remote = ["://" in name for name in self.journals]
         if any(remote) and not all(remote):
             message = "give folders, or places that Spark reads (s3a://...), not both at once"
             raise ValueError(message)
-        self.expected: Sequence[Run] = self._listed() if any(remote) else there(self.journals)
-        self._kept: list[DataFrame] = []
+        if not any(remote):
+            return super()._promised()
+        promises = [promised(self._spark, name, self.schema) for name in self.journals]
+        return [Run(number, each.first, each.last) for number, each in enumerate(promises)]
 
     def open(self, *, allow_gaps: bool) -> Found:
         """Check that every row is there, and provide the relation ``source``."""
@@ -64,9 +65,9 @@ class Cluster:
         damaged: list[str] = []
         frames = []
         for name in self.journals:
-            found = checked(self._spark, name, self.schema, self._between, damaged if allow_gaps else None)
-            frames.append(found.rows)
-            gaps += found.gaps
+            rows, missing = checked(self._spark, name, self.schema, self._between, damaged if allow_gaps else None)
+            frames.append(rows)
+            gaps += missing
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
         rows = with_purgatory(reduce(DataFrame.unionByName, frames), self.schema)
@@ -98,7 +99,7 @@ class Cluster:
     def mapped(
         self,
         table: Table,
-        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        function: Mapper,
         columns: pa.Schema,
         by: Sequence[str] = (),
         order: Sequence[str] = (),
@@ -113,8 +114,3 @@ class Cluster:
         """Remove what is kept between the tables."""
         while self._kept:
             self._kept.pop().unpersist()
-
-    def _listed(self) -> list[Run]:
-        """The rows that the names of a store's sealed segments promise."""
-        promises = [promised(self._spark, name, self.schema) for name in self.journals]
-        return [Run(number, each.first, each.last) for number, each in enumerate(promises)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.tables.journals import folders, there
+from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap, Run
     from purgatory.pipeline.tables.queries import Table
+
+    Mapper: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 MOST_LOCAL: Final = 100_000_000
 """Records up to which a journal is read in this process, where no engine is named."""
@@ -32,26 +35,46 @@ class Found:
     damaged: Sequence[str] = ()
 
 
-class Engine(Protocol):
-    """Runs SQL over the records of journals, or over the rows of a trace."""
+class Engine(ABC):
+    """Runs SQL over the records of journals, or over the rows of a trace.
+
+    Args:
+        journals: folders of journals or of a fleet's journals, or one folder of a trace.
+        between: the range of time that is read.
+        schema: what the folders hold.
+        qualified: spells a place of a store in the one way that its file system has for it.
+
+    Attributes:
+        name: what it is called on the command line.
+        each_key: the SQL that makes one row of each key, and one with null of a record without keys.
+        each_pair: the SQL that makes one row of each key and its level.
+        left_out: what lies beside the journals of a fleet and holds none.
+        dropped: how many operations the journals' writers dropped. These have no record.
+        expected: the rows that should be there.
+    """
 
     name: str
-    """What it is called on the command line."""
-    schema: Schema
-    """What the folders hold."""
     each_key: str
-    """The SQL that makes one row of each key, and one with null of a record without keys."""
     each_pair: str
-    """The SQL that makes one row of each key and its level."""
-    journals: Sequence[str]
-    """Where each journal is."""
-    left_out: Sequence[str]
-    """What lies beside the journals of a fleet and holds none."""
-    dropped: int
-    """How many operations the journals' writers dropped. These have no record."""
-    expected: Sequence[Run]
-    """The rows that should be there."""
 
+    def __init__(
+        self,
+        journals: Sequence[str],
+        between: Between = ALL,
+        schema: Schema = JOURNAL,
+        qualified: Callable[[str], str] = str,
+    ) -> None:
+        self._between = between
+        self.schema = schema
+        self.journals: Sequence[str] = folders(journals, schema, qualified)
+        self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
+        self.dropped = dropped_in(self.journals)
+        self.expected: Sequence[Run] = self._promised()
+
+    def _promised(self) -> Sequence[Run]:
+        return there(self.journals)
+
+    @abstractmethod
     def open(self, *, allow_gaps: bool) -> Found:
         """Check that every row is there, and provide the relation ``source``.
 
@@ -60,25 +83,31 @@ class Engine(Protocol):
             JournalDamaged: a segment cannot be read, and gaps are not allowed.
         """
 
+    @abstractmethod
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
 
+    @abstractmethod
     def view(self, name: str, sql: str) -> None:
         """Give a query a name."""
 
+    @abstractmethod
     def keep(self, name: str, sql: str, words: Sequence[str] = ()) -> None:
         """Compute a relation once, for several tables that read it. `words` are columns with few different texts."""
 
+    @abstractmethod
     def save(self, name: str, place: str) -> None:
         """Write a relation as Parquet. From then on, its name means what was written."""
 
+    @abstractmethod
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
 
+    @abstractmethod
     def mapped(
         self,
         table: Table,
-        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        function: Mapper,
         columns: pa.Schema,
         by: Sequence[str] = (),
         order: Sequence[str] = (),
@@ -93,25 +122,9 @@ class Engine(Protocol):
             order: the order of the rows that are equal in `by`.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """Remove what is kept between the tables."""
-
-
-def chosen_for(journals: Sequence[str], choice: str = "auto", schema: Schema = JOURNAL) -> str:
-    """`local` or `spark`: as chosen, or what suits the journals.
-
-    Raises:
-        ValueError: the local engine was chosen, and cannot reach a journal.
-    """
-    remote = [name for name in journals if "://" in name]
-    if choice == "local" and remote:
-        message = f"journals must be folders for --engine local, got {remote[0]}: use --engine spark"
-        raise ValueError(message)
-    if choice != "auto":
-        return choice
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit: a person who starts a cluster wants it used
-    small = not remote and not submitted and sum(map(len, there(folders(journals, schema)))) <= MOST_LOCAL
-    return "local" if small else "spark"
 
 
 def engine_for(
@@ -134,7 +147,15 @@ def engine_for(
     Raises:
         ValueError: the local engine was chosen, and cannot reach a journal.
     """
-    if chosen_for(journals, choice, schema) == "local":
+    remote = [name for name in journals if "://" in name]
+    if choice == "local" and remote:
+        message = f"journals must be folders for --engine local, got {remote[0]}: use --engine spark"
+        raise ValueError(message)
+    if choice == "auto":
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit: a person who starts a cluster wants it used
+        fits = not remote and not submitted and sum(map(len, there(folders(journals, schema)))) <= MOST_LOCAL
+        choice = "local" if fits else "spark"
+    if choice == "local":
         from purgatory.pipeline.tables.local import Local
 
         return Local(journals, between, schema)

@@ -26,8 +26,7 @@ from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
 from purgatory.pipeline.rows.frames import beside
 from purgatory.pipeline.tables import queries
-from purgatory.pipeline.tables.engine import Found
-from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
+from purgatory.pipeline.tables.engine import Engine, Found
 
 try:
     import duckdb
@@ -37,10 +36,11 @@ except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     from purgatory.journal.records import Schema
     from purgatory.journal.records.folder import Segment
+    from purgatory.pipeline.tables.engine import Mapper
     from purgatory.pipeline.tables.queries import Table
 
 _MACROS: Final = (
@@ -59,7 +59,7 @@ _WRITTEN: Final = 1_000_000
 """Rows of frames that are copied into one Parquet file."""
 
 
-class Local:
+class Local(Engine):
     """Runs SQL over journals, or over a trace, in this process.
 
     Args:
@@ -73,12 +73,7 @@ class Local:
     each_pair = "unnest(keys) as key, unnest(levels) as level"
 
     def __init__(self, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL) -> None:
-        self.schema = schema
-        self.journals: Sequence[str] = folders(journals, schema)
-        self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
-        self.dropped = dropped_in(self.journals)
-        self.expected: Sequence[Run] = there(self.journals)
-        self._between = between
+        super().__init__(journals, between, schema)
         self._closing = ExitStack()
 
     def open(self, *, allow_gaps: bool) -> Found:
@@ -145,7 +140,7 @@ class Local:
     def mapped(
         self,
         table: Table,
-        function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        function: Mapper,
         columns: pa.Schema,
         by: Sequence[str] = (),
         order: Sequence[str] = (),

@@ -43,7 +43,7 @@ _OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else out
 LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
 _ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
 
-_INSTANTS: Final = "finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
+_INSTANTS: Final = "created, finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
 _NAMES: Final = ", ".join(
     f"coalesce({name}, '') as {name}" if name in ("type", "instance") else name
     for name in ("seq", *(field.name for field in JOURNAL.fields if field.kind != "instant"))
