@@ -25,7 +25,7 @@ from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
 from purgatory.pipeline.rows.completeness import described
 from purgatory.pipeline.summaries import advice, output
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import levels, queries, relations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -133,7 +133,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     try:
         with progress.step("checking that all of it is there"):
             unread = engine.open(allow_gaps=wishes.allow_gaps)
-            queries.prepare(engine, wishes.expiry_normal)
+            relations.prepare(engine, wishes.expiry_normal)
             span = _Span(**engine.query(queries.SPAN).to_pylist()[0])
         if not span.operations:
             raise EmptyJournal(", ".join(engine.journals))
@@ -141,7 +141,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         span_us = span.last_us - span.first_us
         slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
         with progress.step(f"counting {span.operations:,} operations"):
-            widths = queries.widths_of(window_us, slot_us, attrs.asdict(span))
+            widths = levels.widths_of(window_us, slot_us, attrs.asdict(span))
             made = _made(engine, widths, malformed=span.malformed > 0)
     finally:
         engine.close()
@@ -173,7 +173,7 @@ class _Span:
     malformed: int
 
 
-def _made(engine: Engine, widths: queries.Widths, *, malformed: bool) -> dict[str, pa.Table]:
+def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table, by name. The advice follows from the counts of waits."""
     engine.keep("key_sums", queries.key_sums(widths))
     found = {name: engine.query(table) for name, table in queries.tables(widths, malformed=malformed).items()}

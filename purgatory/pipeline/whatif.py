@@ -25,7 +25,7 @@ from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
 from purgatory.pipeline.summaries import recorded
 from purgatory.pipeline.summaries.choices import Grid, choose
 from purgatory.pipeline.summaries.output import written
-from purgatory.pipeline.tables import answers, queries
+from purgatory.pipeline.tables import answers, queries, relations
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -89,7 +89,7 @@ def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
 
 
 def _of_journal(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
-    queries.prepare(engine)
+    relations.prepare(engine)
     engine.view("waits", _WAITS)
     engine.keep("uses", _USES)
     estimate = recorded.timeouts(engine.query(queries.waits()), grid)

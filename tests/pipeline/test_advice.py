@@ -10,7 +10,7 @@ from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.recorded import timeouts as timeouts_of_journal
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
 
 COUNT = 20_000
@@ -74,7 +74,7 @@ class Service:
         gen.write(folder, pa.Table.from_pylist(rows, arrow_schema(JOURNAL)), JOURNAL, files=1)
         engine = Local([str(folder)])
         engine.open(allow_gaps=False)
-        queries.prepare(engine)
+        relations.prepare(engine)
         found = engine.query(queries.waits())
         engine.close()
         return found

@@ -14,7 +14,7 @@ from purgatory.pipeline.report import EmptyJournal, Wishes, report
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
 
 
@@ -30,7 +30,7 @@ def operations(folder, between):
     engine = Local([str(folder)], between)
     try:
         engine.open(allow_gaps=False)
-        queries.prepare(engine)
+        relations.prepare(engine)
         return engine.query(queries.SPAN).to_pylist()[0]["operations"]
     finally:
         engine.close()

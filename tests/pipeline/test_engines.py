@@ -12,7 +12,7 @@ from purgatory.journal.records import JOURNAL, OUTCOMES
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.report import _made
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import levels, queries, relations
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from tests.pipeline.test_figures import BASE, NORMAL, made
@@ -47,9 +47,9 @@ def mixed():
 def tables_of(engine, widths, expiry_normal=()):
     """Every table of a report, its rows in an order of their own."""
     engine.open(allow_gaps=False)
-    queries.prepare(engine, expiry_normal)
+    relations.prepare(engine, expiry_normal)
     span = engine.query(queries.SPAN).to_pylist()[0]
-    found = _made(engine, queries.widths_of(*widths, span), malformed=span["malformed"] > 0)
+    found = _made(engine, levels.widths_of(*widths, span), malformed=span["malformed"] > 0)
     engine.close()
     return {name: (table.column_names, ordered(table.to_pylist())) for name, table in found.items()}
 

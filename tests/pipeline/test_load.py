@@ -10,7 +10,7 @@ from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.rows.validity import TRACE_PROBLEM
-from purgatory.pipeline.tables.queries import Table, schema
+from purgatory.pipeline.tables.relations import Table, schema
 from tests.support.replays import over
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -25,7 +25,7 @@ from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.tables import engine as engines
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import levels, percentiles, queries, relations
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from tests.support.webhdfs import served
@@ -56,9 +56,9 @@ def tables(request, journal):
     folder = [str(journal[0])]
     engine = Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder)
     engine.open(allow_gaps=False)
-    queries.prepare(engine, ["DelayedFetch"])
+    relations.prepare(engine, ["DelayedFetch"])
     span = engine.query(queries.SPAN).to_pylist()[0]
-    widths = queries.widths_of(WINDOW_US, SLOT_US, span)
+    widths = levels.widths_of(WINDOW_US, SLOT_US, span)
     engine.keep("key_sums", queries.key_sums(widths))
     made = queries.tables(widths, malformed=False)
     yield {"span": span, **{name: engine.query(table).to_pylist() for name, table in made.items()}}
@@ -148,7 +148,7 @@ def test_percentiles_are_exact(tables, journal):
     ):
         assert expected.keys() == found.keys()
         for group, values in expected.items():
-            for name, share in queries.PERCENTILES.items():
+            for name, share in percentiles.PERCENTILES.items():
                 assert math.isclose(np.quantile(values, share), found[group][name], rel_tol=1e-9)
             assert (len(values), max(values)) == (found[group]["answered"], found[group]["max_ms"])
 

@@ -5,7 +5,7 @@ from purgatory.pipeline.rows.between import ALL
 from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.tables.queries import Table, schema
+from purgatory.pipeline.tables.relations import Table, schema
 
 
 def over(folder, spark=None, between=ALL):

@@ -13,7 +13,7 @@ from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, checked, promised
 from purgatory.pipeline.rows.load import with_purgatory
 from purgatory.pipeline.spark import places
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap
     from purgatory.pipeline.tables.engine import Mapper
-    from purgatory.pipeline.tables.queries import Table
+    from purgatory.pipeline.tables.relations import Table
 
 
 class Cluster(Engine):
@@ -94,7 +94,7 @@ class Cluster(Engine):
 
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
-        return queries.typed(self._spark.sql(table.sql).toArrow(), table)
+        return relations.typed(self._spark.sql(table.sql).toArrow(), table)
 
     def mapped(
         self,

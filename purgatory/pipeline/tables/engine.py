@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap, Run
-    from purgatory.pipeline.tables.queries import Table
+    from purgatory.pipeline.tables.relations import Table
 
     Mapper: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

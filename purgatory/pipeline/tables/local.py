@@ -25,7 +25,7 @@ from purgatory.journal.records.parquet import arrow_schema, opened, read_arrow
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
 from purgatory.pipeline.rows.frames import beside
-from purgatory.pipeline.tables import queries
+from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
 
 try:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from purgatory.journal.records import Schema
     from purgatory.journal.records.folder import Segment
     from purgatory.pipeline.tables.engine import Mapper
-    from purgatory.pipeline.tables.queries import Table
+    from purgatory.pipeline.tables.relations import Table
 
 _MACROS: Final = (
     "size(l) as len(l)",
@@ -135,7 +135,7 @@ class Local(Engine):
         except duckdb.IOException as error:
             message = f"{str(error).partition(chr(10))[0]}: a segment was removed while it was read; run this again"
             raise JournalError(message) from error
-        return queries.typed(found, table)
+        return relations.typed(found, table)
 
     def mapped(
         self,

@@ -1,0 +1,117 @@
+"""The relations that the report's tables read, and what a table is: its SQL and its columns.
+
+An engine provides the relation ``source``: one row per record. `prepare` adds the others:
+
+- ``judged``: every record, with the reason why it cannot be true, or null;
+- ``records``: the records that can be true, without keys;
+- ``watches``: one row per record and key (a record without keys has one row, whose key is null);
+- ``expiry_normal``: one row per type whose operations end by their deadline as a rule.
+
+The dialects of DuckDB and Spark agree on all that is used: ``group by all``, window functions, ``count_if``, ``is not
+distinct from``. Division is of floating-point numbers in both, and ``x - x % y`` rounds down in both. Columns are
+matched with their schema by position, so no name needs quotes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import pyarrow as pa
+
+from purgatory.journal.records import JOURNAL, SHUTDOWN
+from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM, LONGEST_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from purgatory.pipeline.tables.engine import Engine
+
+_WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
+"""Checks beyond the two of parking and the one that finds the operation satisfied."""
+_OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
+"""How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes."""
+LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
+ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
+
+_INSTANTS: Final = "created, finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
+_NAMES: Final = ", ".join(
+    f"coalesce({name}, '') as {name}" if name in ("type", "instance") else name
+    for name in ("seq", *(field.name for field in JOURNAL.fields if field.kind != "instant"))
+)
+
+
+def prepare(engine: Engine, expiry_normal: Collection[str] = ()) -> None:
+    """Provide the relations that the tables read, of an engine that was opened."""
+    engine.given("expiry_normal", pa.table({"normal": pa.array(sorted(set(expiry_normal)), pa.string())}))
+    engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
+    engine.view("judged", f"select *, finished_us - created_us as wait_us, {JOURNAL_PROBLEM} as reason from timed")
+    # What most tables read: few and narrow columns, so that an engine may keep them.
+    engine.keep(
+        "facts",
+        f"""select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
+            error is not null as has_error
+        from judged where reason is null""",
+        words=("purgatory", "type", "outcome", "instance"),
+    )
+    engine.view(
+        "records",
+        f"""select *, finished_us - created_us as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks
+        from facts""",
+    )
+    engine.view(
+        "watches",
+        f"""select purgatory, type, {_OUTCOME}, created_us, finished_us, {_WASTED} as wasted_checks,
+            {engine.each_key} as key
+        from judged where reason is null""",
+    )
+
+
+_TYPES: Final = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
+INSTANT: Final = pa.timestamp("us", "UTC")
+
+
+def schema(text: str) -> pa.Schema:
+    """A schema from `name:type` words; a column without a type is `int`, one that ends in `_ms` is `real`."""
+    fields = [word.partition(":") for word in text.split()]
+    return pa.schema([(name, _TYPES[kind or ("real" if name.endswith("_ms") else "int")]) for name, _, kind in fields])
+
+
+def typed(rows: pa.Table, table: Table) -> pa.Table:
+    """What an engine gave, with the names and types of the table, and its instant beside its microseconds."""
+    columns = [_cast(column, field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
+    found = pa.table(columns, schema=table.columns)
+    if not table.dated:
+        return found
+    return found.append_column(table.dated, found[f"{table.dated}_us"].cast(INSTANT))
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(kind)
+
+
+@attrs.frozen
+class Table:
+    """One table: its SQL, its columns, and which of its columns of microseconds become instants as well."""
+
+    sql: str
+    columns: pa.Schema
+    dated: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Widths:
+    """The lengths of a window, of a slot, and of the parts of a slot in which a peak is looked for; microseconds."""
+
+    window_us: int
+    slot_us: int
+    fine_us: int
+    slots: int
+    """How many slots the journal's span has."""
+
+
+def window_of(widths: Widths) -> str:
+    """When the window began in which an operation left."""
+    return f"finished_us - finished_us % {widths.window_us}"
