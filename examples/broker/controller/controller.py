@@ -94,11 +94,7 @@ class Controller:
     # -- called from any thread
 
     def start(self, *, thread: bool = True) -> None:
-        """Begin a session, register, and take part in elections. May be called from any thread.
-
-        Raises:
-            Unreachable: if there is no session.
-        """
+        """Begin a session, and take part in elections. Raises Unreachable. May be called from any thread."""
         self.store.on_session = lambda change: self.events.put("session", lambda: self._session_changed(change))
         if thread:
             self.events.start()

@@ -127,11 +127,7 @@ class EmbeddedStore:
     # -- the session
 
     def start(self) -> None:
-        """Open the file and begin a session.
-
-        Raises:
-            Unreachable: if the file is not usable.
-        """
+        """Open the file and begin a session. Raises Unreachable if the file is not usable."""
         with self._reachable():
             create(self._path)
             self._db = self._open()

@@ -93,7 +93,8 @@ def check_path(_: object, attribute: object, path: str) -> None:
 def parent_of(path: str) -> str:
     """Return the path above. That of a node at the top is empty.
 
-    >>> parent_of("/brokers/ids"), parent_of("/brokers") ('/brokers', '')
+    >>> parent_of("/brokers/ids"), parent_of("/brokers")
+    ('/brokers', '')
     """
     return path.rpartition("/")[0]
 
@@ -158,11 +159,7 @@ class Store(Protocol):
     """Set before `start`. The first call is for the session that `start` begins."""
 
     def start(self) -> None:
-        """Begin a session.
-
-        Raises:
-            Unreachable: if that is not possible.
-        """
+        """Begin a session. Raises Unreachable if that is not possible."""
 
     def close(self) -> None:
         """End the session at once, with its ephemeral nodes."""

@@ -64,11 +64,7 @@ def children(db: sqlite3.Connection, path: str) -> list[str]:
 
 
 def apply(db: sqlite3.Connection, operation: Operation, session: int) -> None:
-    """Do one operation and note the change.
-
-    Raises:
-        NoNode, NodeExists, BadVersion, NotEmpty, EphemeralParent: nothing was done.
-    """
+    """Do one operation and note the change. A StoreError means that nothing was done."""
     match operation:
         case Create(path, data, ephemeral):
             _create(db, path, data, session if ephemeral else None)

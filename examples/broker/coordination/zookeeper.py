@@ -132,11 +132,7 @@ class ZooKeeperStore:
     # -- the session
 
     def start(self) -> None:
-        """Connect, and begin a session.
-
-        Raises:
-            Unreachable: if the service does not answer within ten seconds.
-        """
+        """Connect, and begin a session. Raises Unreachable if the service does not answer within ten seconds."""
         try:
             if self._chroot:
                 self._make_chroot()

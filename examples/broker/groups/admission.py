@@ -54,11 +54,7 @@ class Admission:
         self._rebalance = rebalance
 
     def join(self, wish: Join, answer: AnswerJoin) -> None:
-        """Add a member to the next generation. `answer` is called when that begins.
-
-        Raises:
-            BrokerError: if the client cannot join.
-        """
+        """Add a member. `answer` is called when the next generation begins. Raises BrokerError if it cannot join."""
         group = self._groups.find(wish.group_id)
         longest = self._settings.max_session_timeout_ms
         if not self._settings.min_session_timeout_ms <= wish.session_timeout_ms <= longest:

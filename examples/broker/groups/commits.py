@@ -42,12 +42,7 @@ class Commits:
     """
 
     def __init__(
-        self,
-        settings: GroupSettings,
-        groups: KnownGroups,
-        store: GroupStore,
-        sessions: Sessions,
-        topics: TopicManager,
+        self, settings: GroupSettings, groups: KnownGroups, store: GroupStore, sessions: Sessions, topics: TopicManager
     ) -> None:
         self._settings = settings
         self._groups = groups
@@ -58,11 +53,7 @@ class Commits:
     def commit(
         self, group_id: str, who: Identity, offsets: Mapping[Key, Commit], answer: Callable[[Codes], None]
     ) -> None:
-        """Store offsets of a member, or (generation -1) of a client that is not a member.
-
-        Raises:
-            BrokerError: if the client must not commit.
-        """
+        """Store offsets of a member, or (generation -1) of another client. Raises BrokerError if it must not commit."""
         group = self._groups.find(group_id)
         if group is None:
             if who.generation >= 0:
@@ -96,11 +87,7 @@ class Commits:
         return ErrorCode.NONE
 
     def committed(self, group_id: str) -> Mapping[Key, Commit]:
-        """Return a group's offsets, except those of an earlier topic with the same name.
-
-        Raises:
-            BrokerError: if this node does not coordinate the group.
-        """
+        """Return a group's offsets, but none of an earlier topic with the same name. Raises as `KnownGroups.check`."""
         group = self._groups.find(group_id)
         if group is None:
             return {}
@@ -145,11 +132,7 @@ class Commits:
     # -- deletion
 
     def delete_group(self, group_id: str, answer: Callable[[ErrorCode], None]) -> None:
-        """Delete a group without members, and its offsets.
-
-        Raises:
-            BrokerError: if the group does not exist, or has members.
-        """
+        """Delete a group and its offsets. Raises BrokerError if it does not exist, or has members."""
         group = self._deletable(group_id)
         with group.lock:
             if group.members or group.pending:
@@ -162,11 +145,7 @@ class Commits:
             self._store.forget(group, list(group.offsets), stored)
 
     def delete_offsets(self, group_id: str, keys: Collection[Key], answer: Callable[[Codes], None]) -> None:
-        """Delete offsets of topics that no member reads at present.
-
-        Raises:
-            BrokerError: if the group does not exist, or its members are not consumers.
-        """
+        """Delete offsets of topics that no member reads. Raises BrokerError if the members are not consumers."""
         group = self._deletable(group_id)
         with group.lock:
             if group.members and group.protocol_type != "consumer":

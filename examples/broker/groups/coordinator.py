@@ -147,11 +147,7 @@ class Coordinator:
         group.newcomers = False
         delay_ms = min(self.settings.initial_rebalance_delay_ms, remaining_ms)
         operation = InitialDelayedJoin(
-            group,
-            delay_ms,
-            max(remaining_ms - delay_ms, 0),
-            prolong=self._wait_for_newcomers,
-            end=self._end_join,
+            group, delay_ms, max(remaining_ms - delay_ms, 0), prolong=self._wait_for_newcomers, end=self._end_join
         )
         self.joins.try_complete_else_watch(operation, [group.group_id])
 
@@ -197,11 +193,7 @@ class Coordinator:
     # -- sync
 
     def sync(self, group_id: str, who: Identity, assignments: Mapping[str, bytes], answer: AnswerSync) -> None:
-        """Answer a member with its assignment. The leader's request has all assignments.
-
-        Raises:
-            BrokerError: if it is not a member of this generation.
-        """
+        """Answer a member with its assignment. The leader's request has all assignments. Raises as `heartbeat`."""
         group = self.groups.existing(group_id)
         with group.lock:
             member = group.member_of_generation(who)
@@ -252,11 +244,7 @@ class Coordinator:
     # -- sessions
 
     def heartbeat(self, group_id: str, who: Identity) -> ErrorCode:
-        """Renew a member's session. Returns whether a rebalance is in progress, as a code.
-
-        Raises:
-            BrokerError: if it is not a member of this generation.
-        """
+        """Renew a session, and return the member's code. Raises BrokerError if it is not of this generation."""
         group = self.groups.existing(group_id)
         with group.lock:
             member = group.member_of_generation(who)
@@ -275,11 +263,7 @@ class Coordinator:
                 self._remove(group, member.member_id, "its session expired")
 
     def leave(self, group_id: str, who: Identity) -> None:
-        """Remove a member. One that is named by its instance id alone is removed on another client's behalf.
-
-        Raises:
-            BrokerError: if it is not a member.
-        """
+        """Remove a member, which may be named by its instance id alone. Raises BrokerError if it is not a member."""
         group = self.groups.existing(group_id)
         with group.lock:
             pending = group.pending.pop(who.member_id, None)

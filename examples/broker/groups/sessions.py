@@ -26,9 +26,7 @@ class Sessions:
     """
 
     def __init__(
-        self,
-        purgatory: DelayedOperationPurgatory[DelayedHeartbeat],
-        lost: Callable[[Group, Member], None],
+        self, purgatory: DelayedOperationPurgatory[DelayedHeartbeat], lost: Callable[[Group, Member], None]
     ) -> None:
         self._purgatory = purgatory
         self._lost = lost

@@ -24,11 +24,7 @@ _XERIAL_HEADER = 16
 
 
 def decompress(codec: int, data: bytes) -> bytes:
-    """Decompress data. The codec is the number in a batch's attributes, 0 is none.
-
-    Raises:
-        BrokerError: if the codec is unknown, or the data is damaged or too large when decompressed.
-    """
+    """Decompress data by the codec in a batch's attributes. Raises BrokerError if it is damaged or too large."""
     try:
         return _BY_CODEC[codec](data)
     except IndexError:

@@ -28,11 +28,7 @@ _STAMPED = 0x08
 
 
 def to_batches(data: bytes) -> Steps[bytes]:
-    """Turn a produced message set into a batch.
-
-    Raises:
-        BrokerError: if it is damaged, or its compression is unknown.
-    """
+    """Turn a produced message set into a batch. Raises BrokerError if it is damaged."""
     messages = yield from _messages(data, nested=False)
     if not messages:
         return b""
@@ -41,11 +37,7 @@ def to_batches(data: bytes) -> Steps[bytes]:
 
 
 def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
-    """Turn batches into messages of format 0 or 1, from `offset` on. Format 0 has no timestamps.
-
-    Raises:
-        BrokerError: if a batch is damaged, or its compression is unknown.
-    """
+    """Turn batches into messages of format 0 or 1, from `offset` on. Raises BrokerError if one is damaged."""
     out = bytearray()
     for batch in batches(data):
         for number, record in enumerate(records_of(data, batch)):

@@ -86,11 +86,7 @@ class Record:
 
 
 def parse(data: bytes, position: int = 0) -> Batch:
-    """Check the batch at `position`, its checksum included.
-
-    Raises:
-        BrokerError: if there is no complete and valid batch.
-    """
+    """Check the batch at `position` and its checksum. Raises BrokerError if it is not complete and valid."""
     if len(data) - position < HEADER_SIZE:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the bytes end inside a batch's header")
     (base, length, leader_epoch, magic, crc, attributes, delta, first, latest, producer, epoch, sequence, count) = (
@@ -127,11 +123,7 @@ def newest_timestamp_at(data: Buffer, position: int) -> int:
 
 
 def batches(data: bytes) -> list[Batch]:
-    """Check and list all batches of a produce request's or a fetch response's payload.
-
-    Raises:
-        BrokerError: if the payload is not a sequence of complete and valid batches.
-    """
+    """Check and list all batches of a payload. Raises BrokerError if one is not complete and valid."""
     found = []
     position = 0
     while position < len(data):
@@ -186,11 +178,7 @@ def build_in_steps(
 
 
 def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
-    """Parse the records of a batch. A control batch has no records for clients.
-
-    Raises:
-        BrokerError: if its compression is unknown, or it is damaged inside.
-    """
+    """Parse the records of a batch, none for a control batch. Raises BrokerError if it is damaged inside."""
     if batch.attributes & _CONTROL:
         return
     body = data[batch.position + HEADER_SIZE : batch.position + batch.size]

@@ -10,7 +10,7 @@ _LAST_PORT = 65_535
 
 
 def check_port(port: int) -> None:
-    """Reject an invalid port; raises ValueError. 0 stands for any free port."""
+    """Reject an invalid port with ValueError. 0 stands for any free port."""
     if not 0 <= port <= _LAST_PORT:
         raise ValueError(f"a port must be 0 to {_LAST_PORT}, got {port}")
 

@@ -48,12 +48,7 @@ class DelayedProduce(DelayedOperation):
     __slots__ = ("_parts", "_respond")
 
     def __init__(
-        self,
-        delay_ms: int,
-        parts: Sequence[Produced],
-        respond: Callable[[], None],
-        *,
-        lock: LockLike | None = None,
+        self, delay_ms: int, parts: Sequence[Produced], respond: Callable[[], None], *, lock: LockLike | None = None
     ) -> None:
         super().__init__(delay_ms, lock=lock)
         self._parts = parts

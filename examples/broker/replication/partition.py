@@ -101,10 +101,8 @@ class Partition:
             self.advance_high_watermark()
 
     def append(self, data: bytes, *, acks: int) -> tuple[int, int]:
-        """Append a producer's batch. Returns its first offset, and the end that `acks=all` waits for.
-
-        Raises:
-            BrokerError: if this node does not lead, too few replicas are in sync, or the batch is rejected.
+        """Append a batch. Returns its first offset and the end that `acks=all` waits for. Raises BrokerError if
+        rejected.
         """
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -139,11 +137,7 @@ class Partition:
         return self.log.next_offset if by_follower else self.high_watermark
 
     def follower_fetches(self, node: int, offset: int, log_start_offset: int, clock: FetchClock) -> bool:
-        """Note a follower's fetch. Returns whether the watermark, the ISR or the follower's log start has changed.
-
-        Raises:
-            BrokerError: if the node has no replica of this partition.
-        """
+        """Note a follower's fetch. Returns whether the watermark, the ISR or the follower's log start has changed."""
         if node not in self._followers:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node} is not a replica")
         end = self.log.next_offset
@@ -250,11 +244,7 @@ class Partition:
         self.replicas = replicas
 
     def check_epoch(self, epoch: int) -> None:
-        """Reject a request with another leader epoch. -1 stands for none.
-
-        Raises:
-            BrokerError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
-        """
+        """Reject another leader epoch, but not -1. Raises FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH."""
         if epoch not in (-1, self.leader_epoch):
             older = epoch < self.leader_epoch
             code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -293,11 +283,7 @@ class Partition:
         return min([self.log.start_offset, *self._followers.log_starts()])
 
     def delete_before(self, offset: int) -> int:
-        """Delete the leader's records below `offset` (-1: below the watermark), and return that offset.
-
-        Raises:
-            BrokerError: if this node does not lead, or the offset is above the watermark.
-        """
+        """Delete below `offset` (-1: the watermark), and return it. Raises BrokerError if it is above the watermark."""
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if offset == -1:
@@ -310,11 +296,7 @@ class Partition:
         return offset
 
     def replicate(self, data: bytes, *, leader_watermark: int, leader_start: int) -> None:
-        """On a follower: append the leader's records, and use its log start and its watermark.
-
-        Raises:
-            BrokerError: if the batches do not continue this log.
-        """
+        """On a follower: append records, adopt watermark and log start. Raises BrokerError if they do not continue."""
         if data:
             self.log.append_replicated(data)
         self.high_watermark = max(self.high_watermark, min(leader_watermark, self.log.next_offset))

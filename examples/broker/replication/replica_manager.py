@@ -22,19 +22,9 @@ from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.parking import park
 from examples.broker.replication.partition import ACKS_ALL, Key, Partition
+from examples.broker.replication.settings import ReplicationSettings, settings_of
+from examples.broker.storage import topic_settings as names
 from examples.broker.storage.replica_folders import ReplicaFolders
-from examples.broker.storage.topic_settings import (
-    LOG_APPEND_TIME,
-    MAX_BYTES,
-    MIN_ISR,
-    RETENTION_BYTES,
-    RETENTION_MS,
-    SEGMENT_BYTES,
-    SEGMENT_MS,
-    TIMESTAMP_TYPE,
-    UNCLEAN_ELECTION,
-    WITHOUT_EFFECT,
-)
 from examples.broker.storage.topics import Topic
 from purgatory import ActionQueue, DelayedOperationPurgatory
 
@@ -42,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from examples.broker.replication.cluster import Cluster
-    from examples.broker.replication.settings import ReplicationSettings
     from examples.broker.storage.topics import TopicStore
     from purgatory import LockLike
     from timer import Timer
@@ -54,12 +43,7 @@ class ReplicaManager:
     """Appends to and deletes from partitions. `fetches` reads from them."""
 
     def __init__(
-        self,
-        cluster: Cluster,
-        settings: ReplicationSettings,
-        store: TopicStore,
-        timer: Timer,
-        actions: ActionQueue,
+        self, cluster: Cluster, settings: ReplicationSettings, store: TopicStore, timer: Timer, actions: ActionQueue
     ) -> None:
         self.cluster = cluster
         self.settings = settings
@@ -130,38 +114,22 @@ class ReplicaManager:
         return partition
 
     def apply_settings(self, partition: Partition, topic: Topic) -> None:
-        settings = self.settings_of(topic)
-        partition.min_isr = int(settings[MIN_ISR])
-        partition.max_batch_bytes = int(settings[MAX_BYTES])
-        partition.stamps = settings[TIMESTAMP_TYPE] == LOG_APPEND_TIME
+        settings = settings_of(topic, self.settings)
+        partition.min_isr = int(settings[names.MIN_ISR])
+        partition.max_batch_bytes = int(settings[names.MAX_BYTES])
+        partition.stamps = settings[names.TIMESTAMP_TYPE] == names.LOG_APPEND_TIME
         log = partition.log
-        log.segment_bytes, log.segment_ms = int(settings[SEGMENT_BYTES]), int(settings[SEGMENT_MS])
+        log.segment_bytes, log.segment_ms = int(settings[names.SEGMENT_BYTES]), int(settings[names.SEGMENT_MS])
         if not topic.is_internal:  # committed offsets are kept
-            log.retention_bytes, log.retention_ms = int(settings[RETENTION_BYTES]), int(settings[RETENTION_MS])
-
-    def settings_of(self, topic: Topic) -> dict[str, str]:
-        """Return all settings of a topic: its own, and the node's for the others."""
-        return {
-            MIN_ISR: str(min(self.settings.min_isr, len(topic.replicas))),
-            MAX_BYTES: str(self.settings.max_batch_bytes),
-            RETENTION_BYTES: "-1",
-            RETENTION_MS: "-1",
-            SEGMENT_BYTES: str(self.settings.segment_bytes),
-            SEGMENT_MS: str(self.settings.segment_ms),
-            TIMESTAMP_TYPE: "CreateTime",
-            UNCLEAN_ELECTION: "false",
-            **WITHOUT_EFFECT,
-            **topic.settings,
-        }
+            log.retention_bytes, log.retention_ms = (
+                int(settings[names.RETENTION_BYTES]),
+                int(settings[names.RETENTION_MS]),
+            )
 
     # -- leadership, as the controller decides it
 
     def lead_or_follow(self, key: Key, leadership: Leadership, replicas: tuple[int, ...]) -> None:
-        """Apply a partition's leadership. Requests that wait here for a former leader are answered.
-
-        Raises:
-            OSError: if the log cannot be opened.
-        """
+        """Apply a partition's leadership, and answer requests that wait for a former leader. Raises OSError."""
         partition = self.partitions.get(key)
         topic = self.store.topics.get(key[0]) or Topic(key[0], key[1] + 1, replicas)
         if partition is None:
@@ -211,11 +179,7 @@ class ReplicaManager:
             self.delete_replica(key)
 
     def leader(self, key: Key) -> Partition:
-        """Return the partition if this node leads it.
-
-        Raises:
-            BrokerError: if there is none, or another node leads.
-        """
+        """Return the partition if this node leads it. Raises BrokerError if not."""
         partition = self.partitions.get(key)
         if partition is None:
             known = key[0] in self.store.topics and 0 <= key[1] < self.store.topics[key[0]].partitions
@@ -293,11 +257,7 @@ class ReplicaManager:
             results.update({d.partition.key: (d.code, d.low_watermark) for d in deletions})
             respond(results)
 
-        park(
-            self.deletions,
-            DelayedDeleteRecords(timeout_ms, deletions, settled),
-            [d.partition.key for d in deletions],
-        )
+        park(self.deletions, DelayedDeleteRecords(timeout_ms, deletions, settled), [d.partition.key for d in deletions])
 
     # -- events
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 from attrs.validators import ge
 
+from examples.broker.storage import topic_settings as names
 from examples.broker.storage.log import Fsync
+
+if TYPE_CHECKING:
+    from examples.broker.storage.topics import Topic
 
 
 @attrs.frozen(kw_only=True)
@@ -24,3 +30,19 @@ class ReplicationSettings:
     max_batch_bytes: int = attrs.field(default=8 * 1024 * 1024, validator=ge(1))
     max_parked: int = attrs.field(default=200_000, validator=ge(1))
     """Operations that may wait in each purgatory."""
+
+
+def settings_of(topic: Topic, node: ReplicationSettings) -> dict[str, str]:
+    """Return all settings of a topic: its own, and the node's for the others."""
+    return {
+        names.MIN_ISR: str(min(node.min_isr, len(topic.replicas))),
+        names.MAX_BYTES: str(node.max_batch_bytes),
+        names.RETENTION_BYTES: "-1",
+        names.RETENTION_MS: "-1",
+        names.SEGMENT_BYTES: str(node.segment_bytes),
+        names.SEGMENT_MS: str(node.segment_ms),
+        names.TIMESTAMP_TYPE: "CreateTime",
+        names.UNCLEAN_ELECTION: "false",
+        **names.WITHOUT_EFFECT,
+        **topic.settings,
+    }

@@ -54,11 +54,7 @@ class TopicManager:
         replicas: int | None = None,
         settings: Mapping[str, str | None] | None = None,
     ) -> Topic:
-        """Return a new topic, without creating it.
-
-        Raises:
-            BrokerError: if the topic exists, or a value is invalid.
-        """
+        """Return a new topic, without creating it. Raises BrokerError if it exists, or a value is invalid."""
         check_name(name)
         nodes = self._replicas.cluster.nodes
         replicas = len(nodes) if replicas is None else replicas
@@ -103,11 +99,7 @@ class TopicManager:
             )
 
     def plan_growth(self, name: str, partitions: int) -> Topic:
-        """Return the topic with more partitions.
-
-        Raises:
-            BrokerError: if the topic does not exist, or cannot have so many.
-        """
+        """Return the topic with more partitions. Raises BrokerError if it cannot have so many."""
         topic = self.existing(name)
         if not topic.partitions < partitions <= _MOST_PARTITIONS:
             raise BrokerError(
@@ -118,10 +110,8 @@ class TopicManager:
 
     @staticmethod
     def with_settings(topic: Topic, settings: Mapping[str, str | None]) -> Topic:
-        """Return a topic with exactly these settings of its own. May be called from any thread.
-
-        Raises:
-            BrokerError: if a setting is invalid.
+        """Return a topic with exactly these settings. Raises BrokerError if one is invalid. May be called from any
+        thread.
         """
         return _checked(attrs.evolve(topic, settings=check_settings(settings)))
 
@@ -140,11 +130,7 @@ class TopicManager:
         run_at_once(self.delete_in_steps(name))
 
     def delete_in_steps(self, *names: str) -> Steps[None]:
-        """Delete topics with their logs. Requests that wait for them are answered.
-
-        Raises:
-            BrokerError: if a topic does not exist.
-        """
+        """Delete topics with their logs, and answer waiting requests. Raises BrokerError if one is unknown."""
         topics = [self.existing(name) for name in names]
         self._store.remove(*names)
         self._deleting.update(names)

@@ -34,11 +34,7 @@ class Server:
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen.
-
-        Raises:
-            OSError: if the address is not usable.
-        """
+        """Listen. Raises OSError if the address is not usable."""
         self.loop = asyncio.get_running_loop()
         self._listener = await self.loop.create_server(
             lambda: Connection(self), self.config.cluster.host, self.config.cluster.port, backlog=1024

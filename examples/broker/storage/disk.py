@@ -75,3 +75,12 @@ class Disk:
             self._path.unlink(missing_ok=True)
         self.is_failing, self._well_since = False, now
         _log.info("the disk takes writes again", folder=str(self._path.parent))
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -46,8 +46,11 @@ class LeaderEpochs:
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
         """Return the largest epoch that is not larger, and the offset after its last record.
 
-        >>> epochs = LeaderEpochs() >>> epochs.begin(0, 0), epochs.begin(2, 100), epochs.begin(3, 140) (None, None,
-        None) >>> epochs.end_of(2, 150), epochs.end_of(1, 150), epochs.end_of(3, 150) ((2, 140), (0, 100), (3, 150))
+        >>> epochs = LeaderEpochs()
+        >>> epochs.begin(0, 0), epochs.begin(2, 100), epochs.begin(3, 140)
+        (None, None, None)
+        >>> epochs.end_of(2, 150), epochs.end_of(1, 150), epochs.end_of(3, 150)
+        ((2, 140), (0, 100), (3, 150))
         """
         number = bisect_right(self._epochs, epoch)
         if not number:

@@ -20,7 +20,6 @@ Not thread-safe, except `sync`. Used on the broker's loop.
 from __future__ import annotations
 
 import enum
-import os
 import shutil
 import struct
 from bisect import bisect_right
@@ -30,7 +29,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import RECORDS_PER_STEP, Batch, batches, parse, records_of
-from examples.broker.storage.disk import Disk
+from examples.broker.storage.disk import Disk, sync_folder
 from examples.broker.storage.leader_epochs import LeaderEpochs
 from examples.broker.storage.producers import ProducerStates
 from examples.broker.storage.segment import Segment
@@ -158,11 +157,7 @@ class Log:
         return offset
 
     def append_replicated(self, data: bytes) -> int:
-        """Append batches that have their offsets from a leader. Returns the number of new bytes.
-
-        Raises:
-            BrokerError: if they do not continue this log, or the disk rejects them.
-        """
+        """Append a leader's batches, and return the number of new bytes. Raises BrokerError if they do not continue."""
         new, start = 0, self.next_offset
         for batch in batches(data):
             if batch.next_offset <= self.next_offset:
@@ -187,7 +182,8 @@ class Log:
                 if self.fsync is not Fsync.NEVER:
                     segment.sync()
                 segment = self._add_segment(segment.next_offset)
-                self._sync_folder()
+                if self.fsync is not Fsync.NEVER:
+                    sync_folder(self.folder)
             segment.append(data, batch, offset, head)
         except OSError as error:
             self._disk.failed(error, batch.size)
@@ -333,15 +329,6 @@ class Log:
             except OSError:
                 self._unsynced = True
                 raise
-
-    def _sync_folder(self) -> None:
-        if self.fsync is Fsync.NEVER:
-            return
-        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def close(self) -> None:
         """Force everything to the disk, except with `Fsync.NEVER`, and close the files."""

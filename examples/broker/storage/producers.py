@@ -48,11 +48,7 @@ class ProducerStates:
         """By producer, the epoch and the base sequence of the first batch that the disk rejected."""
 
     def duplicate_of(self, batch: Batch) -> int | None:
-        """Return the offset at which this batch was appended before, or None if it may be appended now.
-
-        Raises:
-            BrokerError: if the batch is fenced or out of order.
-        """
+        """Return the offset of a batch that is in the log, or None. Raises BrokerError if it is out of order."""
         if batch.producer_id < 0:
             return None
         known = self._producers.get(batch.producer_id)

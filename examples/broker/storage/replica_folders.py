@@ -49,11 +49,7 @@ class ReplicaFolders:
         return Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
 
     def open(self, topic: Topic, index: int, *, is_new: bool) -> tuple[Log, int]:
-        """Open a replica's log. Returns it with the last known high watermark.
-
-        Raises:
-            OSError: if the folder is not usable.
-        """
+        """Open a replica's log, and return it with the last known high watermark. Raises OSError."""
         path = self._path((topic.name, index))
         is_new = is_new or _is_of_another(path, topic)
         high_watermark = 0 if is_new else self._store.checkpoint_of(path.name)[1]

@@ -78,10 +78,8 @@ class Segment:
                 position += batch.size
 
     def append(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
-        """Write one batch at the end. `head` replaces its first bytes.
-
-        Raises:
-            OSError: if the disk rejects it. The file is unchanged then.
+        """Write one batch; `head` replaces its first bytes. Raises OSError with an unchanged file if the disk rejects
+        it.
         """
         written = 0
         try:

@@ -66,28 +66,27 @@ def check_known(name: str) -> None:
 
 
 def check_settings(settings: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the settings to store, in their canonical form; raises INVALID_CONFIG.
+    """Return the settings to store, in their canonical form. Raises INVALID_CONFIG.
 
-    >>> check_settings({"min.insync.replicas": " 02", "cleanup.policy": "delete"}) {'min.insync.replicas': '2'}
+    >>> check_settings({"min.insync.replicas": " 02", "cleanup.policy": "delete"})
+    {'min.insync.replicas': '2'}
     """
-    plain = {}
-    for name, value in settings.items():
-        check_known(name)
-        text = (value or "").strip()
-        if name in _NUMBERS:
-            least, most = _NUMBERS[name]
-            digits = text.removeprefix("-")
-            if not (digits.isdecimal() and digits.isascii() and least <= int(text) <= most):
-                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {least} to {most}, got {value!r}")
-            plain[name] = str(int(text))
-        elif name in _CHOICES:
-            chosen = [each for each in _CHOICES[name] if each.lower() == text.lower()]
-            if not chosen:
-                choices = " or ".join(_CHOICES[name])
-                raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {choices}, got {value!r}")
-            plain[name] = chosen[0]
-        elif name in WITHOUT_EFFECT:
-            plain[name] = text
-        elif text != FACTS[name]:
-            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {FACTS[name]}, got {value!r}")
-    return plain
+    plain = {name: _plain(name, (value or "").strip()) for name, value in settings.items()}
+    return {name: value for name, value in plain.items() if name not in FACTS}
+
+
+def _plain(name: str, text: str) -> str:
+    check_known(name)
+    if name in WITHOUT_EFFECT:
+        return text
+    if name in _NUMBERS:
+        least, most = _NUMBERS[name]
+        digits = text.removeprefix("-")
+        if digits.isdecimal() and digits.isascii() and least <= int(text) <= most:
+            return str(int(text))
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {least} to {most}, got {text!r}")
+    choices = _CHOICES.get(name) or (FACTS[name],)
+    for choice in choices:
+        if choice.lower() == text.lower():
+            return choice
+    raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {' or '.join(choices)}, got {text!r}")

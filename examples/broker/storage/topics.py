@@ -25,7 +25,7 @@ import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.storage.disk import Disk
+from examples.broker.storage.disk import Disk, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,11 +140,7 @@ class TopicStore:
             return {}
 
     def add(self, *topics: Topic) -> None:
-        """Add or replace topics, in one write.
-
-        Raises:
-            BrokerError: KAFKA_STORAGE_ERROR. Nothing was changed.
-        """
+        """Add or replace topics, in one write. Raises BrokerError: KAFKA_STORAGE_ERROR. Nothing was changed."""
         new = {topic.name: topic for topic in topics}
         self._save({**self.topics, **new}, self._reserved)
         self.topics.update(new)
@@ -209,8 +205,4 @@ def _store(path: Path, content: object, *, durably: bool) -> None:
             os.fsync(file.fileno())
     aside.replace(path)
     if durably:
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_folder(path.parent)

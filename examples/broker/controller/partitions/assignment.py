@@ -25,7 +25,8 @@ def assign(
     Raises:
         ValueError: if there are fewer nodes than replicas.
 
-    >>> assign([1, 2, 3], 3, 2) {0: (1, 2), 1: (2, 3), 2: (3, 1)}
+    >>> assign([1, 2, 3], 3, 2)
+    {0: (1, 2), 1: (2, 3), 2: (3, 1)}
     """
     if not 1 <= replicas <= len(nodes):
         raise ValueError(f"replicas must be 1 to {len(nodes)}, got {replicas}")

@@ -108,10 +108,7 @@ class PartitionMachine:
         self._writer.write_each([[Create(f"{layout.topic_path(topic)}/partitions")] for topic in topics])
         results = self._writer.write_each(
             [
-                [
-                    Create(layout.partition_path(key)),
-                    Create(layout.state_path(key), layout.write_state(leadership)),
-                ]
+                [Create(layout.partition_path(key)), Create(layout.state_path(key), layout.write_state(leadership))]
                 for key, leadership in wanted.items()
             ]
         )
@@ -189,11 +186,7 @@ class PartitionMachine:
         return found
 
     def leave_isr(self, leaving: Mapping[Key, Collection[int]]) -> None:
-        """Remove nodes that cannot follow from the in-sync replicas, unless none would be left.
-
-        Raises:
-            Deposed, StoreError: as the writer.
-        """
+        """Remove nodes that cannot follow from the in-sync replicas, but never the last one. Raises as the writer."""
         keys = list(leaving)
         for _ in range(_TRIES):
             wanted: dict[Key, Leadership] = {}

@@ -81,7 +81,8 @@ def partition_path(key: Key) -> str:
 def state_path(key: Key) -> str:
     """Return the path of a partition's leadership.
 
-    >>> state_path(("orders", 0)) '/brokers/topics/orders/partitions/0/state'
+    >>> state_path(("orders", 0))
+    '/brokers/topics/orders/partitions/0/state'
     """
     return f"{partition_path(key)}/state"
 

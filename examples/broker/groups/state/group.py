@@ -105,11 +105,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def member(self, who: Identity) -> Member:
-        """Return a member.
-
-        Raises:
-            BrokerError: FENCED_INSTANCE_ID if another one replaced it, UNKNOWN_MEMBER_ID if there is none.
-        """
+        """Return a member. Raises FENCED_INSTANCE_ID if another one replaced it, or UNKNOWN_MEMBER_ID."""
         if who.instance_id is not None and self.static.get(who.instance_id, who.member_id) != who.member_id:
             raise BrokerError(ErrorCode.FENCED_INSTANCE_ID)
         if who.member_id not in self.members:
@@ -117,11 +113,7 @@ class Group:
         return self.members[who.member_id]
 
     def member_of_generation(self, who: Identity) -> Member:
-        """Return a member of the present generation.
-
-        Raises:
-            BrokerError: as `member`, and ILLEGAL_GENERATION.
-        """
+        """Return a member of the present generation. Raises BrokerError as `member`, and ILLEGAL_GENERATION."""
         member = self.member(who)
         if who.generation != self.generation:
             raise BrokerError(ErrorCode.ILLEGAL_GENERATION)

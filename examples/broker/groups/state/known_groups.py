@@ -26,11 +26,7 @@ class KnownGroups:
         return iter(self._groups.values())
 
     def check(self, group_id: str) -> None:
-        """Reject a group that this node does not coordinate.
-
-        Raises:
-            BrokerError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or INVALID_GROUP_ID.
-        """
+        """Reject a group of another node. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or INVALID_GROUP_ID."""
         if not self._alone:
             key = self._store.key_of(group_id)
             if not self._store.is_here(key):
@@ -58,11 +54,7 @@ class KnownGroups:
         return self._groups.get(group_id)
 
     def existing(self, group_id: str) -> Group:
-        """Return the group of a member's request.
-
-        Raises:
-            BrokerError: as `check`, and UNKNOWN_MEMBER_ID if the group does not exist.
-        """
+        """Return the group of a member's request. Raises as `check`, and UNKNOWN_MEMBER_ID."""
         group = self.find(group_id)
         if group is None:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)

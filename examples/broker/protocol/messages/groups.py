@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from examples.broker.protocol.wire import (
-    Boolean,
-    Bytes,
-    Int8,
-    Int16,
-    Int32,
-    NullableString,
-    String,
-    array,
-    only,
-    since,
-)
+from examples.broker.protocol.wire import Boolean, Bytes, Int8, Int16, Int32, NullableString, String, array, only, since
 
 
 @attrs.define

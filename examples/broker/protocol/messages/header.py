@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from examples.broker.protocol.wire import (
-    Int16,
-    Int32,
-    NullableString,
-    array,
-    since,
-)
+from examples.broker.protocol.wire import Int16, Int32, NullableString, array, since
 
 
 @attrs.define

@@ -5,16 +5,7 @@ from __future__ import annotations
 import attrs
 
 from examples.broker.protocol.messages.common import TopicCodes, TopicPartitions  # noqa: TC001 - annotations are read
-from examples.broker.protocol.wire import (
-    Int16,
-    Int32,
-    Int64,
-    NullableString,
-    String,
-    array,
-    only,
-    since,
-)
+from examples.broker.protocol.wire import Int16, Int32, Int64, NullableString, String, array, only, since
 
 
 @attrs.define

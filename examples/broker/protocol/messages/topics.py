@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from examples.broker.protocol.wire import (
-    Boolean,
-    Int16,
-    Int32,
-    NullableString,
-    String,
-    array,
-    since,
-)
+from examples.broker.protocol.wire import Boolean, Int16, Int32, NullableString, String, array, since
 
 NOT_ASKED = -0x80000000
 """In place of authorized operations that the client has not asked for."""

@@ -149,11 +149,7 @@ class FetchSessions:
         forgotten: Iterable[Key],
         now: float,
     ) -> FetchSession:
-        """Return the session of a request, with the changes of the request.
-
-        Raises:
-            BrokerError: if the session does not exist, or has another epoch.
-        """
+        """Return a request's session, with its changes. Raises BrokerError if the session or its epoch is unknown."""
         if epoch in (_INITIAL_EPOCH, _FINAL_EPOCH):
             self._close(session_id)
             session = FetchSession(node=node)

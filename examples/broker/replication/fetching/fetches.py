@@ -58,11 +58,7 @@ class Fetches:
     def open_session(
         self, session_id: int, epoch: int, *, node: int, wanted: Mapping[Key, Wanted], forgotten: Sequence[Key]
     ) -> FetchSession:
-        """Return the session of a fetch. If a follower fetches, note its positions.
-
-        Raises:
-            BrokerError: if the session does not exist, or has another epoch.
-        """
+        """Return the session of a fetch, and note a follower's positions. Raises as `FetchSessions.open`."""
         session = self.sessions.open(
             session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
         )
@@ -124,10 +120,8 @@ class Fetches:
         return operation if park(self.purgatory, operation, keys) else None
 
     def _source(self, session: FetchSession, key: Key) -> Partition:
-        """Return the partition that a session reads.
-
-        Raises:
-            BrokerError: if this node does not lead it, or the follower has no replica of it.
+        """Return the partition that a session reads. Raises BrokerError if it is not led here, or the follower has no
+        replica.
         """
         partition = self._leader(key)
         partition.check_epoch(session.wanted[key].leader_epoch)

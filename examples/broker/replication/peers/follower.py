@@ -216,9 +216,7 @@ class _Fetcher:
                 return False
             else:
                 partition.replicate(
-                    part.records or b"",
-                    leader_watermark=part.high_watermark,
-                    leader_start=part.log_start_offset,
+                    part.records or b"", leader_watermark=part.high_watermark, leader_start=part.log_start_offset
                 )
         except BrokerError as error:
             if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # `disk` logs it once

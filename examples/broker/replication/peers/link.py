@@ -41,21 +41,15 @@ class Link:
             self._writer.close()
 
     async def prove(self, key: NodeKey, target: int) -> None:
-        """Prove to the node `target` that this connection is from a node of the cluster.
-
-        Raises:
-            OSError, EOFError, TimeoutError, MalformedRequest: the proof was not accepted.
-        """
+        """Prove to the node `target` that this node belongs to the cluster. Raises as `ask` if it is not accepted."""
         ask, answer = NodeHandshakeRequest(key.node_id), NodeHandshakeResponse
         challenge = (await self.ask(ApiKey.NODE_HANDSHAKE, 0, ask, answer, _PROOF_S)).challenge
         proof = NodeHandshakeRequest(key.node_id, key.proof(challenge, target))
         await self.ask(ApiKey.NODE_HANDSHAKE, 0, proof, answer, _PROOF_S)
 
     async def ask(self, api: ApiKey, version: int, request: object, answer: type[R], timeout_s: float) -> R:
-        """Send a request and read its response.
-
-        Raises:
-            OSError, EOFError, TimeoutError, MalformedRequest: the link must not be used again.
+        """Send a request and read its response. After OSError, EOFError, TimeoutError or MalformedRequest the link is
+        broken.
         """
         assert self._writer is not None
         self._correlation_id += 1

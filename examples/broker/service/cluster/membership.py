@@ -105,11 +105,7 @@ class Membership:
     # -- start and stop
 
     async def start(self) -> None:
-        """Register, and take part in the election of a controller.
-
-        Raises:
-            OSError: if the store is unreachable.
-        """
+        """Register, and take part in the election of a controller. Raises OSError if the store is unreachable."""
         await asyncio.to_thread(self.controller.start)
         await asyncio.wait([self._introduced], timeout=_INTRODUCED_S)
         self._introduce()  # serve anyway; clients will ask again

@@ -61,11 +61,7 @@ class ClusterTopics:
     # -- changes
 
     def place(self, topic: Topic, replicas: int, first: int = 0) -> dict[int, tuple[int, ...]]:
-        """Choose the nodes of a topic's partitions, from `first` on.
-
-        Raises:
-            BrokerError: if too few nodes are alive.
-        """
+        """Choose the nodes of a topic's partitions, from `first` on. Raises BrokerError if too few nodes are alive."""
         nodes = sorted(self._replicas.metadata.staying)
         try:
             return assign(

@@ -99,11 +99,7 @@ class TreeJobs:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name!r} exists already") from error
 
     def grow_topic(self, name: str, new: Mapping[int, tuple[int, ...]]) -> None:
-        """Add partitions to a topic.
-
-        Raises:
-            BrokerError: if the topic does not exist, or was changed meanwhile.
-        """
+        """Add partitions to a topic. Raises BrokerError if the topic does not exist, or was changed meanwhile."""
         try:
             node = self._store.get(layout.topic_path(name))
             assignment = layout.assignment_of(node.data)
@@ -212,11 +208,7 @@ class TreeClient:
             self._thread.submit(work)
 
     async def ask(self, job: Callable[[], T]) -> T:
-        """Do a job, and return its result.
-
-        Raises:
-            BrokerError: REQUEST_TIMED_OUT, if the tree cannot be used.
-        """
+        """Do a job, and return its result. Raises REQUEST_TIMED_OUT if the tree cannot be used."""
         try:
             return await self._loop.run_in_executor(self._thread, job)
         except (StoreError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import configs as m
+from examples.broker.replication.settings import settings_of
 from examples.broker.replication.topic_manager import warn_of_settings
 from examples.broker.storage.topic_settings import FACTS, check_known
 
@@ -91,7 +92,7 @@ class ConfigHandlers:
 
     def _describe_topic(self, topic: Topic) -> list[m.DescribedConfig]:
         shown = [_shown(name, value, _Source.DEFAULT) for name, value in FACTS.items()]
-        for name, value in self.replicas.settings_of(topic).items():
+        for name, value in settings_of(topic, self.config.replication).items():
             described = _shown(name, value, _Source.TOPIC if name in topic.settings else _Source.DEFAULT)
             described.read_only = False
             described.synonyms = [m.ConfigSynonym(name, value, described.source)]

@@ -66,13 +66,7 @@ class GroupHandlers:
             members = [m.JoinGroupMember(x.member_id, x.instance_id, x.metadata) for x in joined.members]
             reply(
                 m.JoinGroupResponse(
-                    0,
-                    joined.code,
-                    joined.generation,
-                    joined.protocol,
-                    joined.leader_id,
-                    joined.member_id,
-                    members,
+                    0, joined.code, joined.generation, joined.protocol, joined.leader_id, joined.member_id, members
                 )
             )
 
@@ -180,12 +174,7 @@ def _described(group_id: str, group: Group | None) -> m.DescribedGroup:
     known = group.state is GroupState.STABLE
     members = [
         m.DescribedMember(
-            x.member_id,
-            x.instance_id,
-            x.client_id,
-            x.client_host,
-            x.protocols.get(group.protocol, b""),
-            x.assignment,
+            x.member_id, x.instance_id, x.client_id, x.client_host, x.protocols.get(group.protocol, b""), x.assignment
         )
         for x in group.members.values()
     ]

@@ -47,11 +47,7 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
 
 
 def _in_batches(data: bytes, version: int) -> Steps[bytes]:
-    """Return the produced records as batches.
-
-    Raises:
-        BrokerError: if they are not valid, or their compression needs a later version.
-    """
+    """Return the produced records as batches. Raises BrokerError if that is not possible in this version."""
     if version < _FIRST_WITH_BATCHES_PRODUCE:
         return (yield from to_batches(data))
     if version < _FIRST_WITH_ZSTD_PRODUCE:
@@ -158,11 +154,7 @@ class RecordHandlers:
         self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
 
     def fetch(self, request: m.FetchRequest, version: int, reply: Reply) -> None:
-        """Read at once, or when enough records are available. A follower's fetch is also its acknowledgement.
-
-        Raises:
-            MalformedRequest: if a client fetches in the name of a node.
-        """
+        """Read at once, or when enough records are available. A follower's fetch is also its acknowledgement."""
         if request.replica_id >= 0 and reply.connection.node != request.replica_id:
             raise MalformedRequest(f"a fetch in the name of node {request.replica_id}")
         wanted = {
