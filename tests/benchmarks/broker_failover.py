@@ -23,7 +23,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore
+from examples.broker.coordination.embedded import EmbeddedStore
 from tests.integration.broker.conftest import Cluster
 
 TOPIC, PARTITIONS = "t", 12

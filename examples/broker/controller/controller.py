@@ -26,7 +26,15 @@ from examples.broker.controller.duties import Duties
 from examples.broker.controller.events import EventQueue
 from examples.broker.controller.tree import candidacy, layout
 from examples.broker.controller.tree.writer import Deposed
-from examples.broker.coordination import BadVersion, Create, Delete, NodeExists, NoNode, SessionChange, SessionLost
+from examples.broker.coordination.store import (
+    BadVersion,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    SessionChange,
+    SessionLost,
+)
 from examples.broker.replication.peers.node_key import NodeKey
 from timer import TimerTask
 
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 
     from examples.broker.controller.partitions.requests import Channel
     from examples.broker.controller.tree.layout import BrokerInfo
-    from examples.broker.coordination import Store
+    from examples.broker.coordination.store import Store
     from timer import Timer
 
 _log = structlog.get_logger(__name__)

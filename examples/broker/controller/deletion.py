@@ -16,13 +16,13 @@ import structlog
 
 from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import Delete, NoNode
+from examples.broker.coordination.store import Delete, NoNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from examples.broker.controller.duties import Duties
-    from examples.broker.coordination import Operation
+    from examples.broker.coordination.store import Operation
     from examples.broker.replication.partition import Key
 
 _log = structlog.get_logger(__name__)

@@ -28,7 +28,7 @@ from examples.broker.controller.partitions.states import PartitionState, Replica
 from examples.broker.controller.reassignment import Reassignment
 from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.writer import Writer
-from examples.broker.coordination import Delete, NoNode, Set
+from examples.broker.coordination.store import Delete, NoNode, Set
 from examples.broker.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from examples.broker.controller.context import Context
     from examples.broker.controller.partitions.requests import Channel
-    from examples.broker.coordination import Store, Watch
+    from examples.broker.coordination.store import Store, Watch
     from examples.broker.replication.partition import Key
 
 _log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ import structlog
 
 from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import NoNode, Set
+from examples.broker.coordination.store import NoNode, Set
 
 if TYPE_CHECKING:
     from collections.abc import Collection

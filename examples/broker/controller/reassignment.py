@@ -28,7 +28,7 @@ import structlog
 
 from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import Create, Delete, NoNode, Set
+from examples.broker.coordination.store import Create, Delete, NoNode, Set
 
 if TYPE_CHECKING:
     from examples.broker.controller.duties import Duties

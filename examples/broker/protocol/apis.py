@@ -96,12 +96,7 @@ APIS: dict[int, Api] = {
         Api(ApiKey.ALTER_CONFIGS, 1, configs.AlterConfigsRequest, configs.AlterConfigsResponse),
         Api(ApiKey.CREATE_PARTITIONS, 1, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse),
         Api(ApiKey.DELETE_GROUPS, 1, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse),
-        Api(
-            ApiKey.INCREMENTAL_ALTER_CONFIGS,
-            0,
-            configs.IncrementalAlterConfigsRequest,
-            configs.IncrementalAlterConfigsResponse,
-        ),
+        Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, configs.IncrementalAlterConfigsRequest, configs.AlterConfigsResponse),
         Api(ApiKey.OFFSET_DELETE, 0, offsets.OffsetDeleteRequest, offsets.OffsetDeleteResponse),
         Api(ApiKey.ELECT_LEADERS, 1, controller.ElectLeadersRequest, controller.ElectLeadersResponse),
         Api(

@@ -54,7 +54,4 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        return self.port_of(self.node_id)
-
-    def port_of(self, node: int) -> int:
-        return self.ports[node - self.first_id]
+        return self.ports[self.node_id - self.first_id]

@@ -95,8 +95,8 @@ class Partition:
         self._epoch_start = 0
         """The leader's end when it began to lead. All records that were committed before are below."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.next_offset)
-        self._followers = Followers()
-        self._followers.know((node for node in replicas if node != leader_id), now)
+        self.followers = Followers()
+        self.followers.know((node for node in replicas if node != leader_id), now)
         if self.is_leader:
             self.advance_high_watermark()
 
@@ -119,7 +119,7 @@ class Partition:
             raise BrokerError(ErrorCode.INVALID_RECORD, f"attributes {batch.attributes:#x}")
         if self.stamps:
             data, batch = stamped(data, int(time.time() * 1_000))
-        self._followers.end_moves(self.log.next_offset)
+        self.followers.end_moves(self.log.next_offset)
         first = self.log.append(data, batch, self.leader_epoch)
         self.advance_high_watermark()
         return first, first + batch.last_offset_delta + 1
@@ -138,12 +138,12 @@ class Partition:
 
     def follower_fetches(self, node: int, offset: int, log_start_offset: int, clock: FetchClock) -> bool:
         """Note a follower's fetch. Returns whether the watermark, the ISR or the follower's log start has changed."""
-        if node not in self._followers:
+        if node not in self.followers:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node} is not a replica")
         end = self.log.next_offset
         if not self.log.start_offset <= offset <= end:
             return False  # the answer will be "out of range"
-        start_moved = self._followers.fetched(node, offset, log_start_offset, clock, end)
+        start_moved = self.followers.fetched(node, offset, log_start_offset, clock, end)
         grown = False
         if node not in self.isr and offset >= self.safe_offset and self._may_join(node):
             if self.shares_isr:
@@ -166,17 +166,11 @@ class Partition:
         """The position that a replica needs to be in sync: all records that any leader has committed are below."""
         return max(self.high_watermark, self._epoch_start)
 
-    def follower_sent(self, node: int, now: float) -> None:
-        self._followers.sent(node, now, self.log.next_offset)
-
-    def follower_forgets(self, node: int) -> None:
-        self._followers.stopped_fetching(node)
-
     def shrink_isr(self, now: float, lag_s: float) -> set[int]:
         """Remove replicas that lag for too long from the ISR, and return them."""
         if not self.is_leader:
             return set()
-        gone = self.isr & self._followers.behind(now, lag_s, self.log.next_offset)
+        gone = self.isr & self.followers.behind(now, lag_s, self.log.next_offset)
         if gone and self.shares_isr:
             self.wish = self.wish or frozenset(self.isr - gone)
         elif gone:
@@ -188,9 +182,9 @@ class Partition:
         """Wish for replicas that are in sync, but could not join when they reached the watermark."""
         if not self.is_leader or not self.shares_isr:
             return
-        come = {node for node in self._followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}
+        come = {node for node in self.followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}
         if come:
-            come -= self._followers.behind(now, lag_s, self.log.next_offset)
+            come -= self.followers.behind(now, lag_s, self.log.next_offset)
         if come:
             self.wish = self.wish or frozenset(self.isr | come)
 
@@ -213,7 +207,7 @@ class Partition:
         begins = not self.is_leader or leadership.leader_epoch != self.leader_epoch
         self._take(leadership, replicas)
         if begins:
-            self._followers.forget_all()
+            self.followers.forget_all()
         self._know_followers(now)
         if begins:
             self._epoch_start = self.log.next_offset
@@ -223,7 +217,7 @@ class Partition:
 
     def _know_followers(self, now: float) -> None:
         # A former replica that is still in sync, as far as this leader knows, counts until it has left.
-        self._followers.know({*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}, now)
+        self.followers.know({*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}, now)
 
     def move(self, replicas: tuple[int, ...], now: float) -> None:
         """Set the replicas under the same leadership, during a reassignment."""
@@ -272,7 +266,7 @@ class Partition:
         lowest = self.log.next_offset
         for node in self.isr if self.wish is None else self.isr | self.wish:
             if node != self.leader_id:
-                lowest = min(lowest, self._followers.end_of(node))
+                lowest = min(lowest, self.followers.end_of(node))
         if lowest > self.high_watermark:
             self.high_watermark = lowest
             return True
@@ -280,7 +274,7 @@ class Partition:
 
     def low_watermark(self) -> int:
         """Return the lowest log start of all replicas."""
-        return min([self.log.start_offset, *self._followers.log_starts()])
+        return min([self.log.start_offset, *self.followers.log_starts()])
 
     def delete_before(self, offset: int) -> int:
         """Delete below `offset` (-1: the watermark), and return it. Raises BrokerError if it is above the watermark."""

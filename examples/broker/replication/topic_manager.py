@@ -125,10 +125,6 @@ class TopicManager:
                 self._replicas.changed(partition)
         _log.info("topic changed", topic=topic.name, settings=dict(topic.settings))
 
-    def delete(self, name: str) -> None:
-        """Delete a topic with its logs; raises UNKNOWN_TOPIC_OR_PARTITION."""
-        run_at_once(self.delete_in_steps(name))
-
     def delete_in_steps(self, *names: str) -> Steps[None]:
         """Delete topics with their logs, and answer waiting requests. Raises BrokerError if one is unknown."""
         topics = [self.existing(name) for name in names]

@@ -7,7 +7,7 @@ from pathlib import Path
 import attrs
 from attrs.validators import ge
 
-from examples.broker.coordination import check_address
+from examples.broker.coordination.opening import check_address
 from examples.broker.groups.settings import GroupSettings
 from examples.broker.replication.cluster import Cluster, check_port
 from examples.broker.replication.settings import ReplicationSettings

@@ -38,10 +38,6 @@ class Reply:
         size = sum(map(len, pieces))
         self._fill([_FRAME.pack(size + 4, self._correlation_id), *pieces])
 
-    @property
-    def peer(self) -> str:
-        return self.connection.peer
-
     def go_on(self, steps: Steps[None]) -> None:
         """Run a handler in steps, see `service.connection`."""
         self.connection.go_on(steps)

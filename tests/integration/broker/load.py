@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import Create, NoNode
+from examples.broker.coordination.store import Create, NoNode
 
 
 def admin_of(cluster):

@@ -65,7 +65,7 @@ def serves(cluster):
 BAD = {
     "a web request": (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "bytes"),
     "a negative size": (struct.pack(">i", -5) + b"12345678", "bytes"),
-    "an oversized request": (struct.pack(">i", 1_000_001) + b"12345678", "1000001 bytes"),
+    "an oversized request": (struct.pack(">i", 1_000_001) + b"12345678", "got 1000001"),
     "an unknown api": (frame(99, 0, MetadataRequest([])), "API 99"),
     "a version of tomorrow": (frame(3, 42, MetadataRequest([])), "version 42"),
     "a broken body": (struct.pack(">ihhih", 16, 0, 7, 1, -1) + b"\xff" * 6, "Produce|reaches|end|buffer"),

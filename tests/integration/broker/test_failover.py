@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore
+from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as cm

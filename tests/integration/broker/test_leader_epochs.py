@@ -7,7 +7,7 @@ import confluent_kafka
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore
+from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as cm

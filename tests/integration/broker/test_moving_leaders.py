@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore
+from examples.broker.coordination.embedded import EmbeddedStore
 from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move, read_all
 
 pytestmark = pytest.mark.slow

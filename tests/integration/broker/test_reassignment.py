@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore, NodeExists
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import NodeExists
 from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ import structlog
 from examples.broker.controller.partitions import elections
 from examples.broker.controller.partitions.states import PARTITION_MOVES, PartitionState, check_move
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import Create, NoNode, Set
+from examples.broker.coordination.store import Create, NoNode, Set
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from examples.broker.controller.partitions.elections import Elected
     from examples.broker.controller.partitions.requests import Requests
     from examples.broker.controller.tree.writer import Writer
-    from examples.broker.coordination import Store
+    from examples.broker.coordination.store import Store
     from examples.broker.replication.partition import Key
 
     Strategy = Callable[[Key, Leadership], Elected | None]

@@ -14,7 +14,17 @@ import attrs
 import structlog
 
 from examples.broker.controller.tree.layout import CONTROLLER, EPOCH, controller_of, write_controller
-from examples.broker.coordination import BadVersion, Create, Delete, Node, NodeExists, NoNode, Operation, Set, Store
+from examples.broker.coordination.store import (
+    BadVersion,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+    Store,
+)
 
 _log = structlog.get_logger(__name__)
 _TRIES = 20

@@ -31,8 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from examples.broker.coordination import NodeExists, Store
-from examples.broker.coordination.store import Create
+from examples.broker.coordination.store import Create, NodeExists, Store
 from examples.broker.replication.leadership import Leadership
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from examples.broker.controller.tree.layout import EPOCH
-from examples.broker.coordination import BadVersion, Check, NodeExists, NoNode, StoreError
+from examples.broker.coordination.store import BadVersion, Check, NodeExists, NoNode, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from examples.broker.controller.context import Context
-    from examples.broker.coordination import Operation, Store
+    from examples.broker.coordination.store import Operation, Store
 
 _MOST_AT_ONCE = 100
 

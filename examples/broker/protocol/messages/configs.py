@@ -104,9 +104,3 @@ class ConfigChangesOfResource:
 class IncrementalAlterConfigsRequest:
     resources: list[ConfigChangesOfResource] = array()
     validate_only: Boolean = False
-
-
-@attrs.define
-class IncrementalAlterConfigsResponse:
-    throttle_time_ms: Int32 = 0
-    responses: list[AlteredResource] = array()

@@ -88,7 +88,7 @@ class Fetches:
             partition = self._leader(key)
         except BrokerError:
             return  # the new leader knows its own followers
-        partition.follower_forgets(session.node)
+        partition.followers.stopped_fetching(session.node)
 
     # -- reading and waiting
 
@@ -156,7 +156,7 @@ class Fetches:
                 is_first = False
                 room -= len(records)
                 if by_follower:
-                    partition.follower_sent(session.node, session.clock.at)
+                    partition.followers.sent(session.node, session.clock.at, partition.log.next_offset)
             if session.settle(found, cut=cut):
                 told.append(found)
         return told

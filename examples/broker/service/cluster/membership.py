@@ -17,7 +17,8 @@ import structlog
 
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import SessionChange, open_store
+from examples.broker.coordination.opening import open_store
+from examples.broker.coordination.store import SessionChange
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.messages import controller as m

@@ -1,9 +1,11 @@
 """Prometheus metrics of a node's controller.
 
 broker_controller_active                  1 on the node that is the controller, as far as it knows
-broker_controller_events_queued           events that wait broker_controller_events_total            handled events, by
-kind broker_controller_events_failed_total     handled events that raised broker_controller_event_seconds_total
-handling time, by kind broker_controller_event_wait_seconds_total     time in the queue
+broker_controller_events_queued           events that wait
+broker_controller_events_total            handled events, by kind
+broker_controller_events_failed_total     handled events that raised
+broker_controller_event_seconds_total     handling time, by kind
+broker_controller_event_wait_seconds_total     time in the queue
 """
 
 from __future__ import annotations

@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from examples.broker.controller.tree import candidacy, layout
-from examples.broker.coordination import BadVersion, Check, Create, Delete, NodeExists, NoNode, Set, Store, StoreError
+from examples.broker.coordination.store import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Set,
+    Store,
+    StoreError,
+)
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.topics import Topic
 

@@ -145,7 +145,7 @@ class ConfigHandlers:
         return self._alter(
             [(resource, partial(changed, changes=resource.configs)) for resource in request.resources],
             validate_only=request.validate_only,
-            respond=lambda answers: reply(m.IncrementalAlterConfigsResponse(responses=answers)),
+            respond=lambda answers: reply(m.AlterConfigsResponse(responses=answers)),
         )
 
     def _alter(

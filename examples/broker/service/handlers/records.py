@@ -126,7 +126,9 @@ class RecordHandlers:
                     _check_produce(request, topic.name)
                     entries[key] = yield from _in_batches(part.records or b"", version)
                 except BrokerError as error:
-                    _log.warning("produce rejected", key=key, version=version, reason=str(error), peer=reply.peer)
+                    _log.warning(
+                        "produce rejected", key=key, version=version, reason=str(error), peer=reply.connection.peer
+                    )
                     refused[key] = (error.code, -1)
 
         def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from examples.broker.coordination import EmbeddedStore, tree
+from examples.broker.coordination import tree
+from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.zookeeper import ZooKeeperStore
 
 JAR = Path("/usr/share/java/zookeeper.jar")

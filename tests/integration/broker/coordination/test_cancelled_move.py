@@ -4,7 +4,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore, Set
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Set
 from examples.broker.coordination.zookeeper import ZooKeeperStore
 from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move
 

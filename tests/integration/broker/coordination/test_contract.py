@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from examples.broker.coordination import (
+from examples.broker.coordination.store import (
     BadVersion,
     Check,
     Create,

@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.broker.coordination import (
-    Create,
-    EmbeddedStore,
-    NodeExists,
-    NoNode,
-    SessionChange,
-    SessionLost,
-    Set,
-    Unreachable,
-)
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Create, NodeExists, NoNode, SessionChange, SessionLost, Set, Unreachable
 from tests.support import eventually
 
 ROOT = Path(__file__).parents[4]
@@ -172,7 +164,8 @@ def _process(path, code):
 WRITER = """
 import sys
 from pathlib import Path
-from examples.broker.coordination import EmbeddedStore, Create, Set
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Create, Set
 store = EmbeddedStore(Path(sys.argv[1]), session_ms=300)
 store.start()
 store.multi([Create("/here", ephemeral=True)])
@@ -221,7 +214,8 @@ def test_stopped_process_is_given_up(path):
     code = """
     import sys
     from pathlib import Path
-    from examples.broker.coordination import EmbeddedStore, Create
+    from examples.broker.coordination.embedded import EmbeddedStore
+    from examples.broker.coordination.store import Create
     store = EmbeddedStore(Path(sys.argv[1]), session_ms=300)
     store.on_session = lambda change: print(change.value, flush=True)
     store.start()

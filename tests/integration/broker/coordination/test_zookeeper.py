@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from examples.broker.coordination import Create, SessionChange, Set, Unreachable
+from examples.broker.coordination.store import Create, SessionChange, Set, Unreachable
 from examples.broker.coordination.zookeeper import ZooKeeperStore
 from tests.integration.broker.coordination.conftest import ZooKeeper
 from tests.support import eventually

@@ -5,7 +5,8 @@ import pytest
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.layout import BrokerInfo
-from examples.broker.coordination import Create, EmbeddedStore, Set
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Create, Set
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from timer import MockTimer
 

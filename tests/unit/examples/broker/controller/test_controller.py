@@ -4,7 +4,7 @@ import pytest
 
 from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.writer import Deposed
-from examples.broker.coordination import BadVersion, Create, Delete, NoNode, Set, Unreachable
+from examples.broker.coordination.store import BadVersion, Create, Delete, NoNode, Set, Unreachable
 
 
 def test_first_controller_has_epoch_one(cluster):

@@ -3,7 +3,7 @@
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import Create, Delete, NoNode, Set
+from examples.broker.coordination.store import Create, Delete, NoNode, Set
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 

@@ -4,7 +4,9 @@ import sys
 
 import pytest
 
-from examples.broker.coordination import Create, EmbeddedStore, Unreachable, open_store
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.opening import open_store
+from examples.broker.coordination.store import Create, Unreachable
 
 
 def test_without_an_address_it_is_a_file(tmp_path):

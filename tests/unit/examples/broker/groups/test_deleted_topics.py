@@ -5,6 +5,7 @@ import pytest
 
 from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.topics import OFFSETS_TOPIC
 
 T0, U0 = ("t", 0), ("u", 0)
@@ -49,7 +50,7 @@ def test_offsets_go_with_their_topic(groups, restart):
     create(groups, "u")
     (one,) = groups.stable(1)
     groups.commit(one, 1, {T0: Commit(100), U0: Commit(7)})
-    groups.topics.delete("t")
+    run_at_once(groups.topics.delete_in_steps("t"))
     groups.run()
     create(groups, "t")
     assert {U0: Commit(7)} == committed(groups)
@@ -59,7 +60,7 @@ def test_offsets_go_with_their_topic(groups, restart):
 def test_a_group_that_has_nothing_else_goes_too(groups):
     """A group without members is forgotten with its last offset."""
     groups.commit("", -1, {T0: Commit(100)})
-    groups.topics.delete("t")
+    run_at_once(groups.topics.delete_in_steps("t"))
     groups.run()
     assert [] == list(groups.coordinator.groups)
 

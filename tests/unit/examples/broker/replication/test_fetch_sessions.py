@@ -4,6 +4,7 @@ import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, FetchSessions, Wanted
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -113,7 +114,7 @@ def test_small_answers_take_turns(leader, session):
 def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
     """Who waits for a partition that is deleted is told that there is none."""
     go_on(leader, session)
-    leader.topics.delete("t")
+    run_at_once(leader.topics.delete_in_steps("t"))
     leader.run()
     assert {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} == {each.code for each in leader.found.values()}
 

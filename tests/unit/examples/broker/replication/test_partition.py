@@ -114,7 +114,7 @@ def test_a_session_that_dropped_a_partition_says_nothing_of_it(make):
     partition = make(replicas=(1, 2), now=0.0)
     clock = FetchClock(1.0)
     partition.follower_fetches(2, 0, 0, clock)
-    partition.follower_forgets(2)
+    partition.followers.stopped_fetching(2)
     clock.at = 50.0
     assert {2} == partition.shrink_isr(50.0, LAG_S)
 
@@ -125,7 +125,7 @@ def test_what_was_sent_counts_when_it_has_arrived(make):
     clock = FetchClock(1.0)
     partition.follower_fetches(2, 0, 0, clock)
     append(partition)
-    partition.follower_sent(2, 10.0)
+    partition.followers.sent(2, 10.0, partition.log.next_offset)
     append(partition)
     clock.at = 10.1
     partition.follower_fetches(2, 1, 0, clock)

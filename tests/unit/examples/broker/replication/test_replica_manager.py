@@ -4,6 +4,7 @@ import pytest
 
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.records import build
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch
 from examples.broker.replication.fetching.fetch_sessions import Wanted
@@ -65,7 +66,7 @@ def test_a_write_waiting_for_a_deleted_topic_is_told(leader):
     """Deleting the topic answers what waits for it."""
     leader.append()
     leader.fetch()
-    leader.topics.delete("t")
+    run_at_once(leader.topics.delete_in_steps("t"))
     leader.run()
     assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "fetched"] == leader.answers
 

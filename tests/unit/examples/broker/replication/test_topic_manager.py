@@ -14,7 +14,7 @@ def test_a_new_topic_is_empty(leader, tmp_path):
     leader.append(acks=1)
     leader.run()
     kept = (tmp_path / "t-0").rename(tmp_path / "aside")
-    leader.topics.delete("t")
+    run_at_once(leader.topics.delete_in_steps("t"))
     kept.rename(tmp_path / "t-0")
     leader.topics.create(leader.topics.plan("t", partitions=1))
     assert 0 == leader.manager.partitions[KEY].log.next_offset

@@ -3,7 +3,7 @@
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination import EmbeddedStore
+from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.service.cluster.tree_client import TreeJobs
 
