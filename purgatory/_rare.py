@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-#: How long a parker rests between its tries of a hold that somebody has.
-REST_S = 0.0001
-
 
 def _forgotten_init(operation: object) -> NoReturn:
     raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)")
@@ -81,7 +78,7 @@ def _tell_parked(operation: Operation) -> None:
 def _wait_for(operation: DelayedOperation | None = None) -> None:
     """Rest before the next try of a hold; or, with an operation that nothing expires, note when it was parked."""
     if operation is None:
-        time.sleep(REST_S)
+        time.sleep(_parking.REST_S)
     else:
         operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
 

@@ -19,9 +19,10 @@ from timer._fork import new_lock
 
 __all__ = ["NS_PER_MS", "Clock", "ManualClock", "system_clock"]
 
-#: A clock: no arguments, whole nanoseconds, never less than before.
+#: A clock: a callable without arguments that returns nanoseconds as an int, and never less than before.
 Clock = Callable[[], int]
 
+#: Nanoseconds per millisecond. Delays are milliseconds, and clocks are nanoseconds.
 NS_PER_MS = 1_000_000
 
 system_clock: Clock = time.monotonic_ns

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import PARKED
 from purgatory._purgatory.snapshot import PurgatorySnapshot
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from purgatory._keys.idle_keys import IdleKeys
     from purgatory._keys.watchers import Watchers
     from purgatory._limits.capacity import Capacity
+    from purgatory._purgatory.purgatory import DelayedOperationPurgatory
     from purgatory._purgatory.shards import Shards
     from purgatory._threads.retrier import Retrier
-    from timer import Timer
+    from timer import Driver, Timer
 
-__all__ = ["overdue_ms", "take_snapshot"]
+__all__ = ["driver_of", "overdue_ms", "take_snapshot"]
 
 
 def take_snapshot(
@@ -110,6 +111,12 @@ def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
         if statistics.running_since_ns is not None:
             late_ns.append(now_ns - statistics.running_since_ns)
     return float(max([0, *late_ns])) / NS_PER_MS
+
+
+def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
+    """The thread that drives a purgatory's timer, the purgatory's own or another. None if no thread does."""
+    timer = purgatory.timer
+    return purgatory.driver or (None if timer is None else timer.driver)
 
 
 def _size(entry: tuple[int, Hashable]) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import purgatory
+from purgatory._purgatory.look import driver_of
 from purgatory.console._peek import Peek, describe
 
 if TYPE_CHECKING:
@@ -33,11 +34,6 @@ _SHORTEST_S: Final = 0.2
 _MOST_OPERATIONS: Final = 200
 
 Json = dict[str, Any]
-
-
-def _driver_of(member: DelayedOperationPurgatory[Any]) -> Driver | None:
-    timer = member.timer
-    return member.driver or (None if timer is None else timer.driver)
 
 
 def _now_ns(member: DelayedOperationPurgatory[Any]) -> int:
@@ -87,7 +83,7 @@ class Sampler:
                 if statistics is None:
                     wheel = None
                 else:
-                    found = self._timer(statistics, wheel.now_ns(), _driver_of(live))
+                    found = self._timer(statistics, wheel.now_ns(), driver_of(live))
                     timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **found}
             purgatories.append(
                 {

@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 import purgatory
 from purgatory import InvalidSetting
+from purgatory._purgatory.look import driver_of
 from purgatory._threads.watchdog import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._by_tenant import ByTenant
@@ -38,7 +39,6 @@ from purgatory.metrics._readings import (
     Kind,
     Of,
     Series,
-    driver_of,
     encodable,
     read_purgatory,
     read_timer,

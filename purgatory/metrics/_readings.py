@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from purgatory.metrics._histograms import CallbackTime, Observed, ParkedTime
     from timer import Driver, TimerStatistics
 
-__all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "driver_of", "encodable", "read_purgatory", "read_timer"]
+__all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "encodable", "read_purgatory", "read_timer"]
 
 _NS: Final = 1_000_000_000
 
@@ -115,12 +115,6 @@ FAMILIES: Final = (
 def encodable(name: str) -> str:
     """A name as a label's value: a lone surrogate has no UTF-8, and would break the whole page."""
     return name.encode("utf-8", "backslashreplace").decode()
-
-
-def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
-    """The thread that drives a purgatory's timer, or None if no thread does."""
-    timer = purgatory.timer
-    return purgatory.driver or (None if timer is None else timer.driver)
 
 
 def read_purgatory(
