@@ -7,14 +7,18 @@ First the names in ``:first:``, then the other classes, the functions, the excep
 ``__all__`` can be missing. A name that another page of the reference describes is listed as a link.
 """
 
+import contextlib
 import importlib
 import inspect
+import sys
 from typing import ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
+from sphinx.errors import PycodeError
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
 
 GROUPS = ("Main classes", "Other classes", "Functions", "Exceptions", "Values")
@@ -25,6 +29,16 @@ def group_of(value: object) -> str:
     if inspect.isclass(value):
         return "Exceptions" if issubclass(value, BaseException) else "Other classes"
     return "Functions" if callable(value) else "Values"
+
+
+def comment_of(package: str, name: str) -> list[str]:
+    """The ``#:`` comment of a value that a module of the package defines. Sphinx looks in the package only."""
+    for module in [each for each in sys.modules if each.startswith(f"{package}._")]:
+        with contextlib.suppress(PycodeError):
+            found = ModuleAnalyzer.for_module(module).find_attr_docs().get(("", name))
+            if found is not None:
+                return found
+    return []
 
 
 class Public(SphinxDirective):
@@ -59,6 +73,9 @@ class Public(SphinxDirective):
             return [f".. autoclass:: {path}", ""]
         if inspect.isroutine(value):
             return [f".. autofunction:: {path}", ""]
+        comment = comment_of(module.__name__, name)
+        if comment:
+            return [f".. py:data:: {path}", f"   :value: {value!r}", "", *(f"   {line}" for line in comment), ""]
         return [f".. autodata:: {path}", ""]
 
 
