@@ -8,7 +8,7 @@ ROUNDS = int(os.environ.get("RACES_ROUNDS", "1"))
 
 
 def pytest_generate_tests(metafunc):
-    """Do every test so many times, each under a name of its own."""
+    """Repeat every test, each time under a name of its own."""
     if ROUNDS > 1:
         metafunc.fixturenames.append("again")
         metafunc.parametrize("again", range(ROUNDS), ids=[f"round{number}" for number in range(ROUNDS)])

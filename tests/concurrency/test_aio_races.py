@@ -58,7 +58,7 @@ class Plain(Counted):
 
 
 def check_once(operation, answer):
-    """What a waiter got fits the operation's one outcome, and its hooks ran so often as that says."""
+    """A waiter's answer fits the operation's one outcome, and so does the number of its hooks' calls."""
     outcome = operation.outcome
     assert outcome is not None
     assert isinstance(answer, asyncio.CancelledError) or answer is outcome

@@ -58,7 +58,7 @@ class Racing(DelayedOperation):
             self.wrong.append("expired before it completed")
 
     def verdict(self):
-        """What the counts say, or what was wrong."""
+        """The counts, or the errors found."""
         expected = {
             None: (0, 0),
             Outcome.CANCELLED: (0, 0),
@@ -137,7 +137,7 @@ def test_everything_at_once(locks):
     assert [] == [verdict for operation in operations if (verdict := operation.verdict())]
     assert all(operation.outcome is not None for operation in operations)
     assert () == report.stuck
-    # One that was forced or cancelled before it was parked never came in, and is nobody's news.
+    # One that was forced or cancelled before it was parked is not reported.
     came_in = [operation for operation in operations if operation.checks]
     assert [] == [operation.outcome for operation in came_in if tally.outcomes[operation] != 1]
     assert (0, 0, 0) == (purgatory.watched, purgatory.parked, timer.size)
@@ -188,7 +188,7 @@ def test_no_check_is_lost(locks):
         holder.join(PATIENCE_S)
         operations = [operation for own in arrivals for operation, _ in own]
 
-        # Completed is what an operation is before its hook has run, which may be on the retrier's thread.
+        # An operation is completed before its hook has run, which may be on the retrier's thread.
         assert eventually(lambda: all(operation.completed for operation in operations))
         assert [] == [verdict for operation in operations if (verdict := operation.verdict())]
 
@@ -220,14 +220,14 @@ def test_last_of_many_attempts_completes(locks):
 
         run_threads(*[attempt] * 4)
 
-        # With a lock of its own there is nobody to wait for.
+        # With a lock of its own it waits for no other thread.
         patience_s = 0 if locks == "own" else PATIENCE_S
         assert eventually(lambda: all(operation.completed for operation in operations), patience_s)
         assert {1} == {operation.completed for operation in operations}
 
 
 def test_one_winner():
-    """Of all who complete, expire or cancel one operation at the same moment, exactly one succeeds."""
+    """Of all threads that complete, expire or cancel one operation at the same moment, exactly one succeeds."""
     with DelayedOperationPurgatory("winners", timer_enabled=False) as purgatory:
         for round_ in range(120):
             operation = Racing(0)
@@ -292,7 +292,7 @@ def test_parking_against_checks():
 
 
 def test_coming_and_going_under_one_key():
-    """A key that is emptied, removed and wanted again all the time loses nobody."""
+    """A key that is emptied, removed and used again all the time loses no operation."""
     with DelayedOperationPurgatory("key", timer_enabled=False, shards=1, purge_interval=0) as purgatory:
 
         def come_and_go():
@@ -319,7 +319,8 @@ def test_coming_and_going_under_one_key():
 def test_shutdown_against_everything(drain, timeout_ms):
     """An operation that comes while the purgatory is shut down is settled with the others, or rejected.
 
-    With no patience at all a shutdown leaves some to whoever holds their locks, and says so. They are settled by these.
+    With no patience at all a shutdown leaves some to the threads that hold their locks, and reports them. They are
+    settled by these.
     """
     for begin_ms in range(10 if timeout_ms != 500 else 3):  # the last that is parked waits for all of them
         purgatory = DelayedOperationPurgatory("closing", shards=4)
@@ -349,7 +350,7 @@ def test_shutdown_against_everything(drain, timeout_ms):
 
         assert report is second
         assert timeout_ms == 0 or report.stuck == ()
-        assert all(operation.outcome for operation in operations)  # every thread has ended: nobody is at any of them
+        assert all(operation.outcome for operation in operations)  # every thread has ended: none has a turn
         assert [] == [verdict for operation in (*operations, *refused) if (verdict := operation.verdict())]
         assert {operation.outcome for operation in refused} <= {None, Outcome.CANCELLED}
         assert (0, 0) == (purgatory.parked, purgatory.timer.size)
@@ -410,7 +411,7 @@ def test_purge_against_newcomers():
 
 @pytest.mark.parametrize(("kind", "place"), [(ThresholdPurgatory, ()), (KeyedThresholdPurgatory, ("a",))])
 def test_rising_number_loses_no_waiter(kind, place):
-    """Whoever waits for a number that is reached is answered, though waiting and rising race."""
+    """A wait for a number that is reached is answered, though waiting and rising race."""
     with kind("watermark", reaper_enabled=False) as watermark:
 
         def wait(seed):

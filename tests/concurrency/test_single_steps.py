@@ -18,13 +18,15 @@ MISSING = object()
 
 
 def yielding(value):
-    """What comes between two steps that were taken for one: others get their turn."""
+    """A pause between two steps that look like one: other threads get their turn."""
     time.sleep(0)
     return value
 
 
 def finds(hammer, *arguments):
-    """Whether a hammer finds anything, within so many blows: on a busy machine threads may come one after the other."""
+    """Whether a hammer finds anything within its number of blows. On a busy machine threads may come one after the
+    other.
+    """
     return any(hammer(*arguments) for _ in range(50))
 
 
@@ -268,7 +270,9 @@ def torn(copy, kind):
     ids=["copy", "unpacked-keys", "list-of-keys", "list-of-copy", "list-of-values"],
 )
 def test_a_copy_of_a_dict_is_of_one_moment(copy, kind):
-    """``copy``, and a list made of the keys or values: who waits under a key, what is in a bucket, a shard's keys."""
+    """``copy``, and a list made of the keys or values: the operations under a key, the tasks in a bucket, a shard's
+    keys.
+    """
     assert 0 == torn(copy, kind)
 
 
@@ -338,7 +342,7 @@ def look_then_insert(room, thing):
 
 
 def left_behind(enter):
-    """How often somebody came in and saw it open, whom the one who closed it didn't see."""
+    """How often an adding thread saw it open, and the closing thread did not see the addition."""
     lost = 0
     for _ in range(300):
         room, gate = Room(), threading.Barrier(2)
@@ -371,7 +375,9 @@ def test_a_look_before_the_insertion_is_too_early():
 
 
 def test_hooks_under_way_are_counted_out():
-    """``append``, ``pop`` and ``len`` of a list: what is begun and ended as often leaves nothing, whoever ends it."""
+    """``append``, ``pop`` and ``len`` of a list: entries that begin and end equally often leave nothing, whichever
+    thread ends them.
+    """
     under_way = []
     seen = []
 
@@ -388,7 +394,7 @@ def test_hooks_under_way_are_counted_out():
 
 
 def test_buckets_kept_in_mind_are_read_whole():
-    """An item read, an item set and all set of a list of fixed length: it has that length, and somebody's bucket."""
+    """An item read, an item set and all set of a list of fixed length: it has that length, and one thread's bucket."""
     nowhere = object()
     buckets = [object() for _ in range(8)]
     known = [nowhere] * 64
@@ -447,7 +453,7 @@ def lost_on_the_way(take):
 
 
 def test_what_is_taken_from_the_front_of_a_list_is_what_is_deleted():
-    """``l[:n]``, then ``del l[:n]``, by one thread at a time, while others append: what a metric's observer folds."""
+    """``l[:n]``, then ``del l[:n]``, by one thread at a time, while others append, as a metric's observer does."""
     assert 0 == lost_on_the_way(take_front)
 
 

@@ -2,7 +2,7 @@
 The mutation experiment: remove the line that upholds a guarantee, and see a test fail.
 
 Every mutant of ``table.py`` is applied to a copy of the tree, and the tests that stand for its guarantee are run there.
-A mutant that they don't kill means that nobody would notice if the guarantee were lost. One whose line isn't found
+A mutant that they don't kill means that no test would notice if the guarantee were lost. One whose line isn't found
 means that the code has moved on and the table must follow. Either is an error.
 
     python -m tests.mutants                 all of them
@@ -45,7 +45,7 @@ def run(tree: Path, tests: list[str]) -> tuple[bool, str]:
         "--timeout=15",
         *tests,
     ]
-    # What a mutant breaks is waited for in vain: not as long as on a busy machine it might be worth.
+    # A test of a mutant may wait for something that never comes, so its patience is short here.
     environment = {
         **os.environ,
         "PYTHONPATH": str(tree),
@@ -67,7 +67,7 @@ def run(tree: Path, tests: list[str]) -> tuple[bool, str]:
 
 
 def copy(into: Path) -> Path:
-    """A copy of what the tests need."""
+    """A copy of the files that the tests need."""
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():
@@ -96,7 +96,7 @@ def attempt(mutant: Mutant, trees: SimpleQueue[Path]) -> str:
 
 
 def shown(text: str, other: str) -> str:
-    """What one text has and the other hasn't, on one line of a table."""
+    """The difference of two texts, on one line of a table."""
     rest = [line.strip() for line in other.splitlines()]
     lines = [line.strip() for line in text.splitlines() if line.strip() and line.strip() not in rest]
     return " ".join(f"`{line}`" for line in lines).replace("|", "\\|") or "(nothing)"

@@ -1,7 +1,7 @@
 """The purgatory's two implementations, held to each other: random calls to both, and the same answers from both.
 
 The calls are random but their seed decides them, so each edition runs in a process of its own and writes down all that
-it answers, tells and raises. What is compared is what they wrote. Operations call back into the purgatory from their
+it answers, tells and raises. The records are compared. Operations call back into the purgatory from their
 hooks, raise, extend themselves and are parked again, so that the steps meet in every order that one thread can bring
 about. Threads are left to tests/concurrency.
 """
@@ -363,7 +363,7 @@ class Failing(Lock):
 
 
 class Told(Observer):
-    """Writes down what it is told, and fails now and then."""
+    """Records its notifications, and fails now and then."""
 
     def __init__(self, plan):
         self.plan = plan
@@ -382,7 +382,7 @@ class Told(Observer):
 
 
 def written(edition, first, number):
-    """What an implementation writes down, in a process of its own, where texts hash as they do in the other's."""
+    """An implementation's record, made in a process of its own, where strings hash as in the other's."""
     done = subprocess.run(  # noqa: S603  # this very file
         [sys.executable, "-m", "tests.property.test_purgatory_editions", str(first), str(number)],
         cwd=ROOT,
@@ -398,7 +398,7 @@ def written(edition, first, number):
 
 @pytest.mark.native
 def test_editions_agree():
-    """Whatever is called, in whatever order, both implementations answer, tell and count the same."""
+    """Whatever is called, in whatever order, both implementations return, report and count the same."""
     expected, found = written("pure", 0, SEEDS), written("native", 0, SEEDS)
     assert SEEDS == len(expected) == len(found)
     for seed in range(SEEDS):

@@ -1,8 +1,8 @@
 """
 The purgatory against a simple model of parked operations.
 
-Hypothesis parks, checks, forces, cancels, purges and lets time pass. After every step who waits under which key, the
-counters, and which hooks ran in which order are compared with a dict.
+Hypothesis parks, checks, forces, cancels, purges and lets time pass. After every step the waiting operations of each
+key, the counters, and the order of the hooks are compared with a dict.
 """
 
 from hypothesis import HealthCheck, settings
@@ -159,7 +159,7 @@ class PurgatoryModel(RuleBasedStateMachine):
         assert len(self.waiting) == purgatory.parked == purgatory.num_delayed
         pending = {id(task) for task in self.timer.pending()}
         assert pending <= {id(operation) for operation in self.waiting}
-        # What is due already has been handed over, and waits for the next look.
+        # A due task has been handed over already, and waits for the next look.
         assert len(self.waiting) == len(pending) + sum(
             deadline <= self.now and id(operation) not in pending for operation, (_, deadline) in self.waiting.items()
         )

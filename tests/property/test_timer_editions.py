@@ -32,7 +32,7 @@ def pure():
 
 
 def story(edition, delays, steps, tick_ms, wheel_size, most):
-    """What one implementation answers to each step."""
+    """One implementation's answers to each step."""
     told = []
 
     class Task(edition.TimerTask):

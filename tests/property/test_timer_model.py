@@ -2,7 +2,7 @@
 The timer against a sorted list.
 
 Hypothesis adds, cancels, moves and lets time pass. After every step the timer's structure is verified by its
-own checker, and what ran, what is pending and how many are compared with a dict of deadlines.
+own checker, and the tasks that ran or are pending are compared with a dict of deadlines.
 """
 
 from hypothesis import HealthCheck, settings
@@ -62,7 +62,7 @@ class TimerModel(RuleBasedStateMachine):
 
     @rule(delay_ms=NEAR | FAR)
     def add(self, delay_ms):
-        # A mock timer runs nothing in add: what is due already waits for the next look.
+        # A mock timer runs nothing in add: a task that is due already waits for the next look.
         task = Noting(max(delay_ms, 1) if self.mock else delay_ms, self.ran)
         self.tasks.append(task)
         self.note_add(task)
@@ -140,7 +140,7 @@ class TimerModel(RuleBasedStateMachine):
         if hasattr(self, "timer"):
             left = self.timer.shutdown()
             assert left == sorted(left, key=lambda task: task.deadline_ns)
-            # What was due already may have been run instead.
+            # A task that was due already may have been run instead.
             ended = [*left, *self.ran[len(self.expected) :]]
             assert sorted(self.model.values()) == sorted(task.deadline_ns for task in ended)
             assert 0 == self.timer.size

@@ -1,7 +1,7 @@
 """Figures for docs/reliability.md that no other program gives: `python -m tests.simulation.figures`.
 
-Time to shut down with so many parked. What is retained of an operation that has completed. The longest hold of each
-lock under load. The last uses a private copy of the core whose locks carry a clock.
+Time to shut down with many parked operations. The memory that a completed operation still uses. The longest hold of
+each lock under load. The last uses a private copy of the core whose locks carry a clock.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Request(DelayedOperation):
 
 
 def shutdown_ms(count):
-    """Milliseconds to shut down, by expiring, with so many parked."""
+    """Milliseconds to shut down, by expiring, with many parked operations."""
     purgatory = DelayedOperationPurgatory("figures")
     for number in range(count):
         purgatory.try_complete_else_watch(Request(86_400_000), [number % 1000])

@@ -1,4 +1,4 @@
-"""What a purgatory should do, in a page: a set of open operations, counters of events, and a clock.
+"""The expected behaviour of a purgatory, in a page: a set of open operations, counters of events, and a clock.
 
 An operation waits until its keys together have seen ``need`` events since it was made. One may be *broken* for a while
 (its ``try_complete`` raises) and not complete by a check. When it completes other than by expiring it may set off

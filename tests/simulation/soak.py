@@ -1,7 +1,7 @@
 """A long run under load, at the edge of capacity: is everything answered once, and does it stay the same size?
 
 `python -m tests.simulation.soak --seconds 3600`. Threads park, check, cancel and force at a steady rate. A third of the
-operations wait under a key that nobody ever checks, most have a deadline a day away, some fall due within milliseconds,
+operations wait under a key that is never checked, most have a deadline a day away, some fall due within milliseconds,
 and the purgatory is full now and then. At the end it is shut down, and the books must balance.
 """
 
@@ -80,7 +80,7 @@ class Request(DelayedOperation):
 
 @attrs.frozen
 class SoakReport:
-    """What a soak found."""
+    """The result of a soak."""
 
     seconds: float
     operations: int
@@ -137,7 +137,7 @@ def worker(purgatory, books, lateness, stop, seed, rate):
         number = next(numbers)
         keys = [f"topic-{draw.randrange(200)}"]
         if number % 3 == 0:
-            keys.append(("quiet", seed, number % 50_000))  # a key of its own that nobody checks
+            keys.append(("quiet", seed, number % 50_000))  # a key of its own that is never checked
         request = Request(draw.choice((1, 5, 20, 200, DAY_MS, DAY_MS, DAY_MS, DAY_MS)), books, lateness)
         try:
             purgatory.try_complete_else_watch(request, keys)
@@ -169,7 +169,7 @@ def worker(purgatory, books, lateness, stop, seed, rate):
 
 
 def soak(seconds, *, threads=3, rate=800, tell=None):
-    """Run for so long and report."""
+    """Run for a given time and report."""
     books, lateness, stop = Books(), [], threading.Event()
     gc.collect()
     before = threading.active_count()

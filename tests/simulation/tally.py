@@ -1,9 +1,9 @@
 """Count operations by the million: is each answered or taken out once, nothing early, no event missed?
 
 `python -m tests.simulation.tally --operations 100000000`. Where the soak goes on for long, this goes for as many as it
-can. Threads park and put what they have parked on a *board* that they share. Whoever puts a newcomer on a place of it
-ends the one that lay there, by one of the ways below, and every few turns also meddles with one that stays. So the
-parker of an operation, its checkers, those who force and cancel it, and the timer meet at it as often as can be had.
+can. Threads park and put what they have parked on a *board* that they share. A thread that puts a new operation on a
+place of it ends the old one there, by one of the ways below, and every few turns also meddles with one that stays. So
+the threads that park, check, force and cancel an operation, and the timer, meet at it as often as possible.
 
     ready, and its key is checked    what most wait for
     forced                           by whoever comes by
@@ -12,7 +12,7 @@ parker of an operation, its checkers, those who force and cancel it, and the tim
     left to its deadline             1 to 40 ms for one in eight, a day for the others
 
 A round is some ten thousand operations a thread. At its end each thread makes its own ready and checks their keys,
-once, beside the others that do the same. When all have done so nobody checks any more, and within seconds each
+once, beside the others that do the same. When all have done so, no thread checks any more, and within seconds each
 operation must have an outcome: one without lost an event. Then every operation is asked how often its hooks ran, what
 it says its outcome was, and the purgatory what it counted:
 
@@ -66,7 +66,7 @@ class Request(DelayedOperation):
 
 @attrs.define
 class Tally:
-    """What was counted so far."""
+    """The counts so far."""
 
     operations: int = 0
     answered: int = 0
@@ -112,7 +112,7 @@ def play(draw, waiting, board, number):
         if before is not None:
             end(chance(), waiting, *before)
         if turn % 4 == 1:
-            met = board[below(BOARD)]  # it stays on the board: somebody else will meet it as well
+            met = board[below(BOARD)]  # it stays on the board: another thread will meet it as well
             if met is not None:
                 meddle(chance(), waiting, *met)
     return mine
@@ -156,7 +156,7 @@ def settle(waiting, mine):
 
 
 def tally(operations, *, threads=4, each=10_000, seed=0, tell=None, patience_s=20.0):
-    """Play rounds until so many operations have ended. The sum of all."""
+    """Play rounds until a number of operations have ended. The sum of all."""
     found = Tally()
     waiting = DelayedOperationPurgatory("tally")
     before = waiting.totals()

@@ -22,7 +22,7 @@ def test_a_soak_loses_and_doubles_nothing_and_stays_the_same_size():
     assert report.is_clean, report
     assert report.operations > SECONDS * 100
     assert report.most_parked <= CAPACITY
-    # In a run this short, noise of a megabyte is a slope: what must not be is growth with every operation.
+    # In a run this short, noise of a megabyte is a slope: only growth with every operation is an error.
     grown_bytes = max(0.0, report.rss_end_mib - report.rss_start_mib) * 2**20
     assert grown_bytes < 20 * report.operations + 4 * 2**20, report
 

@@ -49,7 +49,7 @@ class Simulated(DelayedOperation):
 
 @attrs.frozen
 class Figures:
-    """What a run has seen."""
+    """The counts of a run."""
 
     seed: int
     steps: int
@@ -89,7 +89,7 @@ class World:
         return self.timer.now_ns() // 1_000_000
 
     def run(self, steps):
-        """Take so many random steps, and compare after each. The structure and the snapshot every now and then."""
+        """Take random steps, and compare after each. The structure and the snapshot every now and then."""
         actions = (self.park, self.park, self.park, self.event, self.event, self.silent, self.look)
         actions += (self.advance, self.advance, self.force, self.cancel, self.cancel_key, self.mend, self.purge)
         for step in range(steps):
@@ -141,7 +141,7 @@ class World:
         self.check(key)
 
     def silent(self):
-        """An event that nobody is told of yet."""
+        """An event that is not reported yet."""
         key = self.draw.choice(self.keys)
         self.events[key] = self.events.get(key, 0) + 1
         self.model.event(key)

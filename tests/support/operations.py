@@ -1,4 +1,4 @@
-"""An operation that completes when it is told to, and remembers what happened to it."""
+"""An operation that completes on request, and records its hooks."""
 
 from purgatory import DelayedOperation
 

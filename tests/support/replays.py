@@ -1,4 +1,4 @@
-"""What an engine answers about a trace, as plain rows."""
+"""An engine's answers about a trace, as plain rows."""
 
 from purgatory.journal.records import TRACE
 from purgatory.pipeline.rows.between import ALL

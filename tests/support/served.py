@@ -1,4 +1,4 @@
-"""A real server as a process of its own, told to stop as an operator would."""
+"""A real server as a process of its own, stopped as an operator would stop it."""
 
 import collections
 import contextlib
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port():
-    """A port that nobody listens on."""
+    """A port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -43,7 +43,7 @@ class Served:
 
     @property
     def output(self):
-        """What it has written so far."""
+        """Its output so far."""
         self._written.flush()
         return Path(self._written.name).read_text(encoding="utf-8")
 
@@ -69,7 +69,7 @@ def served(*command, cwd=ROOT, ready="/", **environment):
     """Start ``python -m command``, ``{port}`` in it being a free port, and wait until it answers under ``ready``."""
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
-    # A file, for a pipe that nobody reads would stop the server once it is full.
+    # A file, because a pipe without a reader would stop the server once it is full.
     with (
         tempfile.NamedTemporaryFile() as written,
         subprocess.Popen(

@@ -25,7 +25,7 @@ def in_thread(function, *args, seconds=PATIENCE_S):
 
 
 def run_threads(*functions, seconds=2 * PATIENCE_S):
-    """Start all at once, wait for all. What one raised is raised here."""
+    """Start all at once, wait for all. An error of one of them is raised here."""
     gate = threading.Barrier(len(functions))
     results = [None] * len(functions)
     errors = []

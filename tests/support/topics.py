@@ -16,7 +16,7 @@ END = {"kind": "flush", "purgatory": "", "keys": [], "levels": [], "delay_ms": 0
 def make(bootstrap, replicas):
     """The two topics, the one of rows in two partitions."""
     topics = [NewTopic("trace", 2, replicas), NewTopic("answers", 1, replicas)]
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: what it was asked for ends with it
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its request ends with it
     for future in admin.create_topics(topics).values():
         future.result(10)
 

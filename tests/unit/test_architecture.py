@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SATELLITES = ("metrics", "journal", "aio", "console", "otel")
 
-# What the core must not touch although the standard library has it: loops, sockets, files, processes.
+# The parts of the standard library that the core must not use: loops, sockets, files, processes.
 NO_IO = frozenset(
     {
         *("asyncio", "selectors", "socket", "socketserver", "ssl", "http", "urllib", "smtplib"),
@@ -26,24 +26,24 @@ NO_IO = frozenset(
     }
 )
 
-# What the pipeline may import: the journal's record format, and the name of the extra that it needs.
+# The allowed imports of the pipeline: the journal's record format, and the name of the extra that it needs.
 RECORD_FORMAT = ("purgatory.journal.records", "purgatory._distribution")
 
-# The rooms of what is too large for one folder: a module imports from its own room and from those named before it.
+# The folders of large packages: a module imports from its own folder and from those named before it.
 ROOMS = {
     "examples.broker": (
         *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
         "broker",
     ),
     "purgatory.pipeline": ("spark", "rows", "tables", "summaries", "pages", "state"),
-    # The core. What stands in no folder of these, such as the satellites, may import all of them.
+    # The core. A module outside these folders may import all of them.
     "purgatory": ("_support", "_events", "_threads", "_limits", "_keys", "_operations", "_purgatory", "_ready_made"),
 }
 
 
 @attrs.frozen
 class Floor:
-    """What the modules of one floor may import."""
+    """The imports that are allowed to the modules of one layer."""
 
     house: tuple[str, ...]  # floors, besides the own
     outside: frozenset[str] | None = None  # third-party packages. None: any
@@ -93,7 +93,7 @@ def imports(source: str, module: str, *, is_package: bool) -> list[str]:
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """What a module imports and may not."""
+    """A module's forbidden imports."""
     floor = floor_of(module)
     rules = HOUSE[floor]
 
@@ -116,13 +116,13 @@ def house_of(module: str) -> str | None:
 
 
 def room_of(module: str, house: str) -> int:
-    """The place of a module in the order of its package's rooms. What stands in no room is last."""
+    """The place of a module in the order of its package's rooms. A module outside these folders is last."""
     room = module.removeprefix(house).lstrip(".").partition(".")[0]
     return ROOMS[house].index(room) if room in ROOMS[house] else len(ROOMS[house])
 
 
 def wrong_ways(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """What a module imports from a room that comes after its own."""
+    """A module's imports from a folder that comes after its own."""
     house = house_of(module)
     return [
         f"{module} imports {name}"

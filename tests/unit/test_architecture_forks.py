@@ -19,7 +19,7 @@ MAKERS = frozenset(
 MODULES = frozenset({"threading", "concurrent.futures", "queue"})
 RENEWING = "after_fork"
 
-#: What a child doesn't make again, and why that is well.
+#: The objects that a child does not make again, with the reason.
 LEFT = {
     "timer._fork.new_condition.condition": "the module that frees them",
     "timer._fork.new_event.event": "likewise",
@@ -47,7 +47,7 @@ def made(tree):
 
 
 def targets(statement):
-    """What a statement assigns to: names, and attributes of ``self``."""
+    """The targets of a statement: names, and attributes of ``self``."""
     if isinstance(statement, ast.Assign):
         found = statement.targets
     elif isinstance(statement, ast.AnnAssign):

@@ -1,4 +1,4 @@
-"""The benchmarks run, at a size that takes no time. What they measure is nobody's concern here."""
+"""The benchmarks run, at a size that takes no time. Their figures are not tested here."""
 
 import gc
 import json

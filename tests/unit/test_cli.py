@@ -102,13 +102,13 @@ def test_import_names_the_missing_extra(module, absent, extra):
 
 
 def test_broken_module_of_ours_is_no_missing_extra():
-    """What is missing of the library itself is not blamed on an extra."""
+    """A missing part of the library itself is not blamed on an extra."""
     error = ModuleNotFoundError("No module named 'purgatory.web._polls'", name="purgatory.web._polls")
     assert error is missing(error, "web")
 
 
 def test_system_that_lacks_something_is_named_in_one_line():
-    """What the standard library of a system doesn't have, no extra brings. The line says which systems do."""
+    """A missing module of the standard library is not blamed on an extra. The line says which systems do."""
     done = bare("journal", "verify", ".", missing=("fcntl",))
 
     assert (2, "purgatory journal: No module named 'fcntl'; this needs Linux or macOS\n") == (

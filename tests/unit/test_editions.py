@@ -19,7 +19,7 @@ PACKAGES = ("timer", "purgatory", "purgatory.aio", "purgatory.testing")
 
 
 def parameters(thing, *, bound):
-    """What a callable takes: names, kinds, defaults. Whose first is the object itself leaves that out."""
+    """The parameters of a callable: names, kinds, defaults. Whose first is the object itself leaves that out."""
     try:
         found = list(inspect.signature(thing).parameters.values())[bound:]
     except ValueError:
@@ -39,7 +39,7 @@ def ours(kind, name):
 
 
 def described():
-    """Every public name: what it takes, and what it says of itself."""
+    """Every public name with its parameters and its docstring."""
     found = {}
     for package in PACKAGES:
         module = importlib.import_module(package)
@@ -64,7 +64,7 @@ def described():
 
 
 def written(edition):
-    """What an implementation says, in a process of its own."""
+    """The output of an implementation, in a process of its own."""
     done = subprocess.run(  # noqa: S603  # this very file
         [sys.executable, "-m", "tests.unit.test_editions"],
         cwd=ROOT,
@@ -88,7 +88,7 @@ def test_editions_have_the_same_signatures():
 
 @pytest.mark.parametrize("hook", ["try_complete", "on_complete", "on_expiration"])
 def test_traceback_names_the_hook(logs, hook):
-    """The logged traceback of what a hook raised goes to the line of the hook."""
+    """The logged traceback of a hook's error goes to the line of the hook."""
 
     def fail(self):
         raise OSError(hook)

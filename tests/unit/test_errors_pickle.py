@@ -15,7 +15,7 @@ import timer
 from purgatory import InvalidSetting, NoKeys, PurgatoryError, PurgatoryFull
 from tests.support import PATIENCE_S, Waiting
 
-#: What a class's ``__init__`` takes, where that is not one text.
+#: The arguments of a class's ``__init__`` takes, where that is not one text.
 ARGUMENTS = {
     "AddressUnusable": ("127.0.0.1", 80, OSError(13, "Permission denied")),
     "EmptyJournal": ("var/journal",),

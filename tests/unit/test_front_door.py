@@ -1,4 +1,4 @@
-"""What a newcomer meets first is true: the README's code runs, and the targets are there."""
+"""The first things that a newcomer meets work: the README's code and the make targets."""
 
 import contextlib
 import io
@@ -134,7 +134,7 @@ def test_missing_programs_are_named_in_a_line(tmp_path):
 
 
 def test_source_distribution_has_all_that_there_is():
-    """Whoever unpacks an sdist has the front door, and what is behind it: `make check` runs there."""
+    """An unpacked sdist has the front door and the files behind it: `make check` runs there."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     by_itself = {".gitignore", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
 

@@ -96,7 +96,7 @@ def test_labels_are_equal_just_where_keys_are(one, other):
 
 
 def test_long_key_is_cut_short():
-    """A key of a megabyte is shown by its beginning, and a hash tells it from its like."""
+    """A key of a megabyte is shown by its beginning, and a hash distinguishes it from similar ones."""
     text = label("k" * 1_000_000)
     assert LONGEST == len(text)
     assert text.startswith("kkkk")

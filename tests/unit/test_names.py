@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(folder):
-    """Run Python in a folder of somebody's, which comes before ours on the path."""
+    """Run Python in a user's folder, which comes before ours on the path."""
     program = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; import purgatory"
     return subprocess.run(
         [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False, timeout=60
@@ -38,7 +38,7 @@ def test_folder_named_timer_is_no_obstacle(tmp_path):
 
 
 def test_timer_that_uses_purgatory_is_named(tmp_path):
-    """Somebody's ``timer.py`` that itself imports purgatory is named too."""
+    """A user's ``timer.py`` that itself imports purgatory is named too."""
     (tmp_path / "timer.py").write_text("import purgatory\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import timer"],

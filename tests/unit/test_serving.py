@@ -1,4 +1,4 @@
-"""What the library's servers share: ports, addresses, tokens, and who may ask."""
+"""The common part of the library's servers: ports, addresses, tokens and access."""
 
 import http.client
 import urllib.request

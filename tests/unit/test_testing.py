@@ -1,4 +1,4 @@
-"""``purgatory.testing``: what those who use the library write their tests with."""
+"""``purgatory.testing``: the library's support for its users' tests."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from timer import MockTimer
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: A test suite of somebody's, in which one test leaves an operation parked.
+#: A user's test suite, in which one test leaves an operation parked.
 SUITE = """
 from purgatory import DelayedOperation, Outcome
 
@@ -89,7 +89,7 @@ async def test_plugin_cancels(purgatories):
 
 
 def test_suite_of_somebody(tmp_path):
-    """Named as a plugin, the fixture is there. A test that leaves somebody parked fails and is told whom."""
+    """Named as a plugin, the fixture is there. A test that leaves an operation parked fails, and the error names it."""
     said = run_suite(tmp_path, SUITE)
 
     assert "2 passed, 1 error" in said
@@ -98,7 +98,9 @@ def test_suite_of_somebody(tmp_path):
 
 
 def test_suite_that_awaits(tmp_path):
-    """Who is still awaited when a test's loop is closed is named. Whom the test has cancelled itself is not."""
+    """An operation that is still awaited when a test's loop is closed is named. Whom the test has cancelled itself is
+    not.
+    """
     said = run_suite(tmp_path, ASYNC_SUITE)
 
     assert "4 passed, 2 errors" in said
@@ -109,7 +111,7 @@ def test_suite_that_awaits(tmp_path):
 
 
 def run_suite(folder, suite):
-    """What pytest says of a suite of somebody's, at a terminal: it says more where it believes to be run by a CI."""
+    """The output of pytest for a user's suite at a terminal. In a CI it prints more."""
     outside = {name: value for name, value in os.environ.items() if name not in {"CI", "BUILD_NUMBER"}}
     (folder / "conftest.py").write_text('pytest_plugins = ["purgatory.testing"]\n', encoding="utf-8")
     (folder / "test_sessions.py").write_text(suite, encoding="utf-8")
@@ -144,7 +146,7 @@ def test_purgatories_share_a_clock():
 
 @pytest.mark.parametrize("kind", ["make", "make_threshold", "make_futures"])
 def test_who_is_left_is_named(kind):
-    """Whoever still waits at the end, in any kind of purgatory, is an error, and is taken out."""
+    """An operation that still waits at the end, in any kind of purgatory, is an error, and is removed."""
     with pytest.raises(LeftParked) as raised, Purgatories() as purgatories:
         made = getattr(purgatories, kind)("left")
         if kind == "make":
@@ -175,7 +177,7 @@ class Asserting(Waiting):
 
 
 def test_hook_that_raises_fails_the_test():
-    """What a hook raised is contained by the library, and an error of the test. An assertion in a hook counts."""
+    """A hook's error is contained by the library, and fails the test. An assertion in a hook counts."""
     with pytest.raises(HookRaised, match=r"on_complete in 'asserts' \(1 times\)") as raised:  # noqa: SIM117
         with Purgatories() as purgatories:
             purgatories.make("asserts").try_complete_else_watch(operation := Asserting(), ["k"])
@@ -186,7 +188,7 @@ def test_hook_that_raises_fails_the_test():
 
 
 def test_hook_that_is_meant_to_raise():
-    """A test that means a hook to raise takes the error, and is told of the next one all the same."""
+    """A test that expects a hook to raise takes the error, and the next error still fails it."""
     with pytest.raises(HookRaised), Purgatories() as purgatories:
         asserts = purgatories.make("asserts")
         for times in (1, 2):
@@ -198,7 +200,7 @@ def test_hook_that_is_meant_to_raise():
 
 
 def test_settings_are_taken():
-    """What is made takes the settings of its class, but no other clock, and says so."""
+    """The factories take the settings of their class, but no other clock."""
     with Purgatories() as purgatories:
         assert 7 == purgatories.make(max_parked=7).capacity
         assert 3 == purgatories.make_futures(broker_id=3).purgatory.broker_id
@@ -292,7 +294,7 @@ class Slow(AsyncOperation):
 
 
 def test_time_passes_on_a_loop(run_it):
-    """On a loop, moving the clock returns when those who expired have their answer, coroutine hooks included."""
+    """On a loop, moving the clock returns when every expired operation has its answer, coroutine hooks included."""
 
     async def main():
         async with Purgatories() as purgatories:

@@ -49,7 +49,7 @@ def test_operation_that_is_ready_is_immediate(run, opened):
 
 
 def test_check_satisfies(run, opened):
-    """A check of a key wakes whoever awaits an operation under it, after its hook has run."""
+    """A check of a key wakes the task that awaits an operation under it, after its hook has run."""
 
     async def main():
         async with opened() as purgatory:
@@ -130,7 +130,7 @@ def test_force_from_another_thread_completes(run, opened):
 
 
 def test_operation_taken_out_is_cancelled(run, opened):
-    """Whoever awaits an operation that somebody takes out gets ``CANCELLED``. No hook runs."""
+    """A task that awaits an operation that is cancelled gets ``CANCELLED``. No hook runs."""
 
     async def main():
         async with opened() as purgatory:
@@ -209,7 +209,7 @@ def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(run, opened):
 
 
 def test_many_are_woken_by_one_check(run, opened):
-    """One check wakes everyone under the key who can complete, and nobody else."""
+    """One check wakes every task under the key whose operation can complete, and no other."""
 
     async def main():
         async with opened() as purgatory:
@@ -264,7 +264,7 @@ def test_check_of_unhashable_key_raises(run, opened):
 
 
 def test_second_park_raises_and_harms_nobody(run, opened):
-    """Parking an operation twice raises. Whoever awaits it already goes on waiting."""
+    """Parking an operation twice raises. The task that awaits it already goes on waiting."""
 
     async def main():
         async with opened() as purgatory:
@@ -314,7 +314,7 @@ def test_full_purgatory_refuses(run, opened):
 
 
 def test_hook_that_raises_is_contained(run, opened, logs):
-    """What a plain hook raises is counted and logged. Whoever awaits gets the outcome."""
+    """An error of a plain hook is counted and logged. The awaiting task gets the outcome."""
 
     def fail(_):
         raise ValueError("no answer")
@@ -331,7 +331,7 @@ def test_hook_that_raises_is_contained(run, opened, logs):
 
 
 def test_cancelled_task_takes_its_operation_out(run, opened):
-    """Cancelling whoever awaits takes the operation out of every key and the timer. No hook runs."""
+    """Cancelling the awaiting task removes the operation from every key and the timer. No hook runs."""
 
     async def main():
         async with opened() as purgatory:
@@ -505,7 +505,7 @@ def test_coroutine_hooks_run_in_order_on_expiry(run, opened, kind, last):
 
 
 def test_coroutine_hook_is_not_cut_short(run, opened):
-    """Cancelling whoever awaits, once the operation has completed, leaves the hook to run to its end, once."""
+    """Cancelling the awaiting task, once the operation has completed, leaves the hook to run to its end, once."""
 
     async def main():
         async with opened() as purgatory:
@@ -561,7 +561,7 @@ def test_cancelled_operation_runs_no_coroutine_hook(run, opened):
 
 
 def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
-    """What a coroutine hook raises is counted and logged like any hook's, and doesn't come out of ``park``."""
+    """An error of a coroutine hook is counted and logged like any hook's, and is not raised by ``park``."""
 
     async def fail():
         raise ValueError("no answer")
@@ -575,7 +575,7 @@ def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
 
 
 def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
-    """With ``keep_context`` a plain hook, too, sees the variables of whoever parked. At a shutdown as well."""
+    """With ``keep_context`` a plain hook, too, sees the variables of the parking task. At a shutdown as well."""
     who = contextvars.ContextVar("who", default="nobody")
 
     async def main():
@@ -599,7 +599,7 @@ def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
 
 
 def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
-    """A coroutine hook sees the context variables of whoever parked, not of whoever checked."""
+    """A coroutine hook sees the context variables of the parking task, not of the checking one."""
     who = contextvars.ContextVar("who")
     seen = []
 
@@ -656,7 +656,7 @@ def test_refused_operation_keeps_its_coroutine_hooks(run, opened):
 
 
 def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(run, opened):
-    """A type of which one was awaited is still rejected where nobody would await its hooks."""
+    """A type of which one was awaited is still rejected where its hooks would not be awaited."""
 
     async def main():
         async with opened() as purgatory:
@@ -707,7 +707,7 @@ def test_wait_for_expires(run, opened):
 
 
 def test_predicate_that_raises_ends_the_wait(run, opened):
-    """What a predicate raises is raised to whoever waits, at once or later, and nobody else."""
+    """An error of a predicate is raised in its own waiting task only, at once or later."""
 
     async def main():
         async with opened() as purgatory:
@@ -758,7 +758,7 @@ def test_bad_predicate_raises(run, opened, predicate):
 
 
 def test_tenant_without_a_place_is_refused(run):
-    """A purgatory on a loop has limits by tenant, too, and serves who is rejected as soon as there is a place."""
+    """A purgatory on a loop has limits by tenant, too, and serves a rejected tenant as soon as there is a place."""
 
     async def main():
         async with AsyncPurgatory("shared", max_parked=4, tenant=lambda own: own.name, tenant_share=0.25) as purgatory:
@@ -800,7 +800,7 @@ def test_hot_key_is_checked_in_slices(run, opened):
 
 
 def test_limit_wakes_so_many_in_order_of_arrival(run, opened):
-    """A check with a limit completes so many, first come first served, and passes over who can't complete."""
+    """A check with a limit completes that many, first come first served, and passes over those that cannot complete."""
 
     async def main():
         async with opened() as purgatory:
@@ -929,7 +929,7 @@ def test_event_during_a_sweep_is_not_lost(run, opened):
 
 
 def test_shutdown_answers_everyone(run, opened):
-    """Leaving the context expires whoever waits, hooks included, before it returns."""
+    """Leaving the context expires every waiter, hooks included, before it returns."""
 
     async def main():
         answered = []
@@ -953,7 +953,7 @@ def test_shutdown_answers_everyone(run, opened):
 
 
 def test_shutdown_by_cancel_returns_operations(run, opened):
-    """``drain="cancel"`` takes the operations out, uncompleted, and whoever awaits is told."""
+    """``drain="cancel"`` removes the operations uncompleted, and the awaiting tasks are notified."""
 
     async def main():
         async with opened() as purgatory:
@@ -1022,7 +1022,7 @@ def test_nothing_runs_off_to_threads(run, opened, no_threads_left):
 
 
 def test_looking_in_is_the_cores(run, opened):
-    """Who waits, under what and how many, is seen on the purgatory that was awaited in."""
+    """The purgatory beneath shows the waiting operations, their keys and their number."""
 
     async def main():
         async with opened(max_parked=2) as purgatory:

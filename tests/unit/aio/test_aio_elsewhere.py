@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "asyncio.md"
 
 @pytest.fixture(scope="module")
 def page():
-    """The page's code, run: what it defines."""
+    """Run the page's code. Returns its names."""
     known = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
         exec(compile(block, str(PAGE), "exec"), known)

@@ -174,7 +174,7 @@ def test_task_may_add_and_cancel(run):
 
 
 def test_what_a_task_raises_is_handed_over(run):
-    """What a task raises goes to ``on_error`` and stops nobody else."""
+    """An error of a task goes to ``on_error`` and stops no other task."""
 
     async def main():
         errors = []
@@ -193,7 +193,7 @@ def test_what_a_task_raises_is_handed_over(run):
 
 
 def test_tasks_do_not_run_in_the_context_of_an_adder(run):
-    """A task sees no context variables of whoever happened to set the handle."""
+    """A task sees no context variables of the code that happened to set the handle."""
     request = contextvars.ContextVar("request", default=None)
 
     async def main():

@@ -1,4 +1,4 @@
-"""What is particular to one of the two ways to drive a purgatory for asyncio."""
+"""The differences between the two ways to drive a purgatory for asyncio."""
 
 import asyncio
 import gc
@@ -98,7 +98,7 @@ def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
 
 
 def test_purgatory_beneath_may_be_shut_down_first(run):
-    """Whoever awaits is answered when the thread-based purgatory is shut down beneath."""
+    """A waiting task is answered when the thread-based purgatory is shut down beneath."""
 
     async def main():
         core = DelayedOperationPurgatory("core")
@@ -137,7 +137,7 @@ def test_purgatories_share_a_timer(run):
 
 
 def test_clock_moved_by_hand(run):
-    """For tests of one's own: a ``MockTimer`` expires when it is told to."""
+    """For tests of one's own: a ``MockTimer`` expires when the test moves its clock."""
 
     async def main():
         timer = MockTimer()
@@ -171,12 +171,12 @@ def test_bad_settings_raise(make):
 
 
 def test_check_before_anyone_has_waited():
-    """A check of a purgatory that no loop has used yet finds nobody."""
+    """A check of a purgatory that no loop has used yet finds nothing."""
     assert 0 == AsyncPurgatory("idle").check_and_complete("k")
 
 
 def test_finished_operation_is_let_go(run):
-    """Nothing holds an operation once whoever awaited it has let go."""
+    """Nothing refers to an operation once the task that awaited it has dropped it."""
 
     async def main():
         async with AsyncPurgatory("loop") as purgatory:
@@ -232,7 +232,7 @@ def test_mailbox_of_a_closed_loop_swallows():
 
 
 def test_coroutine_hooks_need_a_loop():
-    """An operation whose hooks are coroutines is rejected where nobody would await them, and isn't touched."""
+    """An operation whose hooks are coroutines is rejected where they would not be awaited, and isn't touched."""
 
     class Poll(AsyncOperation):
         def try_complete(self):

@@ -34,7 +34,7 @@ class Shelf:
 
 
 def test_result_that_is_there_comes_at_once(run, opened):
-    """What ``find`` gives at once is returned, and nobody is parked."""
+    """What ``find`` gives at once is returned, and nothing is parked."""
 
     async def main():
         async with opened() as purgatory:
@@ -91,7 +91,7 @@ def test_item_whose_taker_is_cancelled_is_given_back(run, opened):
 
 
 def test_cancelled_before_anything_is_found_gives_nothing_back(run, opened):
-    """Who is cancelled while waiting has nothing to give back."""
+    """A task that is cancelled while it waits has nothing to give back."""
 
     async def main():
         async with opened() as purgatory:
@@ -146,7 +146,7 @@ def test_no_result_in_time_is_an_error(run, opened):
 
 
 def test_wait_that_is_taken_out_is_an_error(run, opened):
-    """Who is taken out by ``cancel_for_key`` is told so."""
+    """Who is taken out by ``cancel_for_key`` gets that error."""
 
     async def main():
         async with opened() as purgatory:
@@ -162,7 +162,7 @@ def test_wait_that_is_taken_out_is_an_error(run, opened):
 
 @pytest.mark.parametrize("drain", ["expire", "cancel"])
 def test_shutdown_is_no_timeout(run, opened, drain):
-    """Who waits when the purgatory is shut down learns that, and doesn't take it for a timeout."""
+    """A waiter at a shutdown gets an error that is not a timeout's."""
 
     async def main():
         async with opened() as purgatory:
@@ -193,7 +193,7 @@ async def coroutine():
 
 @pytest.mark.parametrize("find", [None, "x", coroutine])
 def test_find_is_a_plain_function(run, opened, find):
-    """What can't be called, and a coroutine, are rejected."""
+    """An object that cannot be called, and a coroutine, are rejected."""
 
     async def main():
         async with opened() as purgatory:

@@ -1,4 +1,4 @@
-"""A shutdown that begins with the signal that tells the process to end."""
+"""A shutdown that begins with the signal that ends the process."""
 
 import asyncio
 import signal
@@ -28,7 +28,7 @@ def parked(purgatory):
 
 
 def test_signal_answers_who_waits_and_goes_its_way(run, passed_on):
-    """At the signal, who waits is answered, the purgatory is shut down, and the handler that was there is called."""
+    """At the signal, every waiter is answered, the purgatory is shut down, and the handler that was there is called."""
 
     async def main():
         async with AsyncPurgatory("test") as purgatory:

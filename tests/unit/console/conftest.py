@@ -17,7 +17,7 @@ def alone():
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """Logs of purgatories coming and going are nobody's concern here."""
+    """Lines about purgatories that come and go are dropped here."""
     with structlog.testing.capture_logs():
         yield
 
@@ -32,7 +32,7 @@ def hub():
 
 @attrs.frozen
 class Answer:
-    """What an ASGI app answered."""
+    """The response of an ASGI app."""
 
     status: int
     headers: dict

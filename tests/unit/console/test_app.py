@@ -1,4 +1,4 @@
-"""The console as an ASGI app: what it answers, to whom, and that it only shows."""
+"""The console as an ASGI app: its responses, its access control, and that it is read-only."""
 
 import gc
 import json
@@ -63,7 +63,7 @@ def test_namesakes_are_told_apart(console, get):
 
 
 def test_operations_under_a_key(fetch, console, get):
-    """Who waits under a key is told in order of arrival: type, age, time left, checks. Nothing else."""
+    """The operations under a key are shown in order of arrival: type, age, time left, checks. Nothing else."""
     fetch.try_complete_else_watch(Carrier(60_000), [("orders", 3)])
     fetch.try_complete_else_watch(Carrier(90_000), [("orders", 3)])
 
@@ -82,7 +82,7 @@ def test_key_that_nobody_waits_under(fetch, console, get):
 
 
 def test_payload_is_never_shown(fetch, console, get):
-    """What an operation carries is in no answer, though its repr would tell."""
+    """An operation's own data is in no response, though its repr shows it."""
     fetch.try_complete_else_watch(Carrier(), ["k"])
 
     for path, query in (("/api/state", ""), ("/api/history", ""), ("/api/operations", "purgatory=fetch&key=k")):
@@ -114,7 +114,7 @@ def test_history_is_kept(fetch, hub, get):
 
 
 def test_history_is_read_while_the_thread_notes(hub):
-    """Whoever reads it neither waits for a look nor meets one in the middle. It is of the last ten minutes."""
+    """A reader neither waits for a look nor sees half of one. It is of the last ten minutes."""
     over = threading.Event()
 
     def note():
@@ -123,7 +123,7 @@ def test_history_is_read_while_the_thread_notes(hub):
 
     def read():
         try:
-            with hub._sampling:  # as while somebody looks
+            with hub._sampling:  # as while a page is open
                 return [len(json.loads(hub.history())["points"]) for _ in range(300)]
         finally:
             over.set()
@@ -199,7 +199,7 @@ def test_empty_token_is_an_error():
 
 
 def test_other_host_is_refused(hub, get):
-    """A request that names a host which isn't ours is somebody's page reaching for loopback."""
+    """A request that names a foreign host comes from a foreign page, and is rejected."""
     console = make_app(hub, token=None, hosts={"localhost"})
 
     assert 421 == get(console, "/api/state").status
@@ -207,7 +207,7 @@ def test_other_host_is_refused(hub, get):
 
 
 def test_mounted_in_a_service(fetch, hub, get):
-    """Under a path of somebody else's app the page and the JSON are found."""
+    """The page and the JSON work under a path of another app."""
     service = Starlette(routes=[Mount("/purgatory", make_app(hub, token=None, hosts=None))])
 
     assert b"console.js" in get(service, "/purgatory/").body
@@ -228,7 +228,7 @@ def test_closing_leaves_no_thread(no_threads_left):
 
 
 def test_forgotten_hub_ends_its_thread(no_threads_left, get):
-    """An app that nobody holds any more takes its thread along."""
+    """The thread of an app ends with the last reference to it."""
     assert 200 == get(app(), "/api/state").status
     gc.collect()  # an app is made of cycles
 

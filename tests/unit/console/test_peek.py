@@ -56,7 +56,7 @@ def test_few_keys_show_more_than_one_operation_each(fetch, mock_timer):
 
 
 def test_finished_operations_are_not_shown(fetch, mock_timer):
-    """What has completed is not among the waiting, though its entry may still be in the list."""
+    """A completed operation is not among the waiting ones, though its entry may still be in the list."""
     done, _ = park(fetch, "k", 2)
     done.force_complete()
 
@@ -113,7 +113,7 @@ def test_nothing_is_kept_alive(fetch, mock_timer):
 
 @pytest.mark.parametrize("key", ["orders-3", 7, ("orders", 3), "two\nlines", "k" * 500, "<script>"])
 def test_key_is_found_by_its_label(fetch, key):
-    """What the page shows of a key leads back to it."""
+    """The label on the page leads back to its key."""
     park(fetch, key)
 
     assert key == Peek(fetch).find(_peek.label(key))

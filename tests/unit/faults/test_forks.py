@@ -1,4 +1,4 @@
-"""What a forked child has of what stands on a purgatory: thresholds, futures, metrics, the console, spans.
+"""Packages on top of a purgatory in a forked child: thresholds, futures, metrics, the console, spans.
 
 The core's own is in ``test_process``. Each program forks while the parent's threads are in the middle of it.
 """
@@ -58,7 +58,7 @@ def forks(number, child, *work):
 
 
 def run(program):
-    """What a program prints that may fork often."""
+    """The output of a program that may fork often."""
     return test_process.run(BESIDE + textwrap.dedent(program))[0]
 
 
@@ -225,7 +225,7 @@ def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
 
 
 def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
-    """A thread that is gone had a threshold out of the heap, and not out of what is known to be in it."""
+    """A thread that is gone had a threshold out of the heap, but not out of the set of its members."""
     with ThresholdPurgatory("one", reaper_enabled=False) as one:
         one.wait(3, 60_000)
         next(iter(one._numbers.all()))._heap.clear()  # as between two lines of maybe_complete(3)

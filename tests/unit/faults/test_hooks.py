@@ -104,7 +104,7 @@ def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
         quick = parked(purgatory, ["quick"])
         quick.ready = True
         assert 1 == in_thread(lambda: purgatory.check_and_complete("quick"))
-        # Under the key itself, too: the check of the slow one is another's, who is at it.
+        # Under the key itself, too: another thread is checking the slow one.
         beside = parked(purgatory, ["slow"])
         beside.ready = True
         assert 1 == in_thread(lambda: purgatory.check_and_complete("slow"))
@@ -218,7 +218,7 @@ def test_a_chain_deeper_than_the_stack_completes_each_at_most_once(purgatory, ab
         return begin(above - 1) if above else purgatory.check_and_complete(0)
 
     in_thread(begin, above)
-    for number in range(depth):  # whoever's check was cut off is checked again
+    for number in range(depth):  # an operation whose check was cut off is checked again
         purgatory.check_and_complete(number)
     assert 0 == sum(operation.history.count("complete") > 1 for operation in operations)
     # The retrier may be inside the hook of one whose check was cut off.

@@ -14,7 +14,7 @@ CROWD = 1_000_000
 
 
 class Hostile:
-    """A key whose hash and equality do as they are told."""
+    """A key whose hash and equality the test sets."""
 
     def __init__(self, value=0):
         self.value = value
@@ -164,7 +164,7 @@ def test_keys_that_equal_everything_are_one_key(purgatory):
 
 @pytest.mark.parametrize("keys", [(Unlike(), Unlike()), pytest.param((float("nan"), float("nan")), marks=cpython_only)])
 def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
-    """Each is found by the very object that was parked under, and cleared away when nobody waits any more."""
+    """Each is found by the very object that was parked under, and cleared away when no operation waits any more."""
     first, second = Waiting(ready=False), Waiting(ready=False)
     purgatory.try_complete_else_watch(first, [keys[0]])
     purgatory.try_complete_else_watch(second, [keys[1]])
@@ -177,7 +177,7 @@ def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
 
 
 def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, mock_timer):
-    """The comparison with a key that is there raises: whoever parks is told, and whoever waits goes on waiting."""
+    """The comparison with a present key raises: the parking call raises it, and the other operations go on waiting."""
     key = Undecided()
     first, second = Waiting(), Waiting()
     purgatory.try_complete_else_watch(first, [key])
@@ -240,7 +240,7 @@ class Bare(DelayedOperation):
 def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
     """One of a million leaves without asking the others. One check completes all. Nothing is left of them.
 
-    In processor time, which is what it takes however busy the machine is.
+    In processor time, which does not depend on how busy the machine is.
     """
     monkeypatch.setattr(Bare, "left", [0])
     purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])

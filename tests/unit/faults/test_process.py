@@ -32,7 +32,7 @@ class Op(DelayedOperation):
 
 
 def run(program, *, status=0):
-    """What a program prints, which must end by itself within seconds."""
+    """The output of a program, which must end by itself within seconds."""
     done = subprocess.run(
         [sys.executable, "-c", PROLOGUE + textwrap.dedent(program)],
         capture_output=True,
@@ -47,7 +47,7 @@ def run(program, *, status=0):
 
 
 def test_the_interpreter_ends_while_operations_are_parked():
-    """Nobody shut the purgatory down: the process ends at once, without a hook, a traceback or a hanging thread."""
+    """Without a shutdown the process ends at once, without a hook, a traceback or a hanging thread."""
     out, err = run(
         """
         purgatory = DelayedOperationPurgatory("p")

@@ -134,7 +134,7 @@ def test_no_thread_for_the_reaper_is_told_to_the_caller(monkeypatch):
 
 
 def test_a_clock_that_stands_still_expires_nothing_and_loses_nothing():
-    """As long as the clock stands, nothing is due. When it goes on, what is due runs once."""
+    """As long as the clock stands, nothing is due. When it goes on, every due task runs once."""
     clock = ManualClock()
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
     ping = Ping(5, clock=clock)

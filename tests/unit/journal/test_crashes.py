@@ -1,4 +1,4 @@
-"""What a kill, a full disk or a cut file leave behind."""
+"""The state after a kill, a full disk or a cut file."""
 
 import errno
 import os
@@ -111,7 +111,7 @@ def test_crash_while_sealing_is_begun_again(tmp_path, write):
 
 
 def test_damage_in_the_middle_is_reported(tmp_path, write):
-    """A flipped byte in a sealed file is found. What follows it is still read by who asks for what is left."""
+    """A flipped byte in a sealed file is found. The rest after it can still be read with gaps allowed."""
     write(tmp_path, 100, parquet=False, chunk=10)
     (sealed,) = tmp_path.glob("_journal*")
     data = bytearray(sealed.read_bytes())
@@ -126,7 +126,7 @@ def test_damage_in_the_middle_is_reported(tmp_path, write):
 
 
 class FullDisk:
-    """A file on a disk with so many bytes left. `room` can be raised later."""
+    """A file on a disk with a given number of bytes left. `room` can be raised later."""
 
     room = 0
 
@@ -223,7 +223,7 @@ def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, opera
 
 
 def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
-    """What was half written when the disk was full is removed at once, not at the next start."""
+    """A half written frame on a full disk is removed at once, not at the next start."""
     no_room.room = True
     write(tmp_path, 50, parquet=False)
     (sealed,) = tmp_path.glob("_journal*")
@@ -284,7 +284,7 @@ def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
 
 
 def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, write):
-    """Who closes a journal whose disk hangs goes on. What that one finds out later is no word about the next one's."""
+    """Closing a journal whose disk hangs returns. A later result of that disk says nothing about the next journal's."""
     hang, hangs = threading.Event(), threading.Event()
 
     class Hanging(FullDisk):
@@ -309,7 +309,7 @@ def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, 
 def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):
     """Half of a segment's first frame stays where the disk rejects to cut it off. The next try begins the file again.
 
-    Nobody seals or removes a file in which nothing was acknowledged yet: the writer has it again before they look.
+    A file in which nothing was acknowledged yet is neither sealed nor removed: the writer has it again before.
     """
 
     class Torn(FullDisk):
@@ -367,7 +367,7 @@ def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, operation
 
 
 def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_room):
-    """What a killed writer left is kept open where there is no room to seal it, and the sequence goes on behind it."""
+    """A killed writer's segment stays open if there is no room to seal it, and the sequence goes on behind it."""
     no_room.room = True
     write(tmp_path, 50, parquet=False)
     (sealed,) = tmp_path.glob("_journal*")

@@ -1,4 +1,4 @@
-"""What is damaged is found and named, and what an older or a newer program wrote is read for what it is."""
+"""Damage is found and named, and files of older and newer versions are read correctly."""
 
 import json
 import random
@@ -91,7 +91,7 @@ def of_before(small):
 
 
 def test_a_segment_of_before_has_no_checksum_and_is_read(of_before):
-    """What was sealed before stays readable, and is sound."""
+    """Earlier sealed segments stay readable, and are sound."""
     assert b"purgatory.crc32" not in of_before.read_bytes()
     assert (12, None) == given(read(of_before.parent))
     assert verify(of_before.parent).sound

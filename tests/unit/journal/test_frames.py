@@ -99,7 +99,7 @@ def test_an_unknown_schema_is_refused():
 
 
 def test_many_small_frames_are_read_as_one_batch(tmp_path):
-    """However few rows each frame has, the batches of a range are few. What is damaged is left out."""
+    """However few rows each frame has, the batches of a range are few. Damaged frames are left out."""
     frames = [encode(batch(first)) for first in range(0, 300, 3)]
     frames[50] = b"damaged"
     (tmp_path / open_name(0)).write_bytes(b"".join(frames))

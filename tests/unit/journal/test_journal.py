@@ -148,7 +148,7 @@ class Speechless(Exception):
 
 
 def test_an_error_that_has_no_words_is_written_by_its_class(tmp_path, operation, outcome):
-    """What a hook raised may raise itself when it is asked what it is: its record says the rest."""
+    """The repr of a hook's error may raise itself: its record has the rest."""
     with Journal(tmp_path, interval_ms=60_000) as journal:
         observer = journal.observer("fetch")
         for number in range(20):
@@ -188,7 +188,7 @@ def test_row_of_a_trace_that_cannot_be_written_costs_itself_alone(tmp_path):
 
 
 def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome):
-    """What is left of a batch with a row at fault waits for the disk as any other row does, in its order."""
+    """The rest of a batch with a faulty row waits for the disk as any other row does, in its order."""
     refuse = threading.Event()
 
     class Disk:
@@ -217,7 +217,7 @@ def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome
 
 @pytest.mark.parametrize("parquet", [True, False])
 def test_how_many_rows_were_dropped_is_in_the_journal(tmp_path, operation, outcome, parquet, capsys):
-    """The next frame tells of what found no room or could not be written, and its segment when it is sealed."""
+    """The next frame counts the dropped rows, and so does its sealed segment."""
     for told in (7, 14):
         with Journal(tmp_path, interval_ms=60_000, capacity=4, parquet=parquet) as journal:
             observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks == 1 else None)
@@ -272,7 +272,7 @@ def test_a_level_that_is_no_whole_number_is_refused_where_it_is_put(tmp_path, op
 
 
 def test_a_key_without_a_hash_is_refused_where_it_is_put(tmp_path):
-    """What can't be a key is none in a trace either: its caller is told, and no other row is touched by it."""
+    """An unhashable key is rejected in a trace, too: its caller gets the error, and no other row is affected."""
     with Trace(tmp_path) as trace:
         trace.event("fetch", "k", 1)
         with pytest.raises(TypeError, match="unhashable"):
@@ -323,7 +323,7 @@ def test_a_name_that_is_a_list_is_written_as_text(tmp_path, operation):
 
 
 def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, operation, outcome):
-    """The writer's thread outlives whatever the buffer raises. What is lost by that is a number."""
+    """The writer's thread outlives whatever the buffer raises. Only a sequence number is lost by that."""
 
     class Failing:
         def __init__(self, buffer):
@@ -509,7 +509,7 @@ def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
 
 
 def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
-    """Its record says when it was parked, and how long it might wait in all, what it was extended by included."""
+    """Its record says when it was parked, and how long it might wait in all, extensions included."""
 
     class Lease(DelayedOperation):
         def try_complete(self):

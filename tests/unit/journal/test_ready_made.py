@@ -1,4 +1,4 @@
-"""What a journal records of the purgatories that need no subclass, attached as the documentation says."""
+"""The journal's records of the purgatories that need no subclass, attached as the documentation says."""
 
 import asyncio
 from concurrent.futures import Future

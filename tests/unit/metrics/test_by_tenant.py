@@ -39,7 +39,7 @@ def test_tenants_are_not_exported_unless_asked_for(registry):
 
 
 def test_each_tenant_has_its_counts(registry):
-    """What is parked and what was rejected is told by purgatory and tenant, with keys' labels."""
+    """Parked and rejected operations are counted by purgatory and tenant, with keys' labels."""
     register(registry, tenants=True)
     with opened() as purgatory:
         park(purgatory, "a", 5)
@@ -57,7 +57,7 @@ def test_each_tenant_has_its_counts(registry):
 
 
 def test_tenants_without_number_are_one_series(registry):
-    """Beyond the first tenants of a purgatory, the largest first, all others are told together."""
+    """Beyond the first tenants of a purgatory, the largest first, all others are counted together."""
     register(registry, tenants=True)
     with opened() as purgatory:
         for number in range(MOST_TENANTS + 7):
@@ -97,7 +97,7 @@ def test_namesakes_are_added_up_and_end_together(registry):
 
 
 def test_server_may_be_asked_for_tenants(registry):
-    """``serve(tenants=True)`` tells tenants, too."""
+    """``serve(tenants=True)`` exports tenants, too."""
     with serve(0, registry=registry, tenants=True), opened() as purgatory:
         park(purgatory, "a")
         assert b'purgatory_parked_operations_by_tenant{purgatory="p",tenant="a"} 1.0' in generate_latest(registry)

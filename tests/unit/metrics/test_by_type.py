@@ -60,7 +60,7 @@ def test_types_without_number_are_one_series(registry):
 
 
 def test_namesakes_are_one_series_which_ends_with_the_last(registry):
-    """Purgatories of one name are counted together. What they counted goes with the last of them."""
+    """Purgatories of one name are counted together. Their counts end with the last of them."""
     register(registry, types=True)
     labels = {"purgatory": "p", "operation": "Waiting", "outcome": "immediate"}
     with DelayedOperationPurgatory("p", reaper_enabled=False) as one:

@@ -1,4 +1,4 @@
-"""One collector over all live purgatories and timers: what it exports, and that it stays clean as they come and go."""
+"""One collector over all live purgatories and timers: its series, and that they end with their purgatories."""
 
 import gc
 import threading
@@ -29,7 +29,7 @@ def series(registry):
 
 
 def test_parked_operations_are_seen(registry, mock_timer):
-    """What waits, under how many keys and entries, and since when, is on the page."""
+    """The page has the number of parked operations, keys and entries, and the greatest age."""
     register(registry)
     with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=10) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["a", "b"])
@@ -107,7 +107,7 @@ def test_reaper_is_seen(registry):
 
 
 def test_overdue_bucket_shows(registry):
-    """A bucket that nobody takes when its time has come counts as overdue: the sign of a reaper that stands still."""
+    """A bucket that is not taken when it is due counts as overdue, which shows that the reaper stands still."""
     timer = MockTimer("stuck")
     register(registry)
     with DelayedOperationPurgatory("fetch", timer=timer) as fetch:
@@ -130,7 +130,7 @@ def test_task_that_runs_long_shows(registry):
 
 
 def test_shared_timer_is_exported_once(registry, mock_timer):
-    """Two purgatories on one timer: one series of the timer, and two lines that say who uses it."""
+    """Two purgatories on one timer: one series of the timer, and two info series that name its purgatories."""
     register(registry)
     with (
         DelayedOperationPurgatory("fetch", timer=mock_timer),
@@ -242,7 +242,7 @@ def test_batch_that_does_not_end_makes_operations_overdue(registry):
 
 
 def test_counter_does_not_fall_when_a_namesake_goes(registry, mock_timer):
-    """What a purgatory counted stays in the sum when it is shut down and another of its name goes on."""
+    """The counts of a purgatory stay in the sum when it is shut down and another of its name goes on."""
     register(registry)
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as lasting:
         lasting.try_complete_else_watch(Waiting(ready=True), ["k"])
@@ -311,7 +311,7 @@ def test_unregister_takes_everything_back(registry):
 
 
 def test_describe_names_all_that_is_collected(registry, mock_timer):
-    """What is described is what is collected, so that a registry sees a clash before the first scrape."""
+    """The described families are those that are collected, so that a registry sees a clash before the first scrape."""
     collector = register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer=mock_timer):
         collected = {family.name for family in collector.collect()}

@@ -17,7 +17,7 @@ def bucket_of(counts):
 
 @pytest.mark.parametrize(("ns", "place"), [(0, 0), (1, 1), (1023, 10), (1024, 11), (2**70, 64)])
 def test_bucket_is_the_bit_length(ns, place):
-    """A value of n bits is in entry n: less than 2**n, not less than 2**(n-1). What is longer is in the last."""
+    """A value of n bits is in entry n: less than 2**n, not less than 2**(n-1). A longer value is in the last."""
     histogram = PowerHistogram()
     histogram.waiting.append(ns)
     counts, sum_ns = histogram.fold()
@@ -80,7 +80,7 @@ def test_immediate_operation_was_never_parked():
 
 
 def test_callback_time_is_that_of_the_hooks():
-    """The hooks' own time is what is counted, on_expiration included."""
+    """The hooks' own time is counted, on_expiration included."""
     with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
         observer = CallbackTime(timer.now_ns)
         purgatory.attach(observer)

@@ -1,4 +1,4 @@
-"""What a scrape and a snapshot cost: calls are counted, as times vary."""
+"""The cost of a scrape and of a snapshot, in calls, because times vary."""
 
 import itertools
 import sys

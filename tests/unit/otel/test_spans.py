@@ -74,7 +74,7 @@ def test_wait_is_a_span_of_the_request_linked_to_its_event(opened, telemetry):
 
 
 def test_event_on_another_thread_is_linked(opened, telemetry):
-    """It doesn't matter which thread an event comes in on."""
+    """It doesn't matter on which thread an event comes in."""
     operation = Waiting()
     with telemetry.tracer.start_as_current_span("request") as request:
         opened.try_complete_else_watch(operation, ["k"])
@@ -130,7 +130,7 @@ def test_operation_that_need_not_wait_has_no_span(opened, telemetry):
 
 
 def test_hook_that_raises_is_an_error_of_the_span(opened, telemetry):
-    """What a hook raises is recorded, and the span's status is an error."""
+    """An error of a hook is recorded, and the span's status is an error."""
 
     def fail(_):
         raise KeyError("lost")
@@ -176,7 +176,7 @@ def test_end_that_is_told_before_the_beginning_is_kept(telemetry):
 
 
 def test_ends_whose_beginning_never_comes_are_not_kept_for_ever(telemetry):
-    """Of ends without a beginning, so many are kept and no more."""
+    """Of ends without a beginning, at most a fixed number is kept."""
     spans = Spans("fetch", telemetry.provider)
     operations = [Waiting() for _ in range(MOST_ENDS + 5)]
     for operation in operations:
@@ -276,13 +276,13 @@ def test_all_purgatories_are_instrumented(telemetry):
 
 
 def test_name_is_asked_for():
-    """An observer is told which purgatory it observes."""
+    """An observer knows the name of its purgatory."""
     with pytest.raises(InvalidSetting, match="name"):
         Spans("")
 
 
 def test_refused_operation_has_no_span(opened, telemetry):
-    """What a closed purgatory rejects is no wait."""
+    """An operation that a closed purgatory rejects has no span."""
     opened.shutdown()
     with pytest.raises(PurgatoryClosed):
         opened.try_complete_else_watch(Waiting(), ["k"])

@@ -1,4 +1,4 @@
-"""The action queue: checks that wait until the handler has let go of its locks."""
+"""The action queue: checks that wait until the handler has released its locks."""
 
 import threading
 
@@ -32,7 +32,7 @@ def test_arguments_go_along_by_name():
 
 
 def test_check_with_a_limit_can_be_queued(purgatory):
-    """What the guide recommends for an event that is good for so many goes into the queue as it is."""
+    """The guide's call for an event that satisfies a limited number goes into the queue as it is."""
     waiting = [Waiting() for _ in range(3)]
     for operation in waiting:
         purgatory.try_complete_else_watch(operation, ["k"])
@@ -60,7 +60,7 @@ def test_action_added_by_an_action_waits_for_the_next_run():
 
 
 def test_action_that_raises_does_not_stop_the_others(logs):
-    """What an action raises is logged. The next is somebody else's answer."""
+    """An error of an action is logged. The next one answers another client."""
     queue, made = ActionQueue(), []
     queue.add(int, "no number")
     queue.add(made.append, 1)

@@ -16,7 +16,7 @@ def park(purgatory, *keys, **settings):
 
 
 def test_unknown_key_gives_nothing(purgatory):
-    """A check of a key that nobody waits under completes nothing."""
+    """A check of an idle key completes nothing."""
     assert 0 == purgatory.check_and_complete("nobody")
 
 
@@ -64,7 +64,7 @@ def test_operations_are_checked_in_order_of_arrival(purgatory):
 
 
 def test_who_finishes_elsewhere_is_under_no_key_any_more(purgatory):
-    """Whoever ends an operation takes it out of all its keys at once, without a check of them."""
+    """The thread that completes an operation removes it from all its keys at once, without a check of them."""
     first, second = park(purgatory, "a", "b"), park(purgatory, "a", "b")
     first.ready = True
     purgatory.check_and_complete("a")
@@ -191,7 +191,7 @@ def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
 
 
 def test_cancelled_operations_run_no_hook(purgatory, mock_timer):
-    """No hook of what was taken out runs any more, by check, expiry or force."""
+    """No hook of a cancelled operation runs any more, by check, expiry or force."""
     operation = park(purgatory, "a", "b", delay_ms=5)
     purgatory.cancel_for_key("a")
     operation.ready = True
@@ -203,14 +203,16 @@ def test_cancelled_operations_run_no_hook(purgatory, mock_timer):
 
 
 def test_cancel_for_a_missing_key_gives_nothing(purgatory):
-    """A key that nobody waits under gives an empty list, and so does the second call."""
+    """An idle key gives an empty list, and so does the second call."""
     park(purgatory, "k")
 
     assert [0, 1, 0] == [len(purgatory.cancel_for_key(key)) for key in ("missing", "k", "k")]
 
 
 def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
-    """Whoever was taken out before an exception struck has the outcome. The others wait on, and can be taken out."""
+    """An operation that was removed before an exception came has the outcome. The others wait on, and can be taken
+    out.
+    """
 
     class Struck(Waiting):
         strikes = True
@@ -232,7 +234,7 @@ def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
 
 
 def test_cancel_for_key_leaves_the_completed_alone(purgatory):
-    """What has completed is not returned."""
+    """A completed operation is not returned."""
     done, waiting = park(purgatory, "k", "j"), park(purgatory, "k")
     done.force_complete()
 
@@ -282,7 +284,7 @@ def test_num_delayed_counts_what_will_expire(mock_timer, timer_enabled):
 
 
 def test_operations_are_listed(purgatory):
-    """Who waits can be listed, altogether and by key, each once, as a copy."""
+    """The waiting operations can be listed, altogether and by key, each once, as a copy."""
     operations = [park(purgatory, "a", "b"), park(purgatory, "b")]
     gone = park(purgatory, "a", "b")
     gone.cancel()
@@ -344,12 +346,12 @@ def test_limit_is_checked(purgatory, limit):
 
 
 def test_limited_check_of_an_unknown_key_completes_nothing(purgatory):
-    """Nobody waits there."""
+    """No operation waits there."""
     assert 0 == purgatory.check_and_complete("nobody", limit=1)
 
 
 def test_limited_checks_race():
-    """Many events, each good for one, complete as many operations, each once, whoever makes the checks."""
+    """Many events, each good for one, complete as many operations, each once, whichever threads make the checks."""
     with DelayedOperationPurgatory("race") as purgatory:
         operations = [Waiting() for _ in range(600)]
         for operation in operations:
@@ -368,7 +370,7 @@ def test_limited_checks_race():
 
 
 def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
-    """A check with a limit passes over who can't be asked just then. That check is made up besides."""
+    """A check with a limit passes over operations whose lock is taken just then. That check is repeated in addition."""
     lock = threading.RLock()
     first, second = park(purgatory, "k", lock=lock), park(purgatory, "k")
     first.ready = second.ready = True

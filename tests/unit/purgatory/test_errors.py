@@ -58,7 +58,7 @@ ALLOWED = {"AssertionError", "ImportError", "IndexError", "NotImplementedError",
 
 
 def test_only_errors_of_our_own_are_raised():
-    """Whatever the library raises on purpose has a class of the package. Nobody meets a bare built-in."""
+    """Whatever the library raises on purpose has a class of the package. No error is a bare built-in."""
     found = []
     for path in [*ROOT.glob("timer/*.py"), *ROOT.glob("purgatory/**/*.py")]:
         if "pipeline" in path.parts:

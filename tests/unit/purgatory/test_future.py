@@ -203,7 +203,7 @@ def test_cancelled_future_is_done(votes, called):
 
 
 def test_callback_that_raises_is_contained(votes, logs):
-    """What the callback raises is logged, and the set has completed."""
+    """An error of the callback is logged, and the set has completed."""
 
     def fail(_):
         raise OSError("no disk")
@@ -238,7 +238,7 @@ def test_operation_tells_its_futures(votes, called):
     [(5, print, "futures"), ([5], print, "futures"), (["f"], print, "futures"), ([], None, "callback")],
 )
 def test_bad_input_is_refused(votes, futures, callback, setting):
-    """What is no future can't be waited for. A callback can be called."""
+    """Only futures can be waited for. A callback can be called."""
     with pytest.raises(InvalidSetting, match=setting):
         votes.try_complete_else_watch(1_000, futures, callback)
     assert 0 == votes.purgatory.parked
@@ -299,7 +299,7 @@ def test_executor_that_is_given_calls_back(mock_timer, called):
 
 
 def test_operation_looks_at_no_future_twice(purgatory):
-    """What is known to be done is not asked again, and a check that finds one pending asks none behind it."""
+    """A future that is known to be done is not asked again, and a check that finds one pending asks none behind it."""
 
     class Asked(Future):
         asked = 0
@@ -324,7 +324,7 @@ def test_operation_looks_at_no_future_twice(purgatory):
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "notified", "failed"])
 def test_operation_knows_every_state(purgatory, called, state):
-    """A future that runs is pending. One that failed or was cancelled, told of or not, is done."""
+    """A future that runs is pending. One that failed or was cancelled, notified or not, is done."""
     future = Future()
     if state in {"cancelled", "notified"}:
         future.cancel()
@@ -340,7 +340,7 @@ def test_operation_knows_every_state(purgatory, called, state):
 @pytest.mark.parametrize("slotted", [False, True])
 @pytest.mark.parametrize("name", ["try_complete", "force_complete", "on_complete", "on_expiration"])
 def test_own_hooks_of_a_subclass_are_called(purgatory, mock_timer, name, slotted):
-    """What a subclass defines again is called, with what it inherits a ``super()`` away."""
+    """A method that a subclass overrides is called, with the inherited one a ``super()`` away."""
     ran = []
 
     def own(self):
@@ -395,7 +395,7 @@ def test_what_is_waited_for_may_raise(purgatory, called, logs):
 
 
 def test_slow_callback_is_seen(purgatory):
-    """The callback runs inside the operation's ``on_complete``, where whoever looks for slow hooks finds it."""
+    """The callback runs inside the operation's ``on_complete``, where the watchdog for slow hooks finds it."""
     found = []
     operation = DelayedFuture(5, [done(1)], lambda _: found.extend(hooks_on_this_stack()))
     purgatory.try_complete_else_watch(operation, ["k"])

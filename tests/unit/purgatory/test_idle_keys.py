@@ -1,4 +1,4 @@
-"""What stays of those who have gone: no operation, no entry, and so many keys that nobody waits under."""
+"""Nothing stays of operations that left: no operation, no entry, and a limited number of idle keys."""
 
 import contextlib
 import gc
@@ -40,7 +40,7 @@ def cancel_key(purgatory, operation):
 
 @pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
 def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
-    """An operation that is done is garbage at once, although it was parked under a key that nobody checks."""
+    """An operation that is done is garbage at once, although it was parked under a key that is never checked."""
     operation = park(purgatory, "busy", "quiet")
     leave(purgatory, operation)
     gone = weakref.ref(operation)
@@ -52,7 +52,7 @@ def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
 
 @pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
 def test_finished_operation_is_under_no_key(purgatory, leave):
-    """Whoever ends an operation's stay takes it out of all its keys, at once."""
+    """The thread that completes an operation removes it from all its keys, at once."""
     leave(purgatory, park(purgatory, "busy", "quiet", delay_ms=500))
     waiting = park(purgatory, "quiet", "other")
 
@@ -62,7 +62,7 @@ def test_finished_operation_is_under_no_key(purgatory, leave):
 
 
 def test_idle_keys_are_not_counted_as_keys(purgatory):
-    """A key that nobody waits under is remembered, and distinguished from those that somebody does."""
+    """An idle key is remembered, and distinguished from keys in use."""
     park(purgatory, "a", "b").force_complete()
     park(purgatory, "b", "c")
     snapshot = purgatory.snapshot()
@@ -72,7 +72,7 @@ def test_idle_keys_are_not_counted_as_keys(purgatory):
 
 
 def test_purge_says_how_many_keys_it_forgot(purgatory):
-    """The answer is the number of keys that nobody waited under."""
+    """The answer is the number of idle keys."""
     for number in range(10):
         park(purgatory, number, "quiet").force_complete()
     park(purgatory, "quiet")
@@ -83,7 +83,7 @@ def test_purge_says_how_many_keys_it_forgot(purgatory):
 
 
 def test_key_that_falls_idle_again_is_noted_again(purgatory):
-    """A key that was wanted between two purges is forgotten by the second, if nobody waits there then."""
+    """A key that was wanted between two purges is forgotten by the second, if it is idle then."""
     operation = park(purgatory, "k")
     operation.force_complete()
     operation = park(purgatory, "k")
@@ -105,7 +105,7 @@ def test_keys_are_forgotten_by_themselves(mock_timer):
 
 
 def test_purge_interval_of_zero_keeps_nothing(mock_timer):
-    """With an interval of zero a key is forgotten as soon as nobody waits under it."""
+    """With an interval of zero a key is forgotten as soon as it is idle."""
     with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=0) as purgatory:
         park(purgatory, "a", "b", "c").force_complete()
 
@@ -133,7 +133,7 @@ def test_as_many_keys_may_be_idle_as_are_in_use(mock_timer):
 
 
 def test_one_call_forgets_at_most_two_keys(mock_timer):
-    """Whoever lets a key fall idle beyond the limit looks at two others, and goes on with their own work."""
+    """A thread whose key falls idle beyond the limit looks at two others, and goes on with its own work."""
     with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=1_000) as purgatory:
         for number in range(1_000):
             park(purgatory, number).force_complete()
@@ -146,7 +146,7 @@ def test_one_call_forgets_at_most_two_keys(mock_timer):
 
 
 def test_purge_leaves_who_waits(purgatory):
-    """A purge leaves every key alone that somebody waits under."""
+    """A purge leaves every key in use alone."""
     operations = [park(purgatory, "k", number) for number in range(200)]
     for operation in operations[::2]:
         operation.cancel()
@@ -157,7 +157,9 @@ def test_purge_leaves_who_waits(purgatory):
 
 
 def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
-    """A key that was forgotten, and is noted once more by somebody late, leaves a newcomer under the same key alone."""
+    """A key that was forgotten, and is noted once more by a late thread, leaves a new operation under the same key
+    alone.
+    """
     before, newcomer = Waiting(), Waiting()
     purgatory.try_complete_else_watch(before, ["k"])
     forgotten = purgatory._shards.find("k")

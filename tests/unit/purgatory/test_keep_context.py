@@ -1,4 +1,4 @@
-"""Hooks in the context of whoever parked, wherever the event comes from."""
+"""Hooks in the context of the parking code, wherever the event comes from."""
 
 import contextvars
 import gc
@@ -40,7 +40,7 @@ def park(purgatory, operation, request="a"):
 
 
 def test_hooks_run_in_the_event_s_context_by_default(mock_timer):
-    """Unless it is asked for, a hook sees the variables of whoever completed the operation."""
+    """Unless it is asked for, a hook sees the variables of the thread that completed the operation."""
     with DelayedOperationPurgatory("plain", timer=mock_timer) as purgatory:
         operation = noting(seen := [])
         park(purgatory, operation)
@@ -78,7 +78,7 @@ def test_expiry_runs_both_hooks_in_the_parker_s_context(kept, mock_timer):
 
 
 def test_force_runs_the_hook_in_the_parker_s_context(kept):
-    """Who forces an operation runs its hook in the parker's context, and is left in its own."""
+    """A thread that forces an operation runs its hook in the parker's context, and keeps its own."""
     operation = noting(seen := [])
     park(kept, operation)
     assert in_thread(operation.force_complete)
@@ -105,7 +105,7 @@ def test_what_completes_at_once_is_in_the_parker_s_own_context(kept):
 
 
 def test_operation_parked_by_a_hook_keeps_the_context_of_the_hook(kept):
-    """Who parks in a hook parks in the context that the hook runs in."""
+    """A hook that parks does so in the context that the hook runs in."""
     second = noting(seen := [])
     first = Waiting(complete=lambda _: kept.try_complete_else_watch(second, ["k2"]))
     park(kept, first)
@@ -126,7 +126,7 @@ def test_hook_that_completes_another_runs_that_in_the_other_s_context(kept):
 
 
 def test_hook_that_raises_leaves_the_context(kept):
-    """What a hook raises is contained or passed on, and whoever completed the operation has its own context again."""
+    """An error of a hook is contained or passed on, and the completing thread has its own context again."""
 
     def stop(_):
         raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_observers_stay_in_the_event_s_context(mock_timer):
 
 
 def test_refused_operation_keeps_nothing(mock_timer):
-    """An operation that found no place, and is parked by somebody else later, has that one's context."""
+    """An operation that found no place, and is parked by another thread later, has that thread's context."""
     with DelayedOperationPurgatory("small", timer=mock_timer, keep_context=True, max_parked=1) as purgatory:
         first, operation = Waiting(), noting(seen := [])
         park(purgatory, first)

@@ -1,4 +1,4 @@
-"""What the log says is what docs/logging.md says: the events, their levels, their fields, and no more often."""
+"""The log has the events, levels and fields that docs/logging.md lists, no more often than it says."""
 
 import ast
 import json
@@ -148,7 +148,7 @@ def test_action_that_raises(logs):
 
 
 def test_greeter_that_raises(logs, mock_timer):
-    """Someone who wants to know of new purgatories and raises doesn't keep them from being made."""
+    """A greeter of new purgatories that raises does not keep them from being made."""
     stop = on_start(fail)
     try:
         with DelayedOperationPurgatory("greeted", timer=mock_timer):
@@ -203,9 +203,9 @@ def serve():
 
 
 def output(program):
-    """What a program of its own prints: standard output and standard error.
+    """The output of a program of its own: standard output and standard error.
 
-    Without a global lock each says once that nobody looks for slow hooks. That line has a test of its own.
+    Without a global lock each logs once that slow hooks are not detected. That line has a test of its own.
     """
     done = subprocess.run(
         [sys.executable, "-c", SERVICE + program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
@@ -261,7 +261,7 @@ def test_lines_go_to_structlog_once_that_is_configured():
 
 @pytest.fixture
 def unconfigured():
-    """A process where nobody has configured structlog."""
+    """A process that has not configured structlog."""
     config, configured, kind = structlog.get_config(), structlog.is_configured(), logging.getLoggerClass()
     structlog.reset_defaults()
     logging.setLoggerClass(logging.Logger)  # old versions of structlog's own ignore `stacklevel`

@@ -180,7 +180,7 @@ def test_long_chain_is_freed():
 
 
 def test_abandoned_purgatory_is_collected():
-    """A purgatory that nobody has any more, with operations in it that know it, is garbage."""
+    """A purgatory without references from outside, with operations in it that refer to it, is garbage."""
 
     def abandon():
         with MockTimer() as timer:
@@ -408,7 +408,7 @@ def test_half_made_object_of_a_private_type_raises(call):
 
 
 def test_idle_keys_take_watchers_only():
-    """What is no key's watchers is rejected by the queue of idle keys."""
+    """The queue of idle keys rejects an object that is not a key's watchers."""
     with pytest.raises(TypeError):
         CORE.IdleKeys(5, int).note("key")
 

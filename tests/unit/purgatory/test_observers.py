@@ -1,4 +1,4 @@
-"""Observers: told of each operation that comes and goes."""
+"""Observers: notified of each operation that comes and goes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support import Waiting
 
 
 class Notes:
-    """Writes down what it is told."""
+    """Records each notification."""
 
     def __init__(self, fail=False):
         self.seen = []
@@ -72,7 +72,7 @@ def forced(purgatory, operation):
 
 @pytest.mark.parametrize("leave", [satisfied, expired, cancelled, forced], ids=lambda f: f.__name__)
 def test_finished_comes_once_after_the_hooks(watched, notes, leave):
-    """Whatever the outcome, observers are told once, when the hooks have run."""
+    """Whatever the outcome, observers are notified once, when the hooks have run."""
     operation = park(watched, "k", "j")
     leave(watched, operation)
     hooks = {"cancelled": (), "expired": ("complete", "expire")}.get(leave.__name__, ("complete",))
@@ -96,7 +96,7 @@ def test_observer_learns_what_a_hook_raised(watched, notes):
 
 
 def test_cancel_for_key_and_shutdown_are_told(mock_timer, notes):
-    """Observers learn of what is taken out by key and what a shutdown settles."""
+    """Observers are notified of operations that are cancelled by key or settled by a shutdown."""
     with DelayedOperationPurgatory("test", timer=mock_timer, observers=[notes]) as purgatory:
         park(purgatory, "a")
         park(purgatory, "b")
@@ -106,7 +106,7 @@ def test_cancel_for_key_and_shutdown_are_told(mock_timer, notes):
 
 
 def test_refused_operation_is_not_told(mock_timer, notes):
-    """What never came in is nobody's news."""
+    """An operation that was never parked is not reported."""
     with DelayedOperationPurgatory("test", timer=mock_timer, max_parked=1, observers=[notes]) as purgatory:
         park(purgatory)
         with pytest.raises(PurgatoryFull):
@@ -116,7 +116,7 @@ def test_refused_operation_is_not_told(mock_timer, notes):
 
 
 def test_observer_that_raises_is_contained(mock_timer, logs):
-    """What an observer raises stops neither the operation nor the other observers. It is counted and logged."""
+    """An error of an observer stops neither the operation nor the other observers. It is counted and logged."""
     failing, good = Notes(fail=True), Notes()
     with DelayedOperationPurgatory("contained", timer=mock_timer, observers=[failing, good]) as purgatory:
         operation = park(purgatory)

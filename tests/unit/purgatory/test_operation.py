@@ -1,4 +1,4 @@
-"""Operations: completed exactly once, checked by one thread at a time, never blocking whoever checks."""
+"""Operations: completed exactly once, checked by one thread at a time, never blocking a checking thread."""
 
 import copy
 import inspect
@@ -37,7 +37,7 @@ def test_operation_is_abstract():
 
 @pytest.mark.parametrize("lock", [5, "lock", object(), type("Half", (), {"acquire": print})()])
 def test_what_is_no_lock_is_refused(lock):
-    """What can't be taken and let go is found when the operation is made."""
+    """An object that is not a lock is found when the operation is made."""
     with pytest.raises(InvalidSetting, match="acquire"):
         Waiting(lock=lock)
 
@@ -57,7 +57,7 @@ def test_new_operation_is_open():
 
 
 def test_force_complete_gives_true_once():
-    """The first caller completes the operation. To everybody else the answer is False."""
+    """The first caller completes the operation. All other threads get False."""
     operation = Waiting()
 
     assert [True, False, False] == [operation.force_complete() for _ in range(3)]
@@ -67,7 +67,7 @@ def test_force_complete_gives_true_once():
 
 
 def test_forcing_while_parking_is_immediate(purgatory):
-    """Whoever forces an operation while it is being parked completes it, and it was never parked."""
+    """A thread that forces an operation while it is being parked completes it, and it was never parked."""
     forced = []
     operation = Waiting(look=lambda operation: forced.append(in_thread(operation.force_complete)))
 
@@ -456,7 +456,7 @@ def test_interrupt_in_a_check_is_the_callers(purgatory, error):
 
 
 def test_interrupt_in_on_complete_is_the_callers(purgatory):
-    """Ctrl-C in ``on_complete`` goes through. The operation has completed, and is let go of."""
+    """Ctrl-C in ``on_complete`` goes through. The operation has completed, and nothing refers to it."""
 
     def interrupt(_):
         raise KeyboardInterrupt
@@ -472,7 +472,7 @@ def test_interrupt_in_on_complete_is_the_callers(purgatory):
 
 
 def test_missed_check_of_an_interrupted_checker_is_made_up(purgatory):
-    """A check missed while the checker was inside, who then is interrupted, is made by somebody else."""
+    """A check missed while another thread checked, which then is interrupted, is made by a third thread."""
 
     def look(operation):
         if operation.checks == 3:
@@ -555,7 +555,7 @@ def test_operation_without_a_try_complete_cannot_be_made():
 
 
 def test_name_of_the_librarys_cannot_be_assigned():
-    """An operation that sets an attribute the library tells by is told so, with the names that are taken."""
+    """An operation that sets a reserved attribute gets an error with the reserved names."""
 
     class Fetch(Waiting):
         def __init__(self):
@@ -645,7 +645,7 @@ def test_repr_never_raises():
 
 
 def test_operation_without_the_librarys_init_is_refused(purgatory):
-    """An operation whose ``__init__`` forgot ``super().__init__`` is told so where it is parked."""
+    """An operation whose ``__init__`` forgot ``super().__init__`` is rejected with that reason where it is parked."""
 
     class Forgetful(DelayedOperation):
         def __init__(self):
@@ -716,7 +716,7 @@ def test_extend_may_bring_the_deadline_forward(purgatory, mock_timer):
 
 
 def test_extend_keeps_the_age(purgatory, mock_timer):
-    """How long an operation has waited is told from when it was parked, however often its deadline was extended."""
+    """The time that an operation has waited counts from when it was parked, however often its deadline was extended."""
     operation = Waiting(100)
     purgatory.try_complete_else_watch(operation, ["k"])
     created_ns = operation.created_ns
@@ -813,7 +813,7 @@ def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
 
 
 def test_extend_without_a_timer_is_false():
-    """Where nothing expires there is nothing to put off."""
+    """Where nothing expires, there is nothing to extend."""
     with DelayedOperationPurgatory("test", timer_enabled=False) as purgatory:
         operation = Waiting(100)
         purgatory.try_complete_else_watch(operation, ["k"])
@@ -822,7 +822,7 @@ def test_extend_without_a_timer_is_false():
 
 
 def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
-    """Who means to put an operation off by adding it to the timer is told of ``extend``, and nothing is lost."""
+    """Adding an operation to the timer to extend it raises an error that names ``extend``, and nothing is lost."""
     operation = Waiting(100)
     purgatory.try_complete_else_watch(operation, ["k"])
     with pytest.raises(TaskHeld, match="extend"):

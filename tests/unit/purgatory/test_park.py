@@ -23,7 +23,7 @@ from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, Timer
 
 
 def held(lock):
-    """Whether somebody else holds the lock."""
+    """Whether another thread holds the lock."""
 
     def get():
         got = lock.acquire(blocking=False)
@@ -74,7 +74,7 @@ def test_operation_is_checked_twice(purgatory):
 
 
 def test_lock_is_held_in_both_checks(purgatory):
-    """Nobody else gets the operation's lock during either check of a park."""
+    """No other thread gets the operation's lock during either check of a park."""
     lock = threading.RLock()
     answers = []
     operation = Waiting(lock=lock, look=lambda _: answers.append(held(lock)))
@@ -356,7 +356,9 @@ def assert_untouched(purgatory, operation):
     ],
 )
 def test_bad_keys_change_nothing(purgatory, keys, error):
-    """No keys, a text for a sequence, what is no sequence, an unhashable key: rejected, and the operation untouched."""
+    """No keys, a text for a sequence, an object that is not a sequence, an unhashable key: rejected, and the operation
+    untouched.
+    """
     operation = Waiting()
 
     with pytest.raises(error):
@@ -476,7 +478,7 @@ def test_parking_in_another_purgatory_too_is_refused(purgatory):
 
 
 class Told(Waiting):
-    """An operation whose event comes just when somebody tells of it, as the error of a second parker does."""
+    """An operation whose event comes just when its repr is made, as in the error of a second parker."""
 
     def __init__(self, purgatory):
         super().__init__()
@@ -495,7 +497,7 @@ class Told(Waiting):
 
 
 def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
-    """A parker who comes second has the hold for a moment: a check that misses it then is made up before the error."""
+    """A parker who comes second has the hold for a moment: a check that misses it then is repeated before the error."""
     operation, refused = Told(purgatory), []
 
     def park():
@@ -605,7 +607,7 @@ def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
 
 
 def test_full_purgatory_refuses(mock_timer):
-    """At ``max_parked`` whoever would have to wait is rejected. Each that leaves makes room for one."""
+    """At ``max_parked`` an operation that would have to wait is rejected. Each that leaves makes room for one."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
         parked = [Waiting(), Waiting()]
         for operation in parked:
@@ -652,7 +654,7 @@ def test_refused_operation_is_as_it_was(mock_timer):
 
 
 def test_operation_cancelled_while_there_is_no_place_for_it_is_not_refused(mock_timer):
-    """Whoever takes an operation out while it looks for a place has it, and its parker hears of no refusal."""
+    """A thread that cancels an operation while it looks for a place has it, and its parking call does not raise."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])
         operation = Waiting(look=lambda operation: operation.cancel())

@@ -18,7 +18,7 @@ from timer import MockTimer
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 class Key:
@@ -39,7 +39,7 @@ class Key:
 
 
 class Told:
-    """Notes what an observer is told."""
+    """Notes the reports to an observer."""
 
     def __init__(self):
         self.log = []
@@ -158,7 +158,7 @@ def test_key_that_could_not_be_compared_is_forgotten_later(mock_timer):
 
 
 def test_cancelled_in_its_first_check_is_told_of(mock_timer):
-    """An operation that counts as parked is told of as parked, though it was gone before it was watched."""
+    """An operation that counts as parked is reported as parked, though it was gone before it was watched."""
     told = Told()
     with DelayedOperationPurgatory("told", timer=mock_timer, observers=[told]) as purgatory:
         operation = Waiting(look=lambda operation: operation.cancel())
@@ -207,7 +207,7 @@ def test_interrupts_leave_no_lock_held():
             armed = True
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn % 600 * 1.5e-6)
-                # The kernel gives a signal to any thread, and the main one may not be told until it has waited.
+                # The kernel gives a signal to any thread, and the main one may not get it until it has waited.
                 patience = time.monotonic() + 0.02
                 for number in itertools.count():
                     if not armed or time.monotonic() > patience:
@@ -232,7 +232,7 @@ def test_interrupts_leave_no_lock_held():
             # The retrier may be making up the check that was struck, and hold its operation.
             assert eventually(lambda held=at_home: all(is_free(operation) for operation in held))
             assert () == purgatory.shutdown("cancel").stuck
-            assert 0 == purgatory._shards.answering()  # nobody is left with an outcome and without an answer
+            assert 0 == purgatory._shards.answering()  # no operation has an outcome and no answer
             assert 0 == purgatory.watched
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -73,7 +73,7 @@ def test_wait_lets_them_complete():
 
 
 def test_wait_ends_when_nothing_is_left():
-    """``drain="wait"`` doesn't wait longer than anybody is parked."""
+    """``drain="wait"`` doesn't wait longer than operations are parked."""
     purgatory = DelayedOperationPurgatory("test")
     park(purgatory, "k", delay_ms=10)
     began = time.monotonic()
@@ -188,7 +188,7 @@ def test_operation_parked_during_the_shutdown_is_answered(mock_timer, own):
 
 
 def test_operation_whose_lock_is_held_is_waited_for():
-    """The drain waits for a lock that somebody holds, and expires the operation when it is let go."""
+    """The drain waits for a lock that is held, and expires the operation when the lock is released."""
     lock = threading.Lock()
     purgatory = DelayedOperationPurgatory("test")
     operation = park(purgatory, "k", lock=lock)
@@ -215,7 +215,7 @@ def test_operation_whose_lock_is_never_let_go_is_reported():
 
 
 def test_hook_that_raises_does_not_stop_the_drain():
-    """Everybody is settled although hooks raise."""
+    """Every operation is settled although hooks raise."""
 
     def fail(_):
         raise OSError
@@ -307,7 +307,7 @@ def test_shutdown_is_logged(logs):
 
 
 def test_drained_operation_says_so(mock_timer):
-    """Whoever answers can tell a shutdown from a deadline. One that completed otherwise was not drained."""
+    """A hook can distinguish a shutdown from a deadline. One that completed otherwise was not drained."""
     said = []
 
     def note(operation):

@@ -130,7 +130,7 @@ def test_task_of_no_purgatory_is_seen(purgatory, watchdog, logs):
 @watched
 def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
     """Hooks that are quick leave no trace, however many there are."""
-    watchdog.threshold_ms = 400  # a busy machine may put off a thread for 40 ms in the middle of a hook
+    watchdog.threshold_ms = 400  # a busy machine may delay a thread for 40 ms in the middle of a hook
     looks = looks_of(watchdog)
 
     def go_on():

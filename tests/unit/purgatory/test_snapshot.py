@@ -16,7 +16,7 @@ def park(purgatory, *keys, **settings):
 
 
 def test_empty_purgatory(purgatory):
-    """A new purgatory has nothing to tell."""
+    """A new purgatory's snapshot is empty."""
     snapshot = purgatory.snapshot()
 
     assert isinstance(snapshot, PurgatorySnapshot)

@@ -1,4 +1,4 @@
-"""What an operation owes others, when the thread that is at it is stopped or its purgatory is full."""
+"""The duties of a thread towards an operation, when that thread is interrupted or the purgatory is full."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support import Waiting, eventually, in_thread
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 class Lock:
@@ -64,7 +64,7 @@ def test_stopped_answer_leaves_nothing(mock_timer):
 
 
 def test_refused_operation_cannot_be_cancelled(mock_timer):
-    """An operation that found no place is nobody's but the caller's who was rejected: a cancel of it is False."""
+    """An operation that found no place belongs to the rejected caller only: a cancel of it is False."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), ["k"])
         operation = Waiting()
@@ -75,7 +75,7 @@ def test_refused_operation_cannot_be_cancelled(mock_timer):
 
 
 class Telling(Observer):
-    """Remembers of each end what it was told."""
+    """Remembers the report of each end."""
 
     def __init__(self):
         self.ends = []
@@ -119,7 +119,7 @@ def test_stopped_expiry_runs_what_is_left(mock_timer, where, keep_context):
 
 
 def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
-    """An expiry that is stopped while the error of its ``on_complete`` is logged tells of that error."""
+    """An expiry that is interrupted while the error of its ``on_complete`` is logged reports that error."""
 
     class Failing(Stopped):
         def on_complete(self):
@@ -167,7 +167,7 @@ class Failing(Lock):
 
 
 def test_operation_whose_observer_is_stopped_is_not_parked(mock_timer):
-    """An operation that is told of as parked when its parker is stopped is taken out, as the call has raised."""
+    """An operation that is reported as parked when its parker is interrupted is removed, as the call has raised."""
 
     class Stopping(Observer):
         def parked(self, operation, /):
@@ -211,7 +211,7 @@ def test_operation_whose_lock_fails_as_it_is_given_back_is_not_parked(purgatory)
 
 @pytest.mark.parametrize("word", ["acquire", "release"])
 def test_expiry_whose_lock_fails_is_made_up(purgatory, word):
-    """An expiry that gets an error in place of the operation's lock is made by somebody else."""
+    """An expiry that gets an error in place of the operation's lock is made by another thread."""
     operation = Waiting(lock=Failing(word, 2))
     purgatory.try_complete_else_watch(operation, ["k"])
     with pytest.raises(Interrupted):
@@ -223,7 +223,7 @@ def test_expiry_whose_lock_fails_is_made_up(purgatory, word):
 
 @pytest.mark.parametrize("word", ["acquire", "release"])
 def test_check_whose_lock_fails_is_made_up(purgatory, word):
-    """A check that gets an error in place of the operation's lock is made by somebody else."""
+    """A check that gets an error in place of the operation's lock is made by another thread."""
     operation = Waiting(lock=Failing(word, 2))
     purgatory.try_complete_else_watch(operation, ["k"])
     with pytest.raises(Interrupted):

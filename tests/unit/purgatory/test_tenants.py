@@ -1,4 +1,4 @@
-"""Limits by tenant: nobody takes all the places, and who has little comes first when they run short."""
+"""Limits by tenant: no tenant takes all the places, and small tenants come first when places are few."""
 
 import inspect
 import random
@@ -71,7 +71,7 @@ def test_share_is_one_place_at_least(shared):
 
 
 def test_tenant_alone_may_fill_it(shared):
-    """With a share of 1, one who is alone has all the places."""
+    """With a share of 1, a tenant that is alone has all the places."""
     purgatory = shared(20)
     assert 20 == park(purgatory, "a", 21)
     with pytest.raises(PurgatoryFull, match="all 20 places are taken"):
@@ -79,7 +79,7 @@ def test_tenant_alone_may_fill_it(shared):
 
 
 def test_last_places_are_kept_for_those_who_hold_less(shared):
-    """Of the last tenth, who has the fair part gets none, and who has less gets them."""
+    """The last tenth goes to tenants that have less than the fair part."""
     purgatory = shared(20)
     assert (9, 9, 1) == (park(purgatory, "a", 9), park(purgatory, "b", 9), park(purgatory, "c"))
     with pytest.raises(PurgatoryFull, match=r"it holds 9 of 20 places, its fair part among 3 tenants, and the last 2"):
@@ -174,7 +174,7 @@ def test_every_way_out_makes_room_for_its_tenant(shared, mock_timer):
 
 
 def test_snapshot_names_the_largest_tenants(shared):
-    """A snapshot has each tenant with what is parked and what was rejected, the largest first, as many as asked for."""
+    """A snapshot has each tenant's parked and rejected operations, the largest first, as many as asked for."""
     purgatory = shared(20, share=0.25)
     for tenant, number in (("a", 2), ("b", 7), (("c", 1), 4)):
         park(purgatory, tenant, number)
@@ -194,7 +194,7 @@ def test_purgatory_without_tenants_has_none(mock_timer):
 
 
 def test_refusals_are_logged_once_a_second_for_each_tenant(shared, logs):
-    """What a tenant is rejected is said with its name, and no more often than once a second."""
+    """A rejection of a tenant is logged with its name, at most once per second."""
     purgatory = shared(20, share=0.05)
     park(purgatory, "logged a", 4)
     park(purgatory, "logged b", 4)
@@ -202,7 +202,7 @@ def test_refusals_are_logged_once_a_second_for_each_tenant(shared, logs):
 
 
 def test_tenants_that_hold_nothing_are_forgotten(shared):
-    """Tenants without number, who come and go, are not kept."""
+    """Very many tenants that come and go are not kept."""
     purgatory = shared(5)
     for number in range(3 * REMEMBERED):
         park(purgatory, number)
@@ -212,7 +212,7 @@ def test_tenants_that_hold_nothing_are_forgotten(shared):
 
 @pytest.mark.native
 def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
-    """Where there is no room to count, the place is given back all the same, and counted by the next who comes."""
+    """Where there is no room to count, the place is given back all the same, and counted by the next operation."""
     purgatory = shared(50, share=0.02)
     for _ in range(20):
         operation = Of("a")

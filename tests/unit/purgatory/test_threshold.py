@@ -38,7 +38,7 @@ def test_value_completes_all_at_or_below_it(watermark):
 
 
 def test_threshold_reached_already_is_answered_at_once(watermark):
-    """Who waits for what has been gets the present value."""
+    """A wait for a value that was reached gets the present value."""
     watermark.maybe_complete(10)
 
     assert [10, 10] == [watermark.wait(threshold, 1_000).result(0) for threshold in (10, -5)]
@@ -80,7 +80,7 @@ def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
 
 
 def test_complete_all(watermark):
-    """Everybody gets the value that is given, whatever they wait for. The number itself stays."""
+    """Every waiter gets the given value, whatever it waits for. The number itself stays."""
     futures = [watermark.wait(threshold, 1_000) for threshold in (1, 50, 10**9)]
 
     assert 3 == watermark.complete_all(2)
@@ -105,7 +105,7 @@ def test_failing_a_waiter_that_has_completed_changes_no_answer(watermark):
 
 
 def test_fail_all(watermark):
-    """Everybody gets the error, and the next waiter starts afresh."""
+    """Every waiter gets the error, and the next one starts afresh."""
     futures = [watermark.wait(threshold, 1_000) for threshold in (1, 2)]
     error = ConnectionError("not leader")
 
@@ -118,7 +118,7 @@ def test_fail_all(watermark):
 
 @pytest.mark.parametrize("how", ["result", "cancel"])
 def test_completion_from_outside_removes_the_waiter(watermark, mock_timer, how):
-    """A future that somebody else completes, or cancels, waits no more."""
+    """A future that other code completes or cancels waits no more."""
     future = watermark.wait(5, 1_000)
     future.set_result(17) if how == "result" else future.cancel()
 
@@ -177,7 +177,7 @@ def test_timeout_is_checked(watermark):
 
 
 def test_shutdown_fails_who_waits(mock_timer):
-    """At the end everybody gets their answer, and newcomers are rejected."""
+    """At the end every waiter gets its answer, and new ones are rejected."""
     watermark = ThresholdPurgatory("watermark", timer=mock_timer)
     future = watermark.wait(5, 10_000)
     report = watermark.shutdown()
@@ -243,14 +243,14 @@ def test_numbers_rise_each_for_itself(watermarks):
 
 
 def test_number_may_rise_before_anybody_waits(watermarks):
-    """The value of a number that nobody has waited for yet is kept."""
+    """The value of a number without a waiter so far is kept."""
     assert 0 == watermarks.maybe_complete("a", 7)
     assert 7 == watermarks.wait("a", 6, 1_000).result(0)
     assert ["a"] == watermarks.keys()
 
 
 def test_waiters_of_one_number_fail(watermarks):
-    """An error fails, and a value completes, whoever waits for that number. The others wait on."""
+    """An error fails, and a value completes, every waiter of that number. The others wait on."""
     lost, found, kept = (watermarks.wait(key, 5, 1_000) for key in "abc")
     error = ConnectionError("not leader")
 
@@ -289,7 +289,7 @@ def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
 
 
 def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monkeypatch):
-    """Who found the number just before it was forgotten doesn't wait forever."""
+    """A thread that found the number just before it was forgotten does not wait forever."""
     watermarks.maybe_complete("a", 1)
     found, error = watermarks._numbers.get("a"), LookupError("deleted")
     watermarks.forget("a", error)
@@ -337,7 +337,7 @@ def test_keys_have_a_hash(watermarks, call):
 
 @pytest.mark.parametrize("value", ["5", None, True, 5.5, float("nan")])
 def test_values_are_whole_numbers(watermark, watermarks, value):
-    """What is no whole number raises nothing, completes nobody, and makes no number."""
+    """A value that is not an int completes no waiter, and makes no number."""
     future = watermark.wait(3, 1_000)
     for call in (
         lambda: watermark.maybe_complete(value),

@@ -1,4 +1,4 @@
-"""The lists of who waits under which key."""
+"""The lists of the operations under each key."""
 
 import threading
 import time
@@ -139,7 +139,7 @@ class Busy:
 
 
 def forget(purgatory, call, deed):
-    """Forget what nobody waits under, and do the deed in the key's own code. Whether it came to that."""
+    """Forget the idle keys, and act in the key's own code. Whether it came to that."""
     did = []
     Busy.calls, Busy.at = 0, (call, lambda: (did.append(call), deed()))
     purgatory.purge()
@@ -149,7 +149,7 @@ def forget(purgatory, call, deed):
 
 
 def found(purgatory, operation):
-    """Whether a check finds the operation, and a shutdown nobody else."""
+    """Whether a check finds the operation, and a shutdown no other."""
     operation.ready = True
     checked = purgatory.check_and_complete(Busy())
     return (1, 0, 0) == (checked, purgatory.parked, purgatory.watched)
@@ -158,7 +158,7 @@ def found(purgatory, operation):
 @pytest.mark.native
 @pytest.mark.parametrize("others", [0, 1])
 def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_timer, others):
-    """Whoever parks under a key from the key's own code, while that very key is being forgotten, waits there."""
+    """An operation that is parked from the key's own code, while that key is being forgotten, waits there."""
     came = 0
     for call in range(1, 9):
         with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
@@ -184,7 +184,9 @@ def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_ti
 
 @pytest.mark.native
 def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(mock_timer):
-    """A key that its own code uses, forgets and makes anew, while it is being forgotten, keeps who waits there last."""
+    """A key that its own code uses, forgets and makes anew, while it is being forgotten, keeps the operation that waits
+    there last.
+    """
     for call in range(1, 9):
         with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
             before, newcomer = Waiting(), Waiting()
@@ -206,7 +208,7 @@ def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(
 
 @pytest.mark.native
 def test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it(mock_timer):
-    """A key that is noted once more, and looked at, in the midst of being forgotten keeps who comes then."""
+    """A key that is noted once more, and looked at, in the midst of being forgotten keeps a new operation."""
     for call in range(1, 9):
         with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
             before, newcomer = Waiting(), Waiting()
@@ -284,7 +286,7 @@ def test_an_equal_key_is_found_as_quickly_as_the_same_one(purgatory):
 
 
 def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
-    """A look at those who wait longest, while others under the key come and go, misses none who was there all along."""
+    """A look at the oldest operations, while others under the key come and go, misses none that was there all along."""
     stable = [Waiting() for _ in range(20)]
     for operation in stable:
         purgatory.try_complete_else_watch(operation, ["k"])

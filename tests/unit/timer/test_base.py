@@ -1,4 +1,4 @@
-"""What is true of every timer, also of one that defines nothing but what it must."""
+"""The defaults of every timer, also of one that defines only the required methods."""
 
 import time
 
@@ -9,7 +9,7 @@ from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, Time
 
 
 class Plain(Timer):
-    """A timer of somebody else's, around one of ours, that says nothing of itself."""
+    """A user's timer around one of ours, which reports nothing of itself."""
 
     def __init__(self):
         self.under = MockTimer()
@@ -106,7 +106,7 @@ def test_reaper_answers_for_what_it_drives(no_threads_left):
 
 
 def test_reaper_reports_a_timer_shut_down_under_it(no_threads_left):
-    """A reaper whose timer was shut down by somebody else is closed too."""
+    """A reaper whose timer was shut down by other code is closed too."""
     timer = SystemTimer()
     with SystemTimerReaper("grim", timer) as reaper:
         timer.shutdown()

@@ -44,7 +44,7 @@ def test_only_what_is_there_is_taken():
 
 
 def test_bucket_gives_its_tasks_in_slices():
-    """Whoever takes out what he is given, a slice at a time, is given everything once, but for what left meanwhile."""
+    """A caller that removes a slice at a time gets every task once, except those that left meanwhile."""
     lock = threading.Lock()
     bucket, target = TimerTaskList(3, 4, 1, lock), TimerTaskList(3, 4, 0, lock)
     tasks = [Ping(3) for _ in range(7)]

@@ -1,5 +1,5 @@
 """
-What every timer keeps: one suite, run against MockTimer and SystemTimer alike.
+The contract of every timer: one suite for MockTimer and SystemTimer.
 
 SystemTimer stands here four times: on a clock moved by hand, running inline and on its own executor's thread, and on
 the system's clock, driven by the test and by a reaper.
@@ -95,7 +95,7 @@ def test_due_tasks_run_in_order_of_deadline(bench):
     bench.pass_ms(timer, 40)
 
     assert bench.ran(*tasks)
-    ticks = [task.added_ns // NS_PER_MS + task.delay_ms for task in log]  # whoever adds may be put off between two
+    ticks = [task.added_ns // NS_PER_MS + task.delay_ms for task in log]  # this thread may stop between two
     assert sorted(ticks) == ticks
     assert {1, 3, 9, 18, 27, 40} == {task.delay_ms for task in log}
 
@@ -139,7 +139,7 @@ def test_cancel_after_the_run_is_too_late(bench, timer):
 
 
 def test_cancel_while_it_runs_is_too_late(bench, timer):
-    """A task that cancels itself while it runs is told that it is too late."""
+    """A task that cancels itself while it runs is too late."""
     answers = []
     task = Ping(1, do=lambda: answers.append(task.cancel()))
     timer.add(task)
@@ -211,7 +211,7 @@ def test_running_task_may_add_itself_again(bench, timer):
 
 
 def test_task_that_raises_stops_no_other(bench, timer):
-    """What a task raises is reported with the task, and the others of its batch run."""
+    """An error of a task is reported with the task, and the others of its batch run."""
 
     def fail():
         raise OSError("no disk")
@@ -384,7 +384,7 @@ def test_task_moves_between_timers(bench, timer):
 
 
 def test_cancelling_all_leaves_nothing_to_do(bench, timer):
-    """When everybody was cancelled, nothing runs and nothing is pending."""
+    """When every task was cancelled, nothing runs and nothing is pending."""
     tasks = [Ping(delay_ms) for delay_ms in range(1, 60)]
     for task in tasks:
         timer.add(task)
@@ -496,7 +496,7 @@ def test_task_put_off_remembers_when_it_was_added(bench, timer):
 
 
 def test_putting_off_is_counted(bench, timer):
-    """Statistics tell how often a task was extended."""
+    """Statistics count how often a task was extended."""
     task = Ping(50_000)
     timer.put_off(task, 5)
     timer.add(task)
@@ -507,7 +507,7 @@ def test_putting_off_is_counted(bench, timer):
 
 
 def test_closed_timer_puts_nothing_off(bench, timer):
-    """What was pending at the shutdown is its receiver's, and isn't put off any more."""
+    """The tasks that a shutdown returns belong to its caller, and cannot be extended any more."""
     task = Ping(50_000)
     timer.add(task)
     timer.shutdown()
@@ -533,7 +533,7 @@ def test_new_delay_is_checked(timer, delay_ms, error):
 
 @pytest.mark.parametrize("task", [None, 5, object()])
 def test_what_is_no_task_is_refused(timer, task):
-    """What is no task is neither added nor put off, and the error says what is wanted."""
+    """An object that is not a task is neither added nor extended, and the error names the expected type."""
     with pytest.raises(InvalidTask, match="subclass TimerTask") as caught:
         timer.add(task)
     with pytest.raises(InvalidTask):
@@ -547,7 +547,7 @@ def test_what_is_no_task_is_refused(timer, task):
 
 
 class Held(Ping):
-    """A task of a class that nobody but its owner moves."""
+    """A task of a class that only its owner moves."""
 
     _movable = False
 
@@ -571,7 +571,7 @@ def test_task_that_its_owner_holds_is_not_moved(bench, timer):
     assert bench.ran(task)
     timer.add(task)
     bench.pass_ms(timer, 3)
-    assert eventually(lambda: [task, task] == task.log)  # a reaper may be put off the processor just now
+    assert eventually(lambda: [task, task] == task.log)  # a reaper may just have lost the processor
 
 
 def test_timer_never_calls_cancel(bench, timer):

@@ -106,7 +106,7 @@ def test_a_batch_that_fails_is_due_again():
 
 
 def test_a_restart_hook_that_raises_does_not_end_the_thread():
-    """A driver goes on although the hook that is told of its restarts raises, too."""
+    """A driver goes on although the hook for its restarts raises, too."""
     restarted = threading.Event()
 
     class Failing(SystemTimer):

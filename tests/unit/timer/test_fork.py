@@ -41,7 +41,7 @@ def on_another_thread(hold):
 
 
 def run(program):
-    """What a program prints."""
+    """The output of a program."""
     return test_process.run(IN_CHILD + textwrap.dedent(program))[0]
 
 

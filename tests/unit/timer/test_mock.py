@@ -14,7 +14,7 @@ def test_mock_timer_is_the_real_wheel():
 
 
 def test_time_moves_by_exactly_that_much(mock_timer):
-    """The clock is where it was told to go, whatever ran on the way."""
+    """The clock stands where the test moved it, whatever ran on the way."""
     for delay_ms in (1, 5, 30):
         mock_timer.add(Ping(delay_ms))
     mock_timer.advance_clock(7)
@@ -36,7 +36,7 @@ def test_advance_says_whether_anything_ran(mock_timer):
 
 
 def test_task_runs_on_the_callers_thread(mock_timer):
-    """Whoever moves the time runs the tasks."""
+    """The thread that moves the time runs the tasks."""
     ran_on = []
     mock_timer.add(Ping(1, do=lambda: ran_on.append(threading.get_ident())))
     mover = in_thread(lambda: [mock_timer.advance_clock(1), threading.get_ident()][1])
@@ -66,7 +66,7 @@ def test_everything_due_runs_in_order_of_deadline(mock_timer):
 
 
 def test_task_added_by_a_task_counts_from_now(mock_timer):
-    """What a task adds is due its delay from where the clock stands, and runs at once if that is nothing."""
+    """A task that a task adds is due after its delay from the clock's position, and runs at once if the delay is 0."""
     now, later = Ping(0), Ping(5)
     mock_timer.add(Ping(10, do=lambda: [mock_timer.add(now), mock_timer.add(later)]))
     mock_timer.advance_clock(20)

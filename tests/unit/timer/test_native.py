@@ -31,7 +31,7 @@ def timer():
 
 @pytest.mark.parametrize("what", [None, 5, object(), "task", TimerTask])
 def test_only_tasks_are_taken(timer, what):
-    """What is no task is rejected wherever one is wanted, and nothing happens."""
+    """An object that is not a task is rejected, and nothing happens."""
     bucket = TimerTaskList(0, 1, 0, timer._lock)
     calls = [
         lambda: timer.add(what),
@@ -50,7 +50,7 @@ def test_only_tasks_are_taken(timer, what):
 
 @pytest.mark.parametrize("source", [None, [], {}])
 def test_only_buckets_are_taken_from(timer, source):
-    """What is no bucket is rejected where one is wanted."""
+    """An object that is not a bucket is rejected."""
     bucket, task = TimerTaskList(0, 1, 0, timer._lock), Ping(1)
     with pytest.raises(TypeError):
         bucket.take(task, source)
@@ -134,7 +134,7 @@ def test_times_of_any_size(timer):
 
 
 def test_abandoned_timer_is_collected():
-    """A timer that nobody has any more, with tasks in it that know it, is garbage."""
+    """A timer without references from outside, with tasks in it that refer to it, is garbage."""
     freed = []
 
     class Watched(Short):
@@ -154,7 +154,9 @@ def test_abandoned_timer_is_collected():
 
 
 def test_bucket_outlives_nobody():
-    """A bucket that is dropped with tasks in it is garbage with them. One that somebody has is in none any more."""
+    """A bucket that is dropped with tasks in it is garbage with them. A task that is still referred to is in no bucket
+    any more.
+    """
     bucket = TimerTaskList(0, 1, 0, threading.Lock())
     kept, task = TimerTaskEntry(1), Short(2)
     task.bucket = bucket
@@ -194,7 +196,7 @@ def in_use():
     """How many pieces of memory are in use, but for what the interpreter remembers of look-ups.
 
     It keeps the names of up to 4,096 look-ups in types, those that C made for a single one too: some 1,300 strings in
-    the end, which are nobody's leak.
+    the end, which are not a leak.
     """
     (getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache)()
     gc.collect()
@@ -210,7 +212,7 @@ def test_nothing_leaks():
             use(random_)
         used.append(in_use())
 
-    assert used[-1] - used[2] < 25, used  # one a timer would be 25, one a task 5,000
+    assert used[-1] - used[2] < 25, used  # one per timer would be 25, one per task 5,000
 
 
 def test_nothing_leaks_where_something_raises(timer):

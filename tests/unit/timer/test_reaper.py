@@ -22,7 +22,7 @@ def thread_names():
 
 
 class Counting(Timer):
-    """A timer that somebody else wrote."""
+    """A timer of a user's own class."""
 
     def __init__(self):
         self.advanced = 0
@@ -130,7 +130,7 @@ def test_first_task_wakes_the_sleeper(reaper):
 
 
 def test_reaper_hears_of_a_task_after_somebody_waited_beside_it(reaper):
-    """Someone else who waits in the timer for a while, and leaves, doesn't make the reaper deaf."""
+    """Another call that waits in the timer for a while does not make the reaper miss a wake-up."""
     time.sleep(0.02)
     assert not reaper.advance_clock(5)
     task = Ping(10)
@@ -209,7 +209,7 @@ def test_driver_comes_back(monkeypatch):
 
 
 def test_driver_leaves_a_heartbeat():
-    """Someone who watches a driver sees that it goes round."""
+    """A driver's heartbeat shows that it goes round."""
     driver = Driver("grim", Counting())
     before = driver.heartbeat_ns
 
@@ -266,7 +266,7 @@ def test_driver_ends_with_its_timer():
 
 @pytest.mark.parametrize("timer", [None, "timer", object(), MockTimer()])
 def test_reaper_takes_timers_that_nothing_drives(timer):
-    """What is no timer, or is driven by hand, is rejected."""
+    """An object that is not a timer, and a timer that is driven by hand, are rejected."""
     with pytest.raises(TimerConfigError, match="nothing drives"):
         SystemTimerReaper("grim", timer)
 

@@ -1,4 +1,4 @@
-"""SystemTimer: what it does beyond the contract of all timers."""
+"""SystemTimer: its behaviour beyond the contract of all timers."""
 
 import queue
 import sys
@@ -149,7 +149,7 @@ def test_advance_answers_false_after_its_timeout(timer, clock):
 
 
 def test_advance_waits_for_what_comes_due():
-    """A caller who waits is back when something has expired, not at the end of the timeout."""
+    """A waiting call returns when something has expired, not at the end of the timeout."""
     with SystemTimer(executor=InlineExecutor()) as timer:
         task = Ping(5)
         timer.add(task)
@@ -159,7 +159,7 @@ def test_advance_waits_for_what_comes_due():
 
 
 def test_advance_ends_with_the_timer():
-    """Someone who waits in a timer that is shut down is sent home with False."""
+    """A call that waits in a timer that is shut down returns False."""
     timer = SystemTimer()
     answers = []
     waiter = threading.Thread(target=lambda: answers.append(timer.advance_clock(60_000)), daemon=True)
@@ -241,7 +241,9 @@ def test_task_moved_after_its_bucket_was_handed_over(clock):
 
 
 def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
-    """A task put off into a coarse bucket isn't run when that bucket is taken out to be emptied, ahead of its time."""
+    """A task that is extended into a coarse bucket isn't run when that bucket is taken out to be emptied, ahead of its
+    time.
+    """
     timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
     others = [Ping(100) for _ in range(600)]  # more than are moved at a time
     second = Ping(5, clock=clock)
@@ -337,7 +339,7 @@ def test_exit_in_a_task_stops_nobody(clock):
 
 
 def test_interrupt_reaches_the_caller_of_an_inline_timer(timer, clock):
-    """Ctrl-C on the main thread goes through a task to whoever drives. The rest of the batch runs a tick later."""
+    """Ctrl-C on the main thread goes through a task to the driving call. The rest of the batch runs a tick later."""
 
     def interrupt():
         raise KeyboardInterrupt
@@ -492,7 +494,7 @@ def test_pending_tasks_are_listed_by_deadline(timer):
 
 
 def test_statistics_are_a_frozen_value(timer, clock):
-    """Statistics tell what is pending, what ran, what failed, and don't change any more."""
+    """Statistics count pending, run and failed tasks, and don't change any more."""
 
     def fail():
         raise OSError

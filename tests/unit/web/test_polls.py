@@ -17,7 +17,7 @@ from timer import MockTimer
 
 
 class Client:
-    """The other end of a request: sends a body, and hangs up when told to."""
+    """The other end of a request: sends a body, and hangs up on request."""
 
     def __init__(self, *messages):
         self.messages = asyncio.Queue()
@@ -74,7 +74,7 @@ async def test_client_that_hangs_up_ends_the_wait():
 
 @on_loop
 async def test_result_is_brought():
-    """A wait for a result returns what was found, to one of those who wait, and raises when the time is up."""
+    """A wait for a result returns it to one of the waiters, and raises when the time is up."""
     items = []
     async with AsyncPurgatory("test") as purgatory:
         polls = LongPolls(purgatory)
@@ -96,7 +96,7 @@ async def test_result_is_brought():
 
 @on_loop
 async def test_result_for_a_cancelled_endpoint_is_given_back():
-    """What was found for an endpoint that is cancelled before it hears of it is given back."""
+    """A result for an endpoint that is cancelled before it gets it is given back."""
     items, back = [], []
     async with AsyncPurgatory("test") as purgatory:
         waiting = asyncio.ensure_future(
@@ -203,7 +203,7 @@ async def test_wait_can_have_a_name():
 
 @on_loop
 async def test_shutdown_answers_who_waits_for_a_result():
-    """Those who wait for a result at a shutdown get ``Unavailable``."""
+    """Endpoints that wait for a result at a shutdown get ``Unavailable``."""
     purgatory = AsyncPurgatory("test")
     waiting = asyncio.ensure_future(
         LongPolls(purgatory).wait_for_result(Client().request, lambda: None, keys=["k"], timeout_ms=60_000)
@@ -216,7 +216,9 @@ async def test_shutdown_answers_who_waits_for_a_result():
 
 @on_loop
 async def test_client_that_went_before_is_not_waited_for():
-    """A client that has hung up before the wait begins doesn't wait. What can be had at once is had all the same."""
+    """A client that has hung up before the wait begins doesn't wait. A result that is there at once is returned all the
+    same.
+    """
     async with AsyncPurgatory("test") as purgatory:
         polls = LongPolls(purgatory)
         client = Client({"type": "http.disconnect"})
@@ -280,7 +282,7 @@ async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
 
 @on_loop
 async def test_shutdown_answers_who_waits_and_who_comes():
-    """Those who wait at a shutdown, and those who come after, get ``Unavailable``: 503 with Retry-After."""
+    """Endpoints that wait at a shutdown, and later ones, get ``Unavailable``: 503 with Retry-After."""
     purgatory = AsyncPurgatory("test")
     polls, client = LongPolls(purgatory, retry_after_s=3), Client()
     waiting = asyncio.ensure_future(polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000))
@@ -299,7 +301,7 @@ async def test_shutdown_answers_who_waits_and_who_comes():
 
 @on_loop
 async def test_full_purgatory_refuses():
-    """Beyond ``max_parked`` who would have to wait gets ``Unavailable``."""
+    """Beyond ``max_parked`` an endpoint that would have to wait gets ``Unavailable``."""
     async with AsyncPurgatory("test", max_parked=1) as purgatory:
         polls = LongPolls(purgatory)
         first = asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000))
@@ -312,7 +314,7 @@ async def test_full_purgatory_refuses():
 
 @on_loop
 async def test_mistakes_are_raised_as_they_are():
-    """What the purgatory says of wrong arguments, and what the predicate raises, comes out."""
+    """The purgatory's errors for wrong arguments, and the predicate's own error, are raised."""
     async with AsyncPurgatory("test") as purgatory:
         polls = LongPolls(purgatory)
         with pytest.raises(NoKeys):
@@ -338,7 +340,7 @@ async def test_wait_ends_before_the_client_gives_up():
 
 
 def test_jitter_spreads_deadlines():
-    """With a jitter, delays are spread over the last so many milliseconds before the margin, and never beyond them."""
+    """With a jitter, delays are spread over the last ``jitter_ms`` before the margin, and never beyond them."""
     polls = LongPolls(AsyncPurgatory("test"), margin_ms=500, jitter_ms=10)
     delays = {polls.delay_ms(30_000) for _ in range(2_000)}
     assert set(range(29_490, 29_501)) == delays
@@ -353,7 +355,7 @@ def test_setting_that_cannot_work_is_refused(settings):
 
 
 def test_something_else_for_a_purgatory_is_refused():
-    """What is given to wait in is an ``AsyncPurgatory``."""
+    """The purgatory must be an ``AsyncPurgatory``."""
     with pytest.raises(InvalidSetting, match="AsyncPurgatory"):
         LongPolls("inbox")
 
