@@ -17,11 +17,10 @@ import attrs
 from purgatory import PurgatoryError
 from purgatory.journal._reader import read, verify
 from purgatory.journal._serve import serve
-from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
-from purgatory.journal.records.instants import add_range
+from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds
 from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
 from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
@@ -71,29 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(run=globals()[f"_{name}"])
         return sub
 
-    look = commands.add_parser(
-        "summary",
-        help="summarize outcomes, waits and the hottest keys",
-        description="Summarize outcomes by type, waits, and the hottest keys.",
-    )
-    look.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="folder of one or several journals, one file, or JSON lines (- for stdin)",
-    )
-    for how, what in (("expiry", "expiry"), ("cancel", "cancellation")):
-        look.add_argument(
-            f"--{how}-normal",
-            action="append",
-            default=[],
-            metavar="TYPE",
-            help=f"count each {what} of this type as a good end (may be repeated)",
-        )
-    look.add_argument("--top", type=_count, default=10, metavar="N", help="number of keys to show (default 10)")
-    look.add_argument("--json", action="store_true", help="print one line of JSON")
-    add_range(look, "summarize operations that left")
-    look.set_defaults(run=_summary)
-    _allow_gaps(look)
+    _add_summary(commands)
     command("verify", "check every checksum, and that no record is missing or doubled")
     tail = command("tail", "print the last records as JSON lines")
     tail.add_argument("-n", type=int, default=10, metavar="N", help="number of records (default 10, -1 for all)")
@@ -105,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     keep = command("retain", "delete the oldest sealed segments, also while a writer runs")
     keep.add_argument("--bytes", type=_size, metavar="SIZE", help="largest total size to keep, such as 500M or 20G")
-    keep.add_argument("--age", type=_age, metavar="TIME", help="greatest age to keep, such as 12h or 7d")
+    keep.add_argument("--age", type=seconds, metavar="TIME", help="greatest age to keep, such as 12h or 7d")
     keep.add_argument("--dry-run", action="store_true", help="print the segments, delete nothing")
     web = command("serve", "serve the journal over HTTP until interrupted")
     web.add_argument("--port", type=int, default=9097, help="port to listen on, 0 for a free one (default 9097)")
@@ -117,14 +94,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     rehearse = command("rehearse", "run a trace through the library on a manual clock, and write a journal")
     rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="folder of the journal to write")
-    rehearse.add_argument(
-        "--keep-keys",
-        type=_keep,
-        default=KEEP_KEYS_MS,
-        metavar="TIME",
-        help="forget a key that no row has named for this time, or `forever` (default 7d)",
-    )
+    add_keep_keys(rehearse)
     return parser
+
+
+def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    look = commands.add_parser(
+        "summary",
+        help="summarize outcomes, waits and the hottest keys",
+        description="Summarize outcomes by type, waits, and the hottest keys.",
+    )
+    what = "folder of one or several journals, one file, or JSON lines (- for stdin)"
+    look.add_argument("source", metavar="SOURCE", help=what)
+    add_normal(look)
+    look.add_argument("--top", type=_count, default=10, metavar="N", help="number of keys to show (default 10)")
+    look.add_argument("--json", action="store_true", help="print one line of JSON")
+    add_range(look, "summarize operations that left")
+    look.set_defaults(run=_summary)
+    _allow_gaps(look)
 
 
 def _allow_gaps(parser: argparse.ArgumentParser) -> None:
@@ -226,23 +213,11 @@ def _count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    return round(_measure(text, {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}, "500M or 20G"))
-
-
-def _age(text: str) -> float:
-    return _measure(text, {"s": 1, "m": 60, "h": 3600, "d": 86_400}, "90s, 30m, 12h or 7d")
-
-
-def _keep(text: str) -> int | None:
-    return None if text == "forever" else round(_age(text) * 1000)
-
-
-def _measure(text: str, units: dict[str, float], example: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([a-zA-Z]?)", text)
-    if match is None or match[2] not in units or not float(match[1]):
-        message = f"{text!r}: write it as {example}"
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)", text)
+    if match is None or not float(match[1]):
+        message = f"{text!r} is not a size: write 500M or 20G"
         raise argparse.ArgumentTypeError(message)
-    return float(match[1]) * units[match[2]]
+    return round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2]])
 
 
 def _serve(options: argparse.Namespace) -> int:

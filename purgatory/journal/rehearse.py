@@ -79,62 +79,86 @@ class _Threshold(DelayedOperation):
 
 
 def rehearse(trace: Path, journal: Path, *, keep_ms: int | None = KEEP_KEYS_MS) -> int:
-    """Run the trace and write a journal; gives the number of operations.
+    """Run the trace and write a journal. Return the number of operations.
 
     Args:
         trace: a trace's folder.
         journal: where the journal is to be written.
-        keep_ms: how long a key keeps its level after the latest row that named it; None for ever.
+        keep_ms: how long a key keeps its level after the latest row that named it (None: forever).
 
     Raises:
         JournalFormat: the folder holds a journal.
     """
     rows = _rows(trace)
-    levels: dict[str, _Levels] = {}
     timer = MockTimer()
-    start = rows[0].ts // 1000 * 1000 if rows else 0
-    deadlines: list[
-        int
-    ] = []  # milliseconds since the start; the clock stops at each, so that an expiry is dated exactly
-    holders: dict[tuple[str, str | None], _Threshold] = {}  # who had a name last
-    count = 0
-
-    def advance(to_ms: float) -> None:
-        while deadlines and deadlines[0] <= to_ms:
-            timer.advance_clock(max(0, heapq.heappop(deadlines) - timer.clock() // NS_PER_MS))
-        if to_ms != math.inf:
-            timer.advance_clock(max(0, to_ms - timer.clock() // NS_PER_MS))
-
+    start_us = rows[0].ts // 1000 * 1000 if rows else 0
     with ExitStack() as stack:
         sink = stack.enter_context(Journal(journal, instance="rehearsal", when_full="wait", patience_ms=60_000))
-        purgatories: dict[str, DelayedOperationPurgatory[_Threshold]] = {}
+        stages = {}
         for name in {row.purgatory for row in rows}:
             watcher = sink.observer(
-                name, now_ns=timer.clock, epoch_ns=start * 1000, identify=lambda operation: operation.row.operation
+                name, now_ns=timer.clock, epoch_ns=start_us * 1000, identify=lambda operation: operation.row.operation
             )
             made = DelayedOperationPurgatory[_Threshold](name or "unnamed", timer=timer, observers=(watcher,))
-            purgatories[name], levels[name] = stack.enter_context(made), _Levels(keep_ms)
+            stages[name] = _Stage(stack.enter_context(made), _Levels(keep_ms))
+        clock = _Clock(timer)
         for row in rows:
-            at_ms = (row.ts - start) // 1000
-            advance(at_ms)
-            parked, reached = purgatories[row.purgatory], levels[row.purgatory]
-            reached.name(row)
-            if row.kind == EVENT:
-                key, level = row.keys[0], row.levels[0]
-                if level > reached.get(key, level - 1):
-                    reached[key] = level
-                    parked.check_and_complete(key)
-                continue
-            holder = holders.get((row.purgatory, row.operation))
-            if holder is not None and (holder.is_of(row) or holder.has_name_at(row.ts)):
-                continue
-            operation = holders[row.purgatory, row.operation] = _Threshold(row, reached)
-            count += 1
-            parked.try_complete_else_watch(operation, row.keys)
-            heapq.heappush(deadlines, at_ms + max(0, row.delay_ms))
-        advance(math.inf)
+            at_ms = (row.ts - start_us) // 1000
+            clock.advance(at_ms)
+            if stages[row.purgatory].take(row):
+                clock.stop_at(at_ms + max(0, row.delay_ms))
+        clock.advance(math.inf)
         assert sink.flush(60)
-    return count
+    return sum(stage.operations for stage in stages.values())
+
+
+class _Clock:
+    """Moves a timer in milliseconds. It stops at each deadline, so that an expiry is dated exactly."""
+
+    def __init__(self, timer: MockTimer) -> None:
+        self._timer = timer
+        self._deadlines: list[int] = []
+
+    def stop_at(self, deadline_ms: int) -> None:
+        """Stop at a deadline on the way."""
+        heapq.heappush(self._deadlines, deadline_ms)
+
+    def advance(self, to_ms: float) -> None:
+        """Move on, to the last deadline at most."""
+        while self._deadlines and self._deadlines[0] <= to_ms:
+            self._move(heapq.heappop(self._deadlines))
+        if to_ms != math.inf:
+            self._move(int(to_ms))
+
+    def _move(self, to_ms: int) -> None:
+        self._timer.advance_clock(max(0, to_ms - self._timer.clock() // NS_PER_MS))
+
+
+class _Stage:
+    """A purgatory, the levels of its keys, and the operation that had each name last."""
+
+    def __init__(self, purgatory: DelayedOperationPurgatory[_Threshold], levels: _Levels) -> None:
+        self.operations = 0
+        self._purgatory = purgatory
+        self._levels = levels
+        self._holders: dict[str | None, _Threshold] = {}
+
+    def take(self, row: TraceRow) -> bool:
+        """Apply an event, or park an operation. Return whether an operation was parked."""
+        self._levels.name(row)
+        if row.kind == EVENT:
+            key, level = row.keys[0], row.levels[0]
+            if level > self._levels.get(key, level - 1):
+                self._levels[key] = level
+                self._purgatory.check_and_complete(key)
+            return False
+        holder = self._holders.get(row.operation)
+        if holder is not None and (holder.is_of(row) or holder.has_name_at(row.ts)):
+            return False
+        operation = self._holders[row.operation] = _Threshold(row, self._levels)
+        self.operations += 1
+        self._purgatory.try_complete_else_watch(operation, row.keys)
+        return True
 
 
 def _rows(trace: Path) -> list[TraceRow]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from purgatory.journal.records import KEEP_KEYS_MS
-from purgatory.journal.records.instants import add_range, seconds
+from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds
 
 
 def place(text: str) -> str:
@@ -60,7 +59,7 @@ def _report(sub: argparse.ArgumentParser) -> None:
         "--window", type=whole_seconds, help="length of a window, such as 60s (default: at most 90 windows)"
     )
     sub.add_argument("--title", default="", help="heading of the page (default: the journal's instance)")
-    _normal(sub)
+    add_normal(sub)
     sub.add_argument("--quiet", action="store_true", help="print no progress")
 
 
@@ -75,7 +74,7 @@ def _stream(sub: argparse.ArgumentParser) -> None:
         "--buckets", type=int, default=16, help="number of buckets, a power of two up to 65536 (default 16)"
     )
     sub.add_argument("--partitions", type=int, default=4, help="tasks per stage (default 4)")
-    _keep_keys(sub)
+    add_keep_keys(sub)
     sub.add_argument("--files-per-batch", type=int, default=1000, help="most files to read per batch (default 1000)")
     sub.add_argument("--files-out", type=int, default=1, help="most files to write per batch and part (default 1)")
     sub.add_argument(
@@ -116,9 +115,9 @@ def _replay(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--trace", required=True, metavar="DIR", help="folder of a trace")
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
     _engine(sub)
-    _keep_keys(sub)
+    add_keep_keys(sub)
     add_range(sub, "answer rows")
-    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
+    _gaps(sub)
 
 
 def _whatif(sub: argparse.ArgumentParser) -> None:
@@ -127,10 +126,10 @@ def _whatif(sub: argparse.ArgumentParser) -> None:
     which.add_argument("--journal", metavar="DIR", help="folder of a journal: estimates, up to the timeouts in use")
     add_range(sub, "use operations")
     _engine(sub)
-    _normal(sub)
+    add_normal(sub)
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON file with the settings to try (default: built in)")
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
-    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
+    _gaps(sub)
 
 
 def _verify(sub: argparse.ArgumentParser) -> None:
@@ -152,24 +151,13 @@ def _gen(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--flush", action="store_true", help="end with a row that completes all open operations")
 
 
-def _keep_keys(sub: argparse.ArgumentParser) -> None:
-    how = "forget a key that no row has named for this time, or `forever` (default 7d)"
-    sub.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
-
-
-def _time_to_keep(text: str) -> int | None:
-    return None if text == "forever" else round(seconds(text) * 1000)
-
-
 def _engine(sub: argparse.ArgumentParser) -> None:
     how = "compute in this process (local) or with Spark (default auto, by size)"
     sub.add_argument("--engine", choices=("auto", "local", "spark"), default="auto", help=how)
 
 
-def _normal(sub: argparse.ArgumentParser) -> None:
-    for name, way in (("--expiry-normal", "expiry"), ("--cancel-normal", "cancellation")):
-        how = f"count each {way} of this type as a good end (may be repeated)"
-        sub.add_argument(name, action="append", default=[], metavar="TYPE", help=how)
+def _gaps(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--allow-gaps", action="store_true", help="continue if rows are missing, and list them")
 
 
 _COMMANDS: Final = {

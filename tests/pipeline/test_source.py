@@ -67,6 +67,17 @@ def test_a_service_s_journal_is_read_over_http(source, tmp_path, add):
         assert list(range(30)) == sorted(row["seq"] for row in frame.select("seq").collect())
 
 
+def test_a_service_that_asks_for_a_token_is_given_it(source, tmp_path, add):
+    """With the option `token` its journal is read; without it, or with another one, the read fails."""
+    add(tmp_path, 5)
+    with serve(tmp_path, 0, token="secret") as server:
+        reader = source.read.format("purgatory").option("url", server.url)
+        for wrong in ({}, {"token": "guess"}):
+            with pytest.raises(Exception, match="401|403"):
+                reader.options(**wrong).load().count()
+        assert 5 == reader.option("token", "secret").load().count()
+
+
 def test_a_stream_takes_each_record_once_over_restarts(source, tmp_path, add):
     """Records written between two runs come in the second, those of the first don't come again."""
     journal, out, checkpoint = (str(tmp_path / name) for name in ("journal", "out", "checkpoint"))

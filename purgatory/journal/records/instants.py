@@ -1,4 +1,4 @@
-"""Instants and lengths of time on a command line: `2026-11-23T10:00:00Z`, `90s`, `1h`."""
+"""Arguments that several command lines take. Instants and lengths of time: `2026-11-23T10:00:00Z`, `90s`, `1h`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 import time
 from datetime import UTC, datetime
 
-__all__ = ["add_range", "instant_us", "seconds"]
+from purgatory.journal.records import KEEP_KEYS_MS
+
+__all__ = ["add_keep_keys", "add_normal", "add_range", "instant_us", "seconds"]
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _LONGEST_S = 1000 * 365.25 * 86_400
@@ -43,3 +45,20 @@ def add_range(parser: argparse.ArgumentParser, what: str) -> None:
     for name, end in (("--since", "from this time on"), ("--until", "before this time")):
         how = f"{what} {end}, such as 2026-11-23T10:00:00Z, or 1h for an hour ago (default: no limit)"
         parser.add_argument(name, type=instant_us, metavar="TIME", help=how)
+
+
+def add_keep_keys(parser: argparse.ArgumentParser) -> None:
+    """Add `--keep-keys`, in milliseconds; None is forever."""
+    how = "forget a key that no row has named for this time, or `forever` (default 7d)"
+    parser.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
+
+
+def _time_to_keep(text: str) -> int | None:
+    return None if text == "forever" else round(seconds(text) * 1000)
+
+
+def add_normal(parser: argparse.ArgumentParser) -> None:
+    """Add `--expiry-normal` and `--cancel-normal`, the types for which such an end is good."""
+    for name, way in (("--expiry-normal", "expiry"), ("--cancel-normal", "cancellation")):
+        how = f"count each {way} of this type as a good end (may be repeated)"
+        parser.add_argument(name, action="append", default=[], metavar="TYPE", help=how)

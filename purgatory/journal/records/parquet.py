@@ -23,9 +23,10 @@ from array import array
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow, one_purgatory
+from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Field, Record, Schema, TraceRow, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import AT_END, DROPPED, Segment, batches, list_segments
 from purgatory.journal.records.frames import check_version
@@ -76,7 +77,6 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 def to_arrow(batch: Batch) -> pa.RecordBatch:
     """A decoded frame as an Arrow record batch, without a Python object per row."""
     import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
 
     target = arrow_schema(batch.schema)
     count = len(batch)
@@ -90,18 +90,24 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
             columns.append(values.take(index))
         elif field.name not in batch.numbers:
             columns.append(pa.array([field.default] * count, wanted))
-        elif field.kind == "instant":
-            whole = pc.add(_buffer(batch.numbers[field.name], pa.int64()), pa.scalar(batch.epoch_ns, pa.int64()))
-            columns.append(pc.divide(whole, pa.scalar(1000, pa.int64())).cast(wanted))
-        elif field.kind == "ints":
-            offsets = array("i", [0])
-            for length in batch.numbers[field.name + ".n"]:
-                offsets.append(offsets[-1] + length)
-            values = _buffer(batch.numbers[field.name], pa.int64())
-            columns.append(pa.ListArray.from_arrays(_buffer(offsets, pa.int32()), values))
         else:
-            columns.append(_buffer(batch.numbers[field.name], pa.int64()))
+            columns.append(_numbers(batch, field, wanted))
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _numbers(batch: Batch, field: Field, wanted: pa.DataType) -> pa.Array:
+    """A column of instants, of lists of numbers, or of numbers."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    values = _buffer(batch.numbers[field.name], pa.int64())
+    if field.kind == "instant":
+        epoch_ns, ns_per_us = (pa.scalar(number, pa.int64()) for number in (batch.epoch_ns, 1000))
+        return pc.divide(pc.add(values, epoch_ns), ns_per_us).cast(wanted)
+    if field.kind == "ints":
+        offsets = array("i", accumulate(batch.numbers[field.name + ".n"], initial=0))
+        return pa.ListArray.from_arrays(_buffer(offsets, pa.int32()), values)
+    return values
 
 
 def _buffer(values: array[int], kind: Any) -> Any:
