@@ -19,7 +19,7 @@ PARTS = ("timer", "purgatory")
 
 
 class _Silent:
-    """A logger that nobody hears."""
+    """A logger without output."""
 
     def __getattr__(self, name):
         return lambda *args, **kw: None
@@ -75,7 +75,7 @@ class Edition:
     def __init__(self, changes=()):
         finder = _Finder(changes)
         declined = os.environ.get("PURGATORY_PURE")
-        os.environ["PURGATORY_PURE"] = "1"  # what is explored are the steps of Python
+        os.environ["PURGATORY_PURE"] = "1"  # the steps of Python are explored
         kept = {name: sys.modules.pop(name) for name in _ours()}
         sys.meta_path.insert(0, finder)
         try:

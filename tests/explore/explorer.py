@@ -1,12 +1,12 @@
-"""Every schedule of a scenario with at most so many preemptions, fewest first, and seeded ones beyond.
+"""Every schedule of a scenario up to a number of preemptions, fewest first, and seeded ones beyond.
 
 A *preemption* takes the turn from a thread that could have gone on. Races need few of them: almost all known ones show
 with one or two (Musuvathi and Qadeer, CHESS). Where a thread blocks or ends, every other one is tried, at no charge.
 
-**Fewer, and as good as all.** Two steps of two threads that have nothing in common may change places, and nobody could
-tell (:func:`~tests.explore.points.commute`). So of a schedule that puts thread A aside before a step of A's which has
-nothing in common with anything that others do until A goes on, there is another to the same effect that puts A aside
-one step later, or not at all, and has no more preemptions. Hence two rules, which leave at least one of each such
+**Fewer, and as good as all.** Two steps of two threads that have nothing in common may change places without a
+difference (:func:`~tests.explore.points.commute`). So of a schedule that puts thread A aside before a step of A's which
+has nothing in common with anything that others do until A goes on, there is another to the same effect that puts A
+aside one step later, or not at all, and has no more preemptions. Hence two rules, which leave at least one of each such
 family:
 
 - a schedule whose last word is such an idle preemption has no successors, but those that keep A aside for longer;
@@ -129,7 +129,7 @@ class Explorer:
         return SimpleNamespace(schedules=schedules, places=places, exhausted=exhausted)
 
     def explore(self, scenario, bound=2, *, limit=None, seconds=None, everything=False, strike=None):
-        """Run every schedule with up to ``bound`` preemptions, or ``limit`` of them, or for so many seconds.
+        """Run every schedule with up to ``bound`` preemptions, or ``limit`` of them, or for a number of seconds.
 
         Returns:
             How many ran, how many preemptions were exhausted (-1: not even none), how many schedules were known to be
@@ -146,7 +146,7 @@ class Explorer:
         while any(queues):
             used = next(used for used, queue in enumerate(queues) if queue)
             if (limit is not None and number >= limit) or (give_up is not None and time.monotonic() > give_up):
-                # An earlier level may have been taken up once more, for what was put off.
+                # An earlier level may have been taken up once more, for deferred schedules.
                 left = sum(map(len, queues)) + sum(not seen.commutes(*step) for _, _, *step in put_off)
                 return SimpleNamespace(schedules=number, bound=used - 1, left=left, longest=longest)
             plan = queues[used].popleft()
@@ -164,7 +164,7 @@ class Explorer:
 
     @staticmethod
     def _look_again(put_off, seen, queues):
-        """Queue what was put off for a reason that no longer holds."""
+        """Queue the schedules that were deferred for a reason that no longer holds."""
         still = []
         for cost, plan, who, touched in put_off:
             if seen.commutes(who, touched):
@@ -206,7 +206,7 @@ class Explorer:
                     queues[cost].append(longer)
 
     def sample(self, scenario, seed, runs, preemptions=4):
-        """``runs`` schedules drawn by a seed, each with up to so many preemptions anywhere."""
+        """``runs`` schedules drawn by a seed, each with a limited number of preemptions anywhere."""
         draw = random.Random(seed)
         steps = len(self.run_once(scenario).history)
         for number in range(1, runs + 1):
@@ -219,7 +219,7 @@ class Explorer:
         return SimpleNamespace(schedules=runs, seed=seed, longest=steps)
 
     def story(self, scenario, plan, strike=None):
-        """The schedule told as a numbered interleaving: one line wherever a thread goes on after another."""
+        """The schedule as a numbered interleaving: one line wherever a thread goes on after another."""
         run = self.run_once(scenario, plan, record=True, strike=strike)
         lines = [f"{scenario.__name__}, schedule {text_of(plan, strike)!r}"]
         last = None
@@ -248,7 +248,7 @@ class Explorer:
 
 
 class Seen:
-    """What each thread was ever seen to touch."""
+    """The objects that each thread was ever seen to touch."""
 
     def __init__(self):
         self._by = {}
@@ -311,7 +311,7 @@ class World:
         timer.advance_clock(0)
 
     def settle(self):
-        """What must hold at the end of every schedule, whatever it was about, and whoever was struck in it."""
+        """The conditions at the end of every schedule, whatever it explores and wherever it was interrupted."""
         outcome = self.core.purgatory.Outcome
         for lock in self.scheduler.locks:
             assert not lock._depth, f"{lock!r} still"
@@ -381,5 +381,5 @@ def plan_of(text):
 
 
 def strike_of(text):
-    """Who is struck, and where, from a schedule's text."""
+    """The interrupted thread, and the place, from a schedule's text."""
     return next((tuple(map(int, part.split("!"))) for part in text.split() if "!" in part), None)

@@ -1,8 +1,8 @@
 """Mistakes planted in a private copy of the core, to see whether the explorer finds them.
 
-The first six are Kafka's own history, carried over. The others undo, one at a time, what the headers of the core say is
-needed. A mutant is a piece of source text and what stands in its place. Text that is no longer there is an error, so
-that no mutant goes stale in silence.
+The first six are Kafka's own history, carried over. The others undo, one at a time, a step that the headers of the core
+call necessary. A mutant is a piece of source text and what stands in its place. Text that is no longer there is an
+error, so that no mutant goes stale in silence.
 """
 
 from __future__ import annotations

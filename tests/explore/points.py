@@ -1,9 +1,9 @@
 """Where one thread may be put aside for another: the instructions that touch what threads share.
 
 Every load and store of a field that two threads use, every atomic call on a dict, a deque or a lock, every subscript
-and every truth test of a dict. Between two such instructions a thread only touches what is its own, so that a switch
-there could not be told from a switch at the next one. Found in the byte code, so that production code has no seam and
-an operation is split no less finely than the interpreter splits it.
+and every truth test of a dict. Between two such instructions a thread touches only its own objects. A switch there has
+the same effect as a switch at the next one. Found in the byte code, so that production code has no seam and an
+operation is split no less finely than the interpreter splits it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GUARDED = _words(
     "extended _op_checks checks rejected _forgotten _due _moves handed_over total _executor _restarts _heartbeat_ns "
     "_observers _left _tasks _trying fired failed looked_at late_sum_ns late_max_ns late_ns"
 )
-#: Fields that are never set again: what they hold may change, and does so by the calls below.
+#: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
     "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _levels _lock _made _make _max_pending _missed "
@@ -104,7 +104,7 @@ _WHOLE |= {"DICT_MERGE", "CALL_FUNCTION_EX", "BINARY_SUBSCR", "BINARY_SLICE", "C
 
 
 def _of_method(name: str, arguments: int | None = None) -> frozenset[tuple[str, int]]:
-    """What a method of that name touches, if it is a container's: whichever it may be one of."""
+    """The object that a method of that name touches, if it is a container's."""
     mode = READ if name in _READERS else WRITE
     kinds = {kind for kind, type_ in _KINDS.items() if hasattr(type_, name)}
     if name == "pop" and arguments is not None:
@@ -160,7 +160,7 @@ def touches_of(code: CodeType) -> dict[int, frozenset[tuple[str, int]]]:
 
 
 def commute(some: set[tuple[str, int]], others: set[tuple[str, int]]) -> bool:
-    """Whether steps that touch these could change places without anybody being able to tell."""
+    """Whether steps that touch these could change places without a difference."""
     if ("*", WRITE) in some or ("*", WRITE) in others:
         return False
     return not any((label, WRITE) in others or (mode == WRITE and (label, READ) in others) for label, mode in some)

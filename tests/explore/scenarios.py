@@ -1,4 +1,4 @@
-"""What is explored: two or three threads each, at the places where an implementation of this kind goes wrong.
+"""The explored scenarios: two or three threads each, at the places where such an implementation goes wrong.
 
 A scenario builds its world, gives it its threads, and returns what must hold when they are done.
 :meth:`~tests.explore.explorer.World.settle` adds what must hold always: nothing completed twice, nothing overlapping,
@@ -79,7 +79,7 @@ def parked(world, purgatory, **kw):
 
 
 def check_key(world, purgatory, key, limit=None):
-    """Check a key, and note whose completion that promises: of who is ready now, if the check goes to its end."""
+    """Check a key, and note the operations that it must complete: those ready now, if the check goes to its end."""
     ready = [op for op in world.operations if key in op.wants and op.is_ready()]
     completed = purgatory.check_and_complete(key, limit)
     if limit is None:
@@ -204,7 +204,7 @@ def park_unready_vs_force(world):
 
 
 def park_observed_vs_force(world):
-    """Observers are told of as many parked operations as are counted, however the operation ends."""
+    """Observers are notified of as many parked operations as are counted, however the operation ends."""
 
     class Observer:
         def __init__(self):
@@ -269,7 +269,7 @@ def park_twice_vs_check(world):
 
 
 def park_vs_shutdown(world):
-    """Whoever parks during a shutdown is refused, or has its operation settled."""
+    """An operation that is parked during a shutdown is rejected or settled."""
     purgatory = world.purgatory()
     op = operation(world)
     refused = []
@@ -350,7 +350,7 @@ def check_vs_expire(world):
 
 
 def check_vs_user_lock(world):
-    """The operation's lock is the user's, who holds it without a look at any flag: the check comes back for it."""
+    """The user holds the operation's lock without a look at any flag: the check comes back for it."""
     lock = world.lock()
     purgatory = world.purgatory()
     op = parked(world, purgatory, lock=lock)
@@ -440,7 +440,7 @@ def cancel_for_key_vs_check(world):
 
 
 def extend_vs_expire(world):
-    """A deadline that is put off just as it comes counts, or it had come: as the answer says."""
+    """A deadline that is extended just as it comes counts, or it had come, as the answer says."""
     purgatory = world.purgatory()
     op = parked(world, purgatory, delay_ms=5)
     answers = []
@@ -463,7 +463,7 @@ def extend_vs_expire(world):
 
 
 def extend_vs_satisfy(world):
-    """A deadline that is put off while the operation completes leaves nothing in the timer."""
+    """A deadline that is extended while the operation completes leaves nothing in the timer."""
     purgatory = world.purgatory(max_parked=5)
     op = parked(world, purgatory, delay_ms=5, wants=("a", "b"))
 
@@ -483,7 +483,7 @@ def extend_vs_satisfy(world):
 
 
 def extend_vs_park(world):
-    """A deadline that is put off while the operation is being parked: it has one, the old or the new."""
+    """A deadline that is extended while the operation is being parked: it has one, the old or the new."""
     purgatory = world.purgatory()
     op = operation(world, 5)
     answers = []
@@ -499,7 +499,7 @@ def extend_vs_park(world):
 
 
 def extend_vs_cancel(world):
-    """A deadline that is put off while the operation is taken out leaves nothing in the timer."""
+    """A deadline that is extended while the operation is cancelled leaves nothing in the timer."""
     purgatory = world.purgatory(max_parked=5)
     op = parked(world, purgatory, delay_ms=5)
     world.thread("holder", lambda: op.extend(50))
@@ -558,7 +558,9 @@ def _refused(world, purgatory, op):
 
 
 def refused_vs_force(world):
-    """An operation that finds no place, and is forced meanwhile: it completes once, and is nobody's who was refused."""
+    """An operation that finds no place, and is forced meanwhile: it completes once, and its parking call does not
+    raise.
+    """
     purgatory = world.purgatory(max_parked=1)
     parked(world, purgatory, name="before", wants=("b",))
     op = operation(world)
@@ -608,7 +610,7 @@ def refused_vs_place(world):
 
 
 def refused_vs_two_forces(world):
-    """Two operations, one refused and one arriving, are forced by others: nobody waits for another's lock in a ring."""
+    """Two operations, one rejected and one arriving, are forced by other threads, which do not deadlock."""
     purgatory = world.purgatory(max_parked=1)
     parked(world, purgatory, name="before", wants=("b",))
     op, other = operation(world), operation(world, name="other")
@@ -629,7 +631,7 @@ def refused_vs_two_forces(world):
     return done
 
 
-# -- the end, beside somebody else's timer
+# -- the end, beside another owner's timer
 
 
 def shutdown_vs_shared_timer(world):
@@ -706,7 +708,7 @@ def shutdown_vs_park_shared_timer(world):
 
 
 def forget_vs_watch(world):
-    """Keys that are forgotten, as many as may be idle are none, while somebody begins to wait under all of them."""
+    """Keys that are forgotten, as many as may be idle are none, while an operation begins to wait under all of them."""
     purgatory = world.purgatory(purge_interval=0)
     before = parked(world, purgatory, name="before", wants=("a", "b", "c"))
     op = operation(world, wants=("c", "a", "b"))
@@ -720,7 +722,7 @@ def forget_vs_watch(world):
 
 
 def purge_vs_watch(world):
-    """A key that is cleared away while somebody begins to wait under it."""
+    """A key that is removed while an operation begins to wait under it."""
     purgatory = world.purgatory(purge_interval=100)
     parked(world, purgatory, name="before").force_complete()
     op = operation(world)
@@ -848,7 +850,7 @@ def cascade_vs_cancel(world):
 
 
 def flush_vs_readd(world):
-    """A task put off again while its bucket comes due runs once more, or once in all. It is never lost."""
+    """A task that is extended again while its bucket comes due runs once more, or once in all. It is never lost."""
     timer = world.timer(wheel_size=2)
     first = task(world, 1)
     timer.add(first)
@@ -859,7 +861,7 @@ def flush_vs_readd(world):
 
 
 def cascade_vs_readd(world):
-    """A task put off again while its bucket is moved to a finer level runs once."""
+    """A task that is extended again while its bucket is moved to a finer level runs once."""
     timer = world.timer(wheel_size=3)
     first = task(world, 40)  # a bucket of nine ticks, [36, 45), taken out at 27 and put into those of three
     timer.add(first)
@@ -890,7 +892,7 @@ def add_vs_cascade(world):
 
 
 def put_off_vs_expire(world):
-    """A task that is put off while its bucket comes due runs once, by the deadline that counts."""
+    """A task that is extended while its bucket comes due runs once, by the deadline that counts."""
     timer = world.timer(wheel_size=2)
     first = task(world, 1)
     timer.add(first)
@@ -907,7 +909,7 @@ def put_off_vs_expire(world):
 
 
 def put_off_vs_cancel(world):
-    """A pending task that is cancelled while it is put off was cancelled, whichever came first."""
+    """A pending task that is cancelled while it is extended was cancelled, whichever came first."""
     timer = world.timer(wheel_size=2)
     first = task(world, 3)
     timer.add(first)
@@ -923,7 +925,7 @@ def put_off_vs_cancel(world):
 
 
 def put_off_vs_cascade(world):
-    """A task that is put off while its bucket is moved to a finer level runs once, not before its new deadline."""
+    """A task that is extended while its bucket is moved to a finer level runs once, not before its new deadline."""
     timer = world.timer(wheel_size=2)
     first, second = task(world, 7), task(world, 7)
     timer.add(first)
@@ -940,7 +942,7 @@ def put_off_vs_cascade(world):
 
 
 def put_off_vs_readd(world):
-    """A task that one thread puts off and another adds again is in the timer once."""
+    """A task that one thread extends and another adds again is in the timer once."""
     timer = world.timer(wheel_size=2)
     first = task(world, 3)
     timer.add(first)
@@ -950,7 +952,9 @@ def put_off_vs_readd(world):
 
 
 def put_off_vs_batch(world):
-    """A task put off while its batch runs is not run out of a coarse bucket that was closed ahead of its time."""
+    """A task that is extended while its batch runs is not run out of a coarse bucket that was closed ahead of its
+    time.
+    """
     timer = world.timer(wheel_size=2)
     first, second = task(world, 1), task(world, 1)
     timer.add(first)
@@ -990,7 +994,7 @@ def two_drivers(world):
 
 
 def cancel_vs_readd(world):
-    """A task that one thread cancels and another puts off again is pending and can be cancelled, or is not."""
+    """A task that one thread cancels and another extends again is pending and can be cancelled, or is not."""
     timer = world.timer(wheel_size=2)
     first = task(world, 3)
     timer.add(first)
@@ -1008,7 +1012,7 @@ def cancel_vs_readd(world):
 
 
 def empty_vs_add(world):
-    """A bucket that is dropped because all in it were cancelled, while somebody adds to it."""
+    """A bucket that is dropped because all in it were cancelled, while another thread adds to it."""
     timer = world.timer(wheel_size=2)
     first, second = task(world, 3), task(world, 3)
     timer.add(first)
@@ -1063,7 +1067,7 @@ def two_purgatories_one_timer(world):
 
 
 def threshold_vs_wait(world):
-    """A value that rises while somebody begins to wait for it is not missed."""
+    """A value that rises while a wait for it begins is not missed."""
     watermark = world.core.purgatory.ThresholdPurgatory("w", timer=world.timer(), reaper_enabled=False)
     answers = []
     world.thread("waiter", lambda: answers.append(watermark.wait(3, 1_000)))

@@ -1,20 +1,20 @@
 """One thread at a time, and a plan that says when it is another's turn.
 
-Real threads, each with a baton: who holds his runs, all others wait for theirs. A trace function stops the running
-thread before every instruction that :mod:`tests.explore.points` names, and asks the plan. Locks, conditions, threads,
-sleep and the clock are replaced, in a private copy of the core, by cooperative ones that know the scheduler: a thread
-that would block hands the baton on. Time passes only when nobody can run.
+Real threads, each with a baton: the thread that holds its own runs, and all others wait for theirs. A trace function
+stops the running thread before every instruction that :mod:`tests.explore.points` names, and asks the plan. Locks,
+conditions, threads, sleep and the clock are replaced, in a private copy of the core, by cooperative ones that know the
+scheduler: a thread that would block hands the baton on. Time passes only when no thread can run.
 
 So a run is a function of its plan: the same plan gives the same run, instruction by instruction.
 
 **Interrupts.** A plan may also say that a thread is struck by an exception, as a signal's handler raises it: at the
 n-th of the places where the interpreter would raise one. It looks for signals as a function begins, as the call of a C
 function is over, and as a loop jumps back. Not between two assignments, and not when a function in Python returns. The
-first two are told to a profile function, which raises, and is thereby taken off. The third is told to the trace
-function. If that raises, all tracing ends, and the profile function puts it on again at the next call or return.
+first two reach a profile function, which raises, and is thereby taken off. The third reaches the trace function. If
+that raises, all tracing ends, and the profile function puts it on again at the next call or return.
 
-What each step touches is noted in *slices*, in the order in which they were executed: a slice is what one thread does
-from one such instruction to its next.
+The objects that each step touches are noted in *slices*, in the order in which they were executed: a slice is what one
+thread does from one such instruction to its next.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Abandoned(BaseException):
 
 
 class Struck(BaseException):
-    """What a signal's handler raises in the thread that the plan says."""
+    """The exception of a signal handler, in the thread that the plan names."""
 
 
 class Worker:
@@ -184,7 +184,7 @@ class Scheduler:
         frame.f_trace_opcodes = True
 
     def _may_be_struck(self, code):
-        # Of the scenarios' own code the check alone: what a hook or a thread of theirs leaves undone is theirs.
+        # Of the scenarios' own code the check alone: work that a hook or a thread of theirs leaves undone is their own.
         return code.co_filename in self.struck_in or code.co_name == "try_complete"
 
     def _comes_by(self, frame):
@@ -207,7 +207,7 @@ class Scheduler:
                 self._in_c = frame
             return
         if event == "return":
-            # What is in this file stands for C. A "with" that begins is no call, and nothing strikes inside C.
+            # The code in this file stands for C. A "with" that begins is no call, and nothing strikes inside C.
             caller = frame.f_back
             if frame.f_code.co_filename != __file__ or caller is None or caller is self._in_c:
                 return
@@ -283,7 +283,7 @@ class Scheduler:
             raise Abandoned
 
     def _choose(self):
-        """Who goes on now that the running thread can't. None if it is over."""
+        """The thread that goes on when the running thread cannot. None if it is over."""
         while not self.runnable:
             alive = [worker for worker in self.workers if not worker.done]
             timed = [worker for worker in alive if worker.until_ns is not None]
@@ -318,7 +318,7 @@ class Scheduler:
             to.baton.release()
 
     def block(self, waits_for, until_ns=None):
-        """The running thread cannot go on before somebody wakes it, or ``until_ns``."""
+        """The running thread cannot go on before another one wakes it, or ``until_ns``."""
         if self.over:
             raise Abandoned
         me = self.current

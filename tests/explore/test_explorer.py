@@ -207,7 +207,9 @@ def test_what_is_left_out_is_to_the_same_effect_as_what_is_not(name, bound):
 
 @pytest.mark.parametrize(("name", "bound"), [("check_vs_force", 2), ("expire_vs_user_lock", 2), ("park_vs_force", 2)])
 def test_what_is_left_out_ends_as_what_is_not(monkeypatch, name, bound):
-    """The same, judged by nothing the rules go by: how each operation ended, after how many checks, and who won."""
+    """The same, judged independently of the rules: how each operation ended, after how many checks, and which thread
+    won.
+    """
     ends = set()
     settle = World.settle
 
@@ -227,7 +229,7 @@ def test_what_is_left_out_ends_as_what_is_not(monkeypatch, name, bound):
 
 
 def test_struck_threads_are_told_by_who_and_where(here):
-    """A place where an exception leaves a lock taken is found, is told as text, and shows it again from that text."""
+    """A place where an exception leaves a lock taken is found and described as text, and the text shows it again."""
     with pytest.raises(Failure) as caught:
         here.explore_struck(careless)
     text = text_of(caught.value.plan, caught.value.strike)

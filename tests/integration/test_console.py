@@ -1,7 +1,7 @@
 """
 The console in a real browser: headless Chromium, driven by Selenium, with the programs that the system has.
 
-The page is looked at as a visitor would: what it says, whether it moves, and that nothing in a key does anything.
+The page in a browser: its content, its updates, and that a key's text is never run.
 ``PURGATORY_SCREENSHOTS=folder`` keeps pictures of it, light and dark.
 """
 
@@ -53,7 +53,7 @@ class Page:
         self.driver.get(url)
 
     def text(self, selector):
-        """What stands there, or an empty text."""
+        """The text there, or an empty one."""
         found = self.driver.find_elements(By.CSS_SELECTOR, selector)
         return found[0].text if found else ""
 
@@ -249,7 +249,7 @@ def test_token_is_asked_for(page, fetch):
     with serve(0, token="s3cret") as server:
         page.open(server.url)
         assert page.shows("body", "a token is needed")
-        page.driver.get_log("browser")  # which rightly tells of the 401
+        page.driver.get_log("browser")  # which rightly reports the 401
         page.open(f"{server.url}?token=s3cret")
         assert page.shows("#live", "live")
         assert "s3cret" not in page.driver.current_url

@@ -25,7 +25,7 @@ LONG_MS = 300_000
 
 
 class RedisServer:
-    """A Redis that writes down what it is told, and can be killed and started again."""
+    """A Redis with an append-only file, which can be killed and started again."""
 
     def __init__(self, folder):
         self.port = free_port()
@@ -50,7 +50,7 @@ class RedisServer:
         return redis.Redis(port=self.port)
 
     def cut_connections(self):
-        """Have it close everybody's connection but this one."""
+        """Have it close every connection but this one."""
         with self.client() as client:
             client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
@@ -118,7 +118,7 @@ async def poll(client, server, topic, after="0-0", timeout_ms=LONG_MS):
 
 
 def test_event_in_one_process_answers_the_poll_in_another(workers):
-    """A message that comes in on one worker answers those who wait in either, with the same number."""
+    """A message that comes in on one worker answers the polls in both, with the same number."""
     one, other = workers
 
     async def main(client):

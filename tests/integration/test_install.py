@@ -1,4 +1,4 @@
-"""The library as it is installed: with its native implementation or without, a user's code can't tell."""
+"""The library as it is installed: with its native implementation or without, a user's code works the same."""
 
 import os
 import shutil

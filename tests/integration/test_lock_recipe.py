@@ -35,7 +35,7 @@ def test_code_on_the_page_runs(load, name):
 
 
 def test_waiters_are_served_in_order(load):
-    """Permits go to those who wait in the order in which they asked, one for each that is given back."""
+    """Permits go to the waiters in the order of their requests, one for each that is given back."""
     with DelayedOperationPurgatory("locks") as purgatory:
         door = load("locks").Semaphore(purgatory, permits=2)
         asked = [door.acquire(60_000) for _ in range(50)]

@@ -37,7 +37,7 @@ class Server:
         self.output = ""
 
     def stop(self):
-        """End it as an operator would. What it said at the end."""
+        """End it as an operator would. Its last output."""
         self.process.send_signal(signal.SIGTERM)
         self.output, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode
@@ -92,7 +92,7 @@ def clients(function):
 
 
 async def parked(session, number):
-    """Wait until so many polls wait in the server."""
+    """Wait until a number of polls wait in the server."""
     give_up = time.monotonic() + PATIENCE_S
     while (stats := await get_stats(session))["waiting"] != number:
         assert time.monotonic() < give_up, stats

@@ -33,7 +33,9 @@ if not shutil.which("prometheus") and os.environ.get("CI") != "true":
 
 
 def eventually(condition):
-    """Wait until ``condition()`` holds. False if it never does. Slowly: who asks all the time slows the server down."""
+    """Wait until ``condition()`` holds. False if it never does. Slowly, because constant requests slow the server
+    down.
+    """
     give_up = time.monotonic() + PATIENCE_S
     while not (held := condition()) and time.monotonic() < give_up:
         time.sleep(0.1)
@@ -82,7 +84,9 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory):
-    """A server with the rules that we ship, made quick: it looks five times a second, and waits a second at most."""
+    """A server with the shipped rules and short times: it scrapes five times per second, and waits one second at
+    most.
+    """
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "targets").mkdir()
     rules = (DEPLOY / "prometheus" / "purgatory.rules.yml").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ def report():
 
 
 def test_every_client_gets_one_answer(report):
-    """Nobody is left unanswered, nobody is answered twice, and "committed" means on all replicas."""
+    """Every request is answered once, and "committed" means on all replicas."""
     assert report.asked > 300
     assert (0, 0, 0) == (report.unanswered, report.answered_twice, report.broken_promises)
     assert report.holds
@@ -46,7 +46,7 @@ def test_nobody_expires_early(report):
 
 
 def test_snapshot_shows_who_waits(report):
-    """As the load ends the consumers' polls are parked, and the wheel holds everyone who is."""
+    """As the load ends the consumers' polls are parked, and the wheel holds all of them."""
     produce, fetch = report.snapshots
 
     assert 0 < fetch.parked <= SHORT.consumers
@@ -79,7 +79,7 @@ def test_append_without_followers_in_time_expires():
 
 
 def test_closing_answers_who_waits():
-    """Closing the service answers a poll with what there is."""
+    """Closing the service answers a poll with the available records."""
     answers = []
     service = Service(partitions=1, followers=1)
     service.poll(service.partitions[0], 0, 1, 60_000, answers.append)
@@ -143,7 +143,7 @@ def test_it_says_where_to_look_in(capsys):
 
 
 def test_kept_it_goes_on_until_interrupted(capsys, monkeypatch):
-    """With ``--keep`` it goes on under load after the report, until somebody stops it."""
+    """With ``--keep`` it goes on under load after the report, until it is interrupted."""
     runs = []
 
     def counted(chosen):

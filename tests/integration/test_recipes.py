@@ -16,7 +16,7 @@ from tests.support.served import ROOT, free_port, python_files, served, tally
 from tests.support.threads import PATIENCE_S, eventually
 
 LONG_MS = 300_000
-#: What stands in front of a page's service, so that a test can see who waits in it.
+#: A layer in front of a page's service, so that a test can see the waiting requests.
 LOOKING = "from purgatory.metrics import serve as _serve\n_serve({port})\n"
 
 RECIPES = {

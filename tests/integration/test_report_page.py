@@ -41,7 +41,7 @@ def driver(tmp_path_factory):
 
 
 def plot(driver, section):
-    """The first plot of a section, and where it tells its figures."""
+    """The first plot of a section, and the line that shows its figures."""
     figure = driver.find_element(By.XPATH, f"//section[h2='{section}']//figure")
     return figure.find_element(By.TAG_NAME, "svg"), figure.find_element(By.TAG_NAME, "output")
 
@@ -63,7 +63,7 @@ def test_a_plot_tells_its_figures_to_who_uses_keys(driver):
 
 @pytest.mark.parametrize("section", ["Waiting, band by band", "Hot keys", "Occupancy"])
 def test_a_plot_tells_its_figures_to_who_touches_it(driver, section):
-    """A finger on a mark has its figures told under the plot."""
+    """A touch of a mark shows its figures under the plot."""
     svg, output = plot(driver, section)
     mark = svg.find_elements(By.XPATH, ".//*[*[local-name()='title']]")[0]
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", mark)

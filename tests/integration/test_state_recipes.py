@@ -68,7 +68,7 @@ def test_work_is_done_after_the_lock_is_released(load):
 
 
 def test_work_that_is_left_is_done_at_the_end(load):
-    """What was added is run before the thread ends, in order, although some of it raises."""
+    """Every added call is run before the thread ends, in order, although some raise."""
     after, done = load("after").After(), []
     for number in range(50):
         after.add(done.append, number)

@@ -1,4 +1,4 @@
-"""`make run`'s program, with a short load: it tells the whole story, balances the books, and leaves nothing running."""
+"""`make run`'s program, with a short load: it runs to the end, finds every record once, and leaves nothing running."""
 
 import json
 import os
@@ -167,7 +167,7 @@ def test_without_java_the_report_says_so(monkeypatch):
     "arguments", [["--seconds", "0"], ["--rate", "-1"], ["--stop-at", "9", "--resume-at", "8"], ["--resume-at", "99"]]
 )
 def test_bad_settings_are_refused(arguments, capsys):
-    """A time that can't be is rejected with what is wrong with it."""
+    """An impossible time is rejected with the reason."""
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
 

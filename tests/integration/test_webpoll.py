@@ -23,7 +23,7 @@ SERVERS = {
     "gunicorn": ("gunicorn", APP, "--bind", "127.0.0.1:{port}", "-k", "uvicorn.workers.UvicornWorker"),
     "granian": ("granian", APP, "--interface", "asgi", "--port", "{port}"),
 }
-#: Far longer than any of these tests: who is answered sooner was not answered by its deadline.
+#: Far longer than any of these tests: an earlier answer did not come from the deadline.
 LONG_MS = 300_000
 
 
@@ -64,7 +64,7 @@ def poll(client, user, timeout_ms=LONG_MS):
 
 
 def test_event_answers_its_poll(server):
-    """A message answers the poll that waits for it, and nobody else's."""
+    """A message answers the poll that waits for it, and no other."""
 
     async def main():
         async with clients(server) as client:
@@ -115,7 +115,7 @@ def test_server_that_is_told_to_stop_answers_everybody_first(server):
 
 
 def test_every_worker_answers_when_the_server_is_told_to_stop(tmp_path):
-    """With several workers, SIGTERM to the one that minds them has each answer those who wait in it."""
+    """With several workers, SIGTERM to their supervisor has each worker answer its waiting polls."""
     (tmp_path / "telling.py").write_text(
         "import os\n"
         "from examples.webpoll.app import app, purgatory\n"
@@ -184,7 +184,7 @@ def test_poll_on_a_full_server_is_refused_at_once(tmp_path):
 
 
 def test_middleware_between_is_no_hindrance(tmp_path):
-    """Behind Starlette's own kind of middleware, hang-ups are heard of, and at SIGTERM everybody is answered."""
+    """Behind Starlette's own kind of middleware, hang-ups are noticed, and at SIGTERM every poll is answered."""
     (tmp_path / "stamping.py").write_text(
         "from examples.webpoll.app import app\n"
         "@app.middleware('http')\n"
@@ -217,7 +217,7 @@ def test_metrics_are_found_without_a_redirect(uvicorn):
 
 
 def test_other_clients_are_served_alike(uvicorn):
-    """curl that gives up, and an aiohttp client that goes, are let go. Those that stay are answered."""
+    """curl that gives up, and an aiohttp client that goes, are released. Those that stay are answered."""
     gave_up = subprocess.run(
         ["curl", "--silent", "--max-time", "0.5", f"{uvicorn.url}/inbox/ann?timeout_ms={LONG_MS}"],
         check=False,

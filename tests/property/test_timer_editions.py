@@ -102,7 +102,7 @@ def story(edition, delays, steps, tick_ms, wheel_size, most):
 )
 @settings(deadline=None)
 def test_editions_answer_alike(pure, delays, steps, tick_ms, wheel_size, most):
-    """Whatever is added, cancelled, put off, looked at and let pass, in whatever order: both editions say the same."""
+    """Whatever is added, cancelled, extended and read, in whatever order: both editions say the same."""
     assert story(pure, delays, steps, tick_ms, wheel_size, most) == story(
         native, delays, steps, tick_ms, wheel_size, most
     )

@@ -1,4 +1,4 @@
-"""A page of code as somebody would write it who uses the library, for type checkers to read. It is not run."""
+"""A page of code as a user of the library would write it, for type checkers. It is not run."""
 
 import asyncio
 from collections.abc import Hashable, Sequence
@@ -67,7 +67,7 @@ class Half(AsyncOperation):
 
 
 class Count(Observer):
-    """Told of ends only."""
+    """Notified of ends only."""
 
     def __init__(self) -> None:
         self.ended = 0
@@ -140,7 +140,7 @@ def test_of_mine(purgatories: Purgatories) -> None:
 
 
 def needs(lease: Lease) -> dict[str, int]:
-    """What an operation waits for, with keys of one type."""
+    """An operation with keys of one type."""
     return {lease.holder: lease.checks}
 
 

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ("README.md", "docs/guide.md", "docs/asyncio.md", "docs/web.md", "docs/recipes/lean.md")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-#: Settings of a project of somebody's, in strict mode.
+#: Settings of a user's project, in strict mode.
 STRICT = """{{
   "include": ["*.py"], "typeCheckingMode": "strict", "pythonVersion": "3.11", "extraPaths": [{root!r}],
   "reportUnknownLambdaType": false

@@ -15,7 +15,7 @@ class Outcome(enum.Enum):
 
 
 class DelayedFetch:
-    """What a journal sees of an operation."""
+    """The part of an operation that a journal reads."""
 
     def __init__(self, number=0, *, keys=None, delay_ms=500, checks=2):
         self.keys = (("orders", number % 4), f"consumer-{number % 3}") if keys is None else keys

@@ -43,7 +43,7 @@ def test_tail_prints_the_last_records_as_json_lines(tmp_path, write, capsys):
 
 
 def test_seal_turns_frames_into_parquet(tmp_path, write, capsys):
-    """`seal` makes Parquet of what was sealed where pyarrow was missing."""
+    """`seal` makes Parquet of segments that were sealed without pyarrow."""
     write(tmp_path, 20, parquet=False)
     assert 0 == main(["seal", str(tmp_path)])
     assert "journal-00000000000000000000-00000000000000000019.parquet\n" == capsys.readouterr().out

@@ -235,7 +235,7 @@ def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
 
 
 def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, operation, outcome, monkeypatch):
-    """A disk without room for it costs no row, and no start: what was said before is still true."""
+    """A full disk at that moment loses no row, and the start succeeds: the earlier count is still true."""
     write(tmp_path, 50)
 
     def refused(*_):
@@ -249,7 +249,9 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
 
 
 def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, operation, outcome):
-    """A frame that the disk rejects until the end is lost with what it says was dropped: so that is said elsewhere."""
+    """A frame that the disk rejects until the end is lost with its count of dropped rows, so that count is also kept
+    elsewhere.
+    """
     FullDisk.room = 10**9
     with Journal(tmp_path, open_file=FullDisk) as journal:
         observer = journal.observer("fetch")

@@ -208,7 +208,7 @@ def test_the_newest_segments_are_missed_by_what_the_writer_left(tmp_path, sealed
 
 
 def test_rows_are_missed_though_no_segment_is_left_that_has_any(tmp_path, write):
-    """Where all but an empty segment is gone, the last number tells how many rows were there."""
+    """Where all but an empty segment is gone, the last number shows how many rows were there."""
     write(tmp_path, 100)
     (path,) = tmp_path.glob("journal-*")
     path.rename(tmp_path / open_name(0)).write_bytes(b"")
@@ -237,7 +237,7 @@ def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, small, text):
 
 
 def test_a_copy_of_a_folder_that_grows_begins_with_its_end(tmp_path, write):
-    """What was sealed since is in the copy or isn't. Either way it has all that its end speaks of."""
+    """Later segments are in the copy or not. Either way it has all that its end speaks of."""
     write(tmp_path / "live", 10)
     (tmp_path / "copy").mkdir()
     shutil.copy(tmp_path / "live" / END, tmp_path / "copy")
@@ -318,7 +318,7 @@ def test_the_last_that_are_left_are_told_where_the_end_is_missing(tmp_path, seal
 
 
 def test_no_number_is_given_twice_after_a_kill_either(tmp_path, write):
-    """Whoever seals what a killed writer left says in the folder how far it goes."""
+    """Sealing a killed writer's segment records in the folder how far it goes."""
     write(tmp_path, 10, parquet=False)
     (path,) = tmp_path.glob("_journal-*")
     path.rename(tmp_path / open_name(0))
@@ -364,7 +364,7 @@ def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, cap
 
 
 def test_an_end_that_rows_follow_says_nothing_of_what_was_dropped(tmp_path, run):
-    """The next writer's first frame tells what it took over. Killed then, it leaves the end of before."""
+    """The next writer's first frame records what it took over. Killed then, it leaves the end of before."""
     run(4, 6)
     before = (tmp_path / END).read_bytes()
     run(1, 0)
@@ -373,7 +373,7 @@ def test_an_end_that_rows_follow_says_nothing_of_what_was_dropped(tmp_path, run)
 
 
 def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, sealed, capsys):
-    """An open segment is begun once all rows before its number are in others: it tells of them, though it is empty."""
+    """An open segment is begun once all rows before its number are in others: it proves them, though it is empty."""
     (tmp_path / END).unlink()
     max(tmp_path.glob("journal-*")).unlink()
     assert (8_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
@@ -395,7 +395,7 @@ def test_a_journal_that_is_just_begun_misses_nothing(tmp_path):
 
 
 def test_a_torn_tail_is_no_damage(frames):
-    """What a killed writer leaves half written in an open segment is passed over. In the middle of one it is not."""
+    """A half written frame of a killed writer in an open segment is skipped. In the middle of one it is not."""
     data = frames.read_bytes()
     frames.unlink()
     torn = frames.with_name(open_name(0))
@@ -408,7 +408,7 @@ def test_a_torn_tail_is_no_damage(frames):
 
 
 def test_a_damaged_journal_is_not_served(frames):
-    """Over HTTP a damaged journal is an error that says so: frames made of what is left would number it again."""
+    """Over HTTP a damaged journal is an error that says so: frames made of the rest would number it again."""
     data = bytearray(frames.read_bytes())
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)
@@ -431,7 +431,7 @@ def test_a_segment_that_is_empty_or_cut_short_is_named_in_one_line(tmp_path, sea
 
 
 def test_a_segment_of_a_newer_version_is_refused(tmp_path, sealed, capsys):
-    """Sealed as Parquet too, what a newer program wrote is rejected with advice, not misread."""
+    """A newer version's records are rejected with advice, also in Parquet, and not misread."""
     table = pq.read_table(sealed)
     newer = table.replace_schema_metadata({"purgatory.version": str(VERSION + 1)})
     with sealed.open("wb") as file:
@@ -466,7 +466,7 @@ def test_an_old_trace_is_of_one_purgatory(tmp_path):
 
 
 def test_a_trace_of_this_version_names_its_purgatories(tmp_path):
-    """What is written now is read with the purgatories that it names."""
+    """New records are read with the purgatories that they name."""
     batch, _ = old_trace()
     write(tmp_path / sealed_name(TRACE, 0, 1, parquet=True), TRACE, [batch])
     assert ["produce", ""] == [row.purgatory for row in read(tmp_path)]

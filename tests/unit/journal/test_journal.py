@@ -246,7 +246,7 @@ def test_a_journal_that_dropped_nothing_says_nothing(tmp_path, write, capsys):
 
 
 def test_what_a_sealed_double_dropped_counts_once(tmp_path, operation, outcome):
-    """Killed between a segment's sealing and its removal, a writer leaves both. What they tell is one."""
+    """Killed between a segment's sealing and its removal, a writer leaves both. Their reports agree."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
         for number in range(10):
             journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)

@@ -30,7 +30,7 @@ class Source:
 
 
 class Ready(DelayedOperation):
-    """Completes when it is told that it may."""
+    """Completes when the test allows it."""
 
     ready = False
 
@@ -56,7 +56,7 @@ def groups_of(lines):
 
 
 def test_rows_come_out_as_they_went_in():
-    """What is put comes out once, in its order, in as many steps as one likes."""
+    """Every row comes out once, in order, in any number of steps."""
     ledger = Ledger(100)
     for number in range(5):
         assert ledger.put(row(number))
@@ -139,7 +139,7 @@ def test_rows_that_are_alike_are_one_group():
 
 
 class Raising:
-    """Equal to nothing and without a hash, once it is told so."""
+    """Equal to nothing and without a hash, once the test sets it."""
 
     broken = False
 
@@ -196,7 +196,7 @@ def test_a_key_that_raises_later_costs_no_row(tmp_path):
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
-    """A collection that takes rows in the middle of a `take` neither gets its rows nor leaves it with what is gone."""
+    """A collection that takes rows in the middle of a `take` neither gets its rows nor leaves it with removed ones."""
     ledger, found, refused = Ledger(5_000), [], []
     for number in range(3_000):
         ledger.put(row(number))
@@ -224,7 +224,7 @@ def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_two_takers_get_each_row_once():
-    """Of two who take at once the second is rejected, or gets what the first has left."""
+    """Of two threads that take at once the second is rejected, or gets the rest."""
     ledger, found, over = Ledger(3_000), ([], []), threading.Event()
 
     def take(mine):
@@ -293,7 +293,7 @@ def test_a_recorder_hands_on_what_has_no_room_and_what_is_not_the_core_s():
 
 
 def test_a_clock_that_fails_is_the_caller_s_to_hear_of():
-    """What the given clock, or the function that names the source, raises gets out: the purgatory contains it."""
+    """An error of the given clock, or of the function that names the source, is raised. The purgatory contains it."""
 
     def fail(*_):
         raise OSError("stopped")
@@ -364,7 +364,7 @@ def test_references_are_given_up_with_the_rows():
 
 
 def test_a_ledger_that_nobody_has_is_collected():
-    """A ledger that leads back to itself by one of its rows goes when nobody has it."""
+    """A ledger that leads back to itself by one of its rows is collected without other references."""
     source, ledger = Source(), Ledger(5)
     source.ledger = ledger
     ledger.put(row(1, source=source))
@@ -386,7 +386,7 @@ def test_a_row_of_something_else_is_refused():
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp_path):
-    """A child's copy of a journal takes rows and closes. What the parent writes is whole, and still its own."""
+    """A child's copy of a journal takes rows and closes. The parent's rows are whole, and still its own."""
     with (
         Journal(tmp_path) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
@@ -407,7 +407,7 @@ def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
-    """A child that outlives its parent's journal holds no lock on it. While the parent writes, nobody else may."""
+    """A child that outlives its parent's journal holds no lock on it. While the parent writes, no other process may."""
     journal = Journal(tmp_path)
     over, end = os.pipe()
     is_there, say = os.pipe()
@@ -432,7 +432,7 @@ def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_refused_writers_don_t_keep_a_forked_child_from_giving_up_the_lock(tmp_path):
-    """Who keeps the errors of writers that were rejected may fork: the child gives up the sound one's lock."""
+    """A process that keeps the errors of rejected writers may fork: the child gives up the sound one's lock."""
     journal = Journal(tmp_path)
     kept = []
     for _ in range(20):
@@ -462,7 +462,7 @@ def test_refused_writers_don_t_keep_a_forked_child_from_giving_up_the_lock(tmp_p
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
 def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path):
-    """A child waits for nobody: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
+    """A child does not wait: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
     with (
         Journal(tmp_path, capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
@@ -476,7 +476,7 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path)
         child = os.fork()
         if not child:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(30)  # who hangs is killed, and the exit is not 0
+            signal.alarm(30)  # a hanging child is killed, and the exit is not 0
             for number in range(5):
                 operation = Ready(60_000)
                 fetch.try_complete_else_watch(operation, [number])

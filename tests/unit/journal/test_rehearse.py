@@ -1,4 +1,4 @@
-"""A trace run through the library: what it finds where keys are forgotten."""
+"""A trace run through the library: its outcomes where keys are forgotten."""
 
 import pytest
 

@@ -31,13 +31,13 @@ def firsts(folder):
 
 
 def test_segments_older_than_the_age_go(folder):
-    """What was sealed longer ago than that is deleted, and counted."""
+    """Segments that were sealed longer ago are deleted, and counted."""
     gone = retain(folder, most_seconds=2.5 * 86_400)
     assert ([20, 30, 40], 2) == (firsts(folder), gone.segments)
 
 
 def test_the_oldest_go_until_the_rest_fits(folder):
-    """Of what is too much, the oldest is deleted first, and no more than needed."""
+    """Above the size, the oldest segments are deleted first, and no more than needed."""
     sizes = [segment.path.stat().st_size for segment in list_segments(folder)]
     gone = retain(folder, most_bytes=sum(sizes[3:]) + 1)
     assert ([30, 40], sum(sizes[:3])) == (firsts(folder), gone.bytes)

@@ -157,7 +157,7 @@ def test_a_folder_with_a_hole_is_refused_or_says_what_is_missing(tmp_path, write
 
 
 def test_what_the_writer_dropped_is_said(tmp_path, operation, outcome, capsys):
-    """Operations without a record are no gap, and told all the same."""
+    """Operations without a record are no gap, and are counted all the same."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
         for number in range(10):
             journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)
