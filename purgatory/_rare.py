@@ -1,7 +1,6 @@
-"""What the native edition of the core leaves to Python: whatever is rare.
+"""Functions that the native implementation calls in rare cases.
 
-Each function here stands for what the Python edition does on the spot. They are handed to the native types once, when
-the package is imported.
+Each stands for what the pure implementation does in place. The native types get them at import.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _tell_parked(operation: Operation) -> None:
 
 
 def _wait_for(operation: DelayedOperation | None = None) -> None:
-    """Rest before the next try of a hold; or, with an operation that nothing expires, note when it was parked."""
+    """Wait before the next try to take a turn. With an operation that nothing expires, set its deadline."""
     if operation is None:
         time.sleep(_parking.REST_S)
     else:

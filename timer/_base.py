@@ -1,8 +1,7 @@
 """The interface of every timer and of executors, and the statistics of a timer.
 
-The rest of the project uses a timer through :class:`Timer` only and does not depend on its class. A timer of your own
-must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. Every other method has a default here that is correct
-for any timer, although a timer may know a better answer.
+A timer of your own must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. Every other method has a default
+here that is correct for any timer.
 """
 
 from __future__ import annotations
@@ -144,9 +143,9 @@ class Timer(abc.ABC):
     # -- what a timer may define to do better than the default
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
-        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have.
+        """Move the deadline of a pending task to ``delay_ms`` from now, later or earlier than it was.
 
-        That may be later or earlier. ``task.delay_ms`` and ``task.added_ns`` stay what they were.
+        ``task.delay_ms`` and ``task.added_ns`` do not change.
 
         Returns:
             True if the task was pending here, and the new deadline counts. False if it is running, has run, was

@@ -9,16 +9,15 @@ other code runs in it:
 Two rules follow for code that uses these locks:
 
 1. A plain lock, a condition or an event must not be held while code of the user runs. That code may fork, and the
-   child would leave a ``with`` block whose lock is already free. A re-entrant lock may be held: if the forking thread
-   owns it, the child's thread still owns it.
-2. Data behind a lock may be half changed in a child, if another thread was changing it at the moment of the fork. What
-   a child needs must be written in one step, or repaired by :func:`call_after_fork`.
+   child would leave a ``with`` block whose lock is already free. A re-entrant lock may be held.
+2. Data behind a lock may be half changed in a child. What a child needs must be written in one step, or repaired by
+   :func:`call_after_fork`.
 
 Objects that must do more (forget a thread, close a copy of a file) define ``after_fork()`` and call
-:func:`call_after_fork` at the end of their constructor. All locks are free by then.
+:func:`call_after_fork` at the end of their constructor. So do objects with many parts, such as a purgatory, whose parts
+make new locks there. All other locks are free by then.
 
-Rejected: acquire all locks before a fork and release them after it, in parent and child. Every thread of the parent
-would stop, and the fork would wait for the slowest holder.
+Rejected: acquire all locks before a fork and release them after it. The fork would wait for the slowest holder.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The thread that drives a timer and survives exceptions.
 
-A :class:`Driver` is the thread alone. A purgatory that was given a timer drives it with one, and does not shut the
-timer down at the end. A :class:`SystemTimerReaper` is a timer with a thread of its own.
+A :class:`Driver` is the thread alone. A purgatory drives a timer that it was given with one. A
+:class:`SystemTimerReaper` is a timer with a thread of its own.
 
-The thread sleeps in the timer until the time of the next bucket with tasks. It does not poll. In each round of its loop
-it writes a heartbeat. If an exception ends the loop, the thread starts the loop again and counts a restart, because
-without it no operation would expire any more. It uses the same thread, because a new one might fail to start.
+The thread sleeps in the timer until the time of the next bucket with tasks. In each round of its loop it writes a
+heartbeat. If an exception ends the loop, the same thread starts the loop again and counts a restart.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """A task, and the bucket that it waits in.
 
-Kafka keeps a ``TimerTaskEntry`` beside every task, as a link of a doubly linked list. Here the entry is the base class
-of the task, and a bucket is a dict with the tasks as keys. So a pending task is one object and one slot of a hash
-table. Tasks of one deadline keep the order in which they were added, and a cancelled task leaves no trace. Rejected,
-with 100,000 tasks outstanding on CPython 3.11: a separate entry (56 bytes and 150 ns more per task), linked lists
-(3 times slower in Python), and lists with tombstones (a cancelled task would stay until its bucket comes due).
+Kafka keeps a ``TimerTaskEntry`` beside every task, as a link of a linked list. Here the entry is the base class of the
+task, and a bucket is a dict with the tasks as keys. Tasks of one deadline keep the order in which they were added, and
+a cancelled task leaves no trace. Rejected: a separate entry (56 bytes and 150 ns more per task), and linked lists
+(3 times slower in Python).
 
 **One task, one bucket.** ``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and
 the buckets: a thread that adds, cancels, moves or claims a task holds the lock. A thread that cancels does not know the
@@ -56,16 +55,15 @@ def checked_delay_ms(delay_ms: object) -> int:
 class TimerTaskList(dict["TimerTask", None]):
     """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``.
 
-    A bucket is used for one span only. When its time comes, it is closed and taken out of the wheel. Methods that
-    change a bucket are called with its lock held.
+    When its time comes, it is closed and taken out of the wheel. Methods that change a bucket are called with its lock
+    held.
 
     Attributes:
         first: the first tick of the span.
         end: the first tick after the span.
         level: the level of the wheel that the bucket belongs to.
         lock: the lock of the timer that the bucket belongs to.
-        closed: whether the bucket is out of the wheel. The native implementation adds tasks without the lock, and looks
-            at this flag.
+        closed: whether the bucket is out of the wheel.
     """
 
     __slots__ = ("closed", "end", "first", "level", "lock")
@@ -137,8 +135,7 @@ class TimerTaskEntry:
 
     __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms", "_moved_ns")
 
-    #: Whether ``Timer.add`` may move a pending task of this class. A class whose owner keeps an account of its tasks
-    #: sets this to False.
+    #: Whether ``Timer.add`` may move a pending task of this class.
     _movable: ClassVar[bool] = True
 
     _bucket: TimerTaskList | None

@@ -5,18 +5,17 @@
 a fine bucket are due. Those of a coarse one move to finer buckets. All due buckets go to the executor as one batch,
 which runs the tasks in order of deadline.
 
-**Never early.** The due tick of a task is its deadline rounded *up*. A bucket is taken out when the clock, read after
-waking, has reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time that it
-takes to wake the driver and to get to the task.
+**Never early.** The due tick of a task is its deadline rounded *up*, and a bucket is taken out when the clock has
+reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time to wake the driver
+and to get to the task.
 
-**Threads.** One lock guards the wheel and its buckets. Adding, cancelling, putting off and claiming a task take it, and
-the driver takes it to move buckets, at most a slice of tasks at a time. No task, executor or error handler runs with
-the lock held, only the clock and the argument of :meth:`SystemTimer.advance_until`. Signal handlers and ``__del__``
-methods must not call a timer: they may run on a thread that holds the lock.
+**Threads.** One lock guards the wheel and its buckets. Every call takes it, and the driver takes it to move a slice of
+tasks at a time. No task, executor or error handler runs with the lock held, only the clock and the argument of
+:meth:`SystemTimer.advance_until`. Signal handlers and ``__del__`` methods must not call a timer: they may run on a
+thread that holds the lock.
 
-**Rejected.** A condition variable per task or a queue entry per task to the executor: a wake-up costs more than the
-task. A driver that also runs the tasks: a slow task would delay all others. If your tasks are quick, pass
-``executor=InlineExecutor()``, which saves the hand-over.
+**Rejected.** A queue entry per task to the executor: a wake-up costs more than the task. A driver that also runs the
+tasks: a slow task would delay all others. If your tasks are quick, pass ``executor=InlineExecutor()``.
 """
 
 from __future__ import annotations
@@ -168,19 +167,7 @@ class SystemTimer(Timer):
             raise TimerFull(self._name, self._max_pending)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
-        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have.
-
-        That may be later or earlier. ``task.delay_ms`` and ``task.added_ns`` do not change. O(1).
-
-        Returns:
-            True if the task was pending here, and the new deadline counts. False if it is running, has run, was
-            cancelled or never added: then nothing has changed. The task runs once, by one deadline or the other.
-
-        Raises:
-            DelayTypeError: the delay is not a number, or is a bool.
-            DelayValueError: the delay is NaN or infinite.
-            InvalidTask: ``task`` is not a task.
-        """
+        """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
         if not isinstance(task, TimerTaskEntry):
             raise InvalidTask(task)
         whole_ms = checked_delay_ms(delay_ms)
@@ -218,8 +205,6 @@ class SystemTimer(Timer):
 
     def advance_clock(self, timeout_ms: float) -> bool:
         """Wait up to ``timeout_ms`` for a bucket to come due, and hand its tasks to the executor.
-
-        Sleeps until the next bucket with tasks, and looks again when an earlier one appears.
 
         Returns:
             True if a bucket expired. False if none did in that time, or before the timer was shut down.
@@ -383,10 +368,9 @@ class SystemTimer(Timer):
             self._changed.notify_all()
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop the timer.
+        """Stop the timer. Batches that were handed over run to their end on the timer's own executor.
 
-        Batches that were handed over run to their end (on the timer's own executor; the owner of any other one waits
-        for it). Called from one of the timer's own tasks, this method does not wait for that task.
+        Called from one of the timer's own tasks, this method does not wait for that task.
 
         Returns:
             The tasks that were pending, earliest first. They are in no timer any more. An empty list the second time.
@@ -409,7 +393,7 @@ if not TYPE_CHECKING and CORE is not None:
     class SystemTimer(native_class(SystemTimer, "QuickTimer"), SystemTimer):
         __doc__ = SystemTimer.__doc__
 
-        # C implements ``add`` and ``put_off`` for tasks whose bucket exists. It calls these for all others.
+        # Called by C for tasks whose bucket does not exist.
         _add_slowly = SystemTimer.add
         _put_off_slowly = SystemTimer.put_off
 

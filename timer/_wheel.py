@@ -6,10 +6,9 @@ task goes to the finest level that reaches its due tick. When the time of a coar
 each is put into a bucket of the next finer level.
 
 **Two turns per ring.** Kafka's ring has one turn of ``wheel_size`` buckets. A coarse bucket can only be emptied when
-its first tick has come, all at once, and everything that is due meanwhile waits. (Measured with a million tasks in five
-seconds: p99 of lateness 170 ms, because 80,000 tasks move in one go.) Here a ring has two turns, ``2 * wheel_size``
-buckets, so that it also reaches all of the *next* coarse bucket. A coarse bucket is therefore taken out one span ahead
-of its first tick. There is as much time to move its tasks, a slice at a time, as the bucket spans.
+its first tick has come, all at once, and everything that is due meanwhile waits. Here a ring has two turns,
+``2 * wheel_size`` buckets, so that it also reaches all of the *next* coarse bucket. A coarse bucket is therefore taken
+out one span ahead of its first tick, and its tasks are moved a slice at a time.
 
 An example with ``wheel_size=3``. The hand stands at tick 0, so level 0 reaches ticks 1 to 5, level 1 up to 17, and
 level 2 up to 53:
@@ -24,18 +23,15 @@ now, and the second task moves there. At tick 27 bucket [36-44] is taken out. Le
 third task moves to its bucket [39-41]. At tick 36 that bucket is taken out, and the task moves to level 0. So a task is
 touched once per level, and the cost of ``add`` and ``cancel`` does not depend on the number of tasks.
 
-**The hand does not walk.** Buckets with tasks stand in a small heap by the tick at which they are taken out, at most
-``2 * levels * wheel_size`` of them. So the next bucket is known without a look at empty ticks. A bucket whose tasks
-were all cancelled is dropped when it comes to the top. After an idle time the hand jumps, so that a short delay starts
-on the finest level again.
+**The hand does not walk.** Buckets with tasks stand in a small heap by the tick at which they are taken out, so no work
+is done per empty tick. A bucket whose tasks were all cancelled is dropped when it comes to the top.
 
-**Nothing is lost by an exception.** Each bucket is on its way through three places: the wheel, ``moving`` and ``due``.
-It enters the next place before it leaves the last one. After an exception between these steps (a ``MemoryError``, for
-example) the same step is done again. A bucket that is in two places for a while does no harm: a task knows its bucket,
-and leaves it once.
+**Nothing is lost by an exception.** A bucket goes through the wheel, ``moving`` and ``due``, and enters each place
+before it leaves the last one. After an exception in between (a ``MemoryError``, for example) the same step is done
+again. A bucket in two places does no harm: a task knows its bucket, and leaves it once.
 
 **Rejected.** A heap of tasks with lazy deletion, as in asyncio: cancelled tasks keep their memory, an add costs
-O(log n) comparisons, and the clean-up is a pause. Sorted lists of ticks: the same.
+O(log n) comparisons, and the clean-up is a pause.
 
 All methods must be called with the timer's lock held.
 """

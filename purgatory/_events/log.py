@@ -3,15 +3,10 @@
 The library configures no logging. An event that could come at the rate of requests is written at most once per second
 and cause. Its field ``suppressed`` counts the events left out. The metrics count all of them.
 
-**Where a line goes** is decided when it is written, by what the program has configured until then:
-
-- If the program has configured structlog: to structlog, as an event with fields.
-- Otherwise to the standard ``logging``, logger ``purgatory``, as ``event field=value ...``. The record has the same as
-  ``record.event`` and ``record.fields``. A program without any configuration sees warnings and errors on standard
-  error.
-
-structlog is never imported here: a program that has configured it has imported it. That keeps the import quick.
-Unconfigured, structlog would print all levels on standard output, so it is not used then.
+**Where a line goes** is decided when it is written. If the program has configured structlog by then, it goes there, as
+an event with fields. Otherwise it goes to the standard ``logging``, logger ``purgatory``, as ``event field=value ...``.
+The record has the same as ``record.event`` and ``record.fields``. structlog is never imported here, which keeps the
+import quick.
 """
 
 from __future__ import annotations

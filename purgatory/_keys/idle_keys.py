@@ -1,13 +1,11 @@
 """Idle keys, under which no operation waits, and when they are forgotten.
 
-A key is kept after its last operation has left, because it is often needed again. A topic partition is parked on and
-satisfied all day, and finding a key is cheaper than making it. But keys come from the user's data, so a purgatory that
-kept every key would grow without limit.
+A key is kept after its last operation has left, because it is often needed again, and finding a key is cheaper than
+making it. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
 
 A key that falls idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
 looks at the two oldest entries. A key that is in use again is only dropped from the queue. Any other key is forgotten.
-At most two entries leave per entry that arrives, so the queue shrinks to its limit, and no call does more work than
-that. Kafka's purge walks every entry of every list, which stalled expiry for a third of a second with 340,000 entries.
+So no call does more work than that. Kafka's purge walks every entry of every list.
 
 **The limit** is ``purge_interval``, or the number of keys in use if that is larger, but zero if ``purge_interval`` is
 zero. A service whose keys take turns, such as ten thousand partitions, would make and forget keys all day otherwise.

@@ -1,15 +1,15 @@
 """One shard of a purgatory's watch lists.
 
-A purgatory has a row of shards. The hash of a key decides which shard it belongs to. A shard maps each key to its
-:class:`Watchers`, and it counts the operations whose first key it has.
+The hash of a key decides which shard it belongs to. A shard maps each key to its :class:`Watchers`, and it counts the
+operations whose first key it has.
 
 **The lock** guards each step in the life of these operations, and the counters (see
-``purgatory._operations.operation``). It is a plain ``threading.Lock`` that is taken by ``with`` only.
+``purgatory._operations.operation``).
 
-**The key lock** guards making and forgetting a key. It is a lock of its own because both call the key's ``__hash__``
-and ``__eq__``. Watching under a key that exists does not take it: the parking thread inserts its operation and then
-reads ``closed``. The thread that forgets a key sets ``closed`` and then reads the entries. So one of the two sees the
-other. This prevents the following, which Kafka had to fix:
+**The key lock** guards making and forgetting a key, which call the key's ``__hash__`` and ``__eq__``. Watching under a
+key that exists does not take it: the parking thread inserts its operation and then reads ``closed``. The thread that
+forgets a key sets ``closed`` and then reads the entries. So one of the two sees the other. This prevents the following,
+which Kafka had to fix:
 
     1. The parking thread finds the watchers of key K and is about to insert its operation.
     2. Another thread finds the watchers empty and removes K from the shard.

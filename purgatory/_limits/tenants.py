@@ -15,18 +15,15 @@ With a share of 1, one tenant can take all places, and it keeps them. The next t
 free. From its first place on it gets each place that becomes free, until the parts are even. With a share below 1 there
 is always a place for a second tenant.
 
-**Counting.** ``taken.pop(operation, None)`` gives a place back. Here this method is Python code, which can fail: when
-the stack is used up, or when a signal raises an exception between the removal from the dict and the change of the
-counts. In the first case the native implementation removes the operation from the dict without the counts. In both
-cases the sum of the counts is above the length of the dict. ``take`` compares the two and repairs the counts. A second
-``pop`` of an operation changes nothing.
+**Counting.** ``taken.pop(operation, None)`` gives a place back. An exception (a signal's, or a used-up stack) can come
+between the removal from the dict and the change of the counts. The sum of the counts is then above the length of the
+dict. ``take`` compares the two and repairs the counts.
 
-Rejected: a queue per tenant, because operations that wait for a place would be a second purgatory without a limit. A
-tenant stored in the operation, because it may be read from an operation that never got a place. Weights of tenants,
-because a service can give one tenant several names (``("gold", hash(id) % 4)``).
+Rejected: a queue per tenant, because operations that wait for a place would be a second purgatory without a limit.
+Weights of tenants, because a service can give one tenant several names (``("gold", hash(id) % 4)``).
 
-Any thread may call these methods. No other lock is taken while the lock is held. ``__eq__`` and ``__hash__`` of the
-tenants run with the lock held, the ``tenant`` function does not.
+Any thread may call these methods. ``__eq__`` and ``__hash__`` of the tenants run with the lock held, the ``tenant``
+function does not.
 """
 
 from __future__ import annotations
@@ -120,7 +117,7 @@ class TenantCapacity(Capacity):
         """
         name = self._ask(operation)
         with self._lock:
-            self._count_anew()
+            self._recount()
             tenant = self._find(name)
             refusal = self._refusal(tenant)
             if refusal is None:
@@ -150,7 +147,7 @@ class TenantCapacity(Capacity):
     def tenants(self) -> list[tuple[Hashable, int, int]]:
         """Each tenant, its number of parked operations, and its number of rejected ones, the largest first."""
         with self._lock:
-            self._count_anew()
+            self._recount()
             found = [(tenant.name, tenant.parked, tenant.rejected) for tenant in self._tenants.values()]
         found.sort(key=lambda row: (-row[1], -row[2]))
         return found
@@ -191,7 +188,7 @@ class TenantCapacity(Capacity):
             tenant = self._tenants[name] = _Tenant(name)
         return tenant
 
-    def _count_anew(self) -> None:
+    def _recount(self) -> None:
         """Repair the counts if a place was given back without being counted."""
         taken = self.taken
         if taken.counted == len(taken):

@@ -16,14 +16,14 @@ parked       forced                    ``force_complete`` outside a check
 parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdown
 ===========  ========================  =====================================================================
 
-**Exactly once.** A state above PARKED is an *outcome*. An operation reaches exactly one. The thread that makes this
-transition runs the hooks and removes the operation from its keys, from the timer and from its place in the capacity.
-If the operation is still ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
+**Exactly once.** A state above PARKED is an *outcome*. An operation reaches exactly one. The thread that takes this
+step runs the hooks and removes the operation from its keys, the timer and the capacity. If the operation is still
+ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
 **One lock.** The lock of the operation's *home*, the shard of its first key, guards the state, the home, the turn, the
-recheck flag and the shard's counters. The lock is taken by ``with`` only. Nothing inside the block calls a hook, a
-key's code or another lock. An operation that was not parked yet belongs to :data:`LOBBY`. ``_op_home`` is the last
-field that is written under the old home's lock. A thread that waited for that lock compares the home and starts again.
+recheck flag and the shard's counters. It is taken by ``with`` only, and nothing inside the block calls a hook, a key's
+code or another lock. An operation that was not parked yet belongs to :data:`LOBBY`. ``_op_home`` is the last field that
+is written under the old home's lock. A thread that waited for that lock compares the home and starts again.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -40,9 +40,8 @@ the retrier, a background thread, repeats the check.
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
 **Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
-So each thread marks what it holds with a token of its own, inside the block: the turn, and the list of hooks that are
-owed. Its exception handler compares the tokens. It passes an unfinished check to the retrier, and it runs the hooks
-that are owed, because no other thread will.
+So each thread marks what it holds with a token of its own, inside the block: its turn, and the hooks that are owed. Its
+exception handler compares the tokens, passes an unfinished check to the retrier, and runs the hooks that are owed.
 
 **Lock order.** The user's lock comes first, then a shard's lock or the timer's lock. No thread holds two of the latter.
 """
@@ -153,13 +152,12 @@ class DelayedOperation(TimerTask, abc.ABC):
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
-    # _op_state, _op_home, _op_turn and _op_recheck are written under the home's lock. The others:
-    # _op_lock: the user's lock. Set once.
-    # _op_overdue: TIME_IS_UP or DRAINED once the operation must expire. Set once.
+    # _op_state, _op_home, _op_turn, _op_recheck: under the home's lock.
+    # _op_new_delay_ms: under the home's lock. The delay of an extend() that came while the operation was arriving.
+    # _op_lock: the user's lock.
+    # _op_overdue: TIME_IS_UP or DRAINED once the operation must expire.
     # _op_checks: the number of checks. Written by the thread that has the turn.
-    # _op_watches: the keys' watchers. Written by the parking thread.
-    # _op_context: the context that the hooks run in, or None. Written by the parking thread before it watches.
-    # _op_new_delay_ms: the delay of an extend() that came while the operation was arriving. Under the home's lock.
+    # _op_watches, _op_context: the keys' watchers, and the hooks' context. Written by the parking thread.
     __slots__ = (
         "_op_checks",
         "_op_context",
@@ -277,8 +275,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             if self._op_state == ARRIVING and not self._op_overdue:
                 self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_settle
                 return True
-        # put_off() moves only a task that is in the timer. If the operation leaves at this moment, the thread that
-        # completes it also finds a task that was moved.
+        # put_off() moves only a task that is in the timer.
         if self._op_state != PARKED or not home.timer.put_off(self, delay_ms):
             return False
         with home.lock:
@@ -319,10 +316,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     # -- checking
 
     def _op_check_initialized(self) -> None:
-        """Explain the missing state of a subclass that does not call ``super().__init__``.
-
-        Not in ``__getattr__``, because CPython reads every attribute of a class that has one the slow way.
-        """
+        """Explain the missing state of a subclass that does not call ``super().__init__``."""
         try:
             self._op_home  # noqa: B018
         except AttributeError:

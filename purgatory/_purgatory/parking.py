@@ -1,7 +1,7 @@
 """Parking and checking: the two flows that every operation goes through.
 
-**Why the parking thread keeps the turn** over check, watch and second check. An event between the first check and the
-watch would be missed without the second check. That no other thread checks meanwhile prevents this deadlock:
+**Two checks, one turn.** An event between the first check and the watch would be missed without the second check. The
+parking thread keeps the turn over both, which prevents this deadlock:
 
     1. The parking thread has watched its operation under one key, and is about to watch it under another.
     2. A checking thread finds the operation complete, and runs ``on_complete``, which takes the user's lock X.
@@ -15,9 +15,8 @@ the outcome, and the parking thread removes the operation from its keys and the 
 timer before the step to PARKED. Otherwise a thread that completes it between the two would find nothing to remove from
 the timer, and the entry would stay there until its deadline.
 
-**Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the watched operations. The parking
-thread watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread finds
-the flag and removes it again.
+**Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the operations. The parking thread
+watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread removes it.
 """
 
 from __future__ import annotations
@@ -208,8 +207,8 @@ class Parking:
         Args:
             key: the key.
             limit: stop after this number of completions, for an event that can satisfy only so many operations (one
-                lock released, three items added). Operations that cannot complete do not count. Neither does one whose
-                ``lock=`` another thread holds: its check is repeated later and may complete it in addition.
+                lock released, three items added). An operation whose ``lock=`` another thread holds does not count. Its
+                check is repeated later and may complete it in addition.
 
         Returns:
             The number of operations that this call completed.
@@ -230,8 +229,8 @@ class Parking:
     def check_and_complete_all(self, keys: Iterable[Hashable], limit: int | None = None) -> int:
         """Check the operations parked under many keys, each operation once.
 
-        For an event that touches many keys. The keys are taken in their order, and the operations of each key in order
-        of arrival. An operation under several of the keys is checked under the first one only.
+        The keys are taken in their order, and the operations of each key in order of arrival. An operation under
+        several of the keys is checked under the first one only.
 
         Args:
             keys: any iterable of keys, but not a ``str`` or ``bytes``. A repeated key counts once.

@@ -8,8 +8,7 @@ Order matters in two places. A waiter's threshold is put in the heap *before* it
 *before* the heap is read. If the value rises in between, either the event finds the key, or the second check of the
 waiter finds the value.
 
-A threshold whose waiters expired or were cancelled stays in the heap until the next tidying. The heap is tidied when it
-has doubled since the last time.
+A threshold whose waiters expired or were cancelled stays in the heap until it has doubled. Then it is tidied.
 """
 
 from __future__ import annotations

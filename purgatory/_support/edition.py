@@ -1,4 +1,4 @@
-"""Which edition of the core runs: see ``timer._edition``. The purgatory's native types need the timer's."""
+"""Which implementation of the core runs: see ``timer._edition``. The native types need those of the timer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from timer._edition import native
 
 __all__ = ["CORE", "native_class"]
 
-#: The native types; None where Python's own run.
+#: The native types. None if the pure implementation runs.
 CORE: Final = None if TIMERS is None else native("purgatory._core")
 
 
 def native_class(kind: type, name: str | None = None) -> Any:
-    """The native class that takes the place of ``kind``, with its docstrings."""
+    """The native class that replaces ``kind``, with its docstrings."""
     found = getattr(CORE, name or kind.__name__)
     TIMERS.take_docs(found, kind)  # type: ignore[union-attr]  # there is no native core without a native timer
     return found

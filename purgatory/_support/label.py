@@ -1,26 +1,19 @@
-r"""Keys as text: one printable line each, and two keys that differ never have the same.
+r"""Keys as text: one printable line each. Two keys that differ have different labels.
 
-A key is any hashable value; a page, a journal and a trace can only hold text. Who reads them goes by that text: a label
-that two keys share makes two lists of waiters into one, and what is computed from it is wrong without a word. So
-labels are *injective*, and since the library takes keys that are equal for one, they share a label::
+A key is any hashable value, but a page, a journal and a trace can only hold text. Equal keys share a label, as they
+share their waiters::
 
-    "orders-3"              orders-3            a text as it is, unless it could be taken for something else
-    ("orders", 3)           (orders, 3)         a tuple in brackets, by its parts
-    ("a", "b-c")            (a, b-c)            joined by dashes this and the next would be one
+    "orders-3"              orders-3            a str as it is, unless it could be taken for something else
+    ("orders", 3)           (orders, 3)         a tuple in brackets
+    ("a", "b-c")            (a, b-c)            joined by dashes, this and the next would be one
     ("a-b", "c")            (a-b, c)
     3, 3.0                  3                   equal, so one key, so one label
-    "3"                     '3'                 what looks like a number, has brackets, quotes, commas: quoted
-    "a\x1b[2J"              'a\x1b[2J'          nothing moves a cursor or turns the writing direction around
+    "3"                     '3'                 quoted, because it looks like a number
+    "a\x1b[2J"              'a\x1b[2J'          quoted, because it is not printable
     Partition("orders", 3)  svc:Partition(...)  any other value by its module and its ``repr``
 
-A label longer than `LONGEST` is cut, and ends in a hash of the whole. For a class of your own its ``repr`` counts:
-where two unequal keys have the same, so do their labels. One that has only ``object``'s is told apart by its address,
-which another may be given once it is gone.
-
-Rejected: ``repr`` of every key (quotes around the texts that nearly all keys are), and a table of labels given out (it
-would keep every key ever seen).
-
-Threads: functions of their argument; any.
+A label longer than `LONGEST` is cut, and ends in a hash of the whole. If two unequal values of a class have the same
+``repr``, they have the same label.
 """
 
 from __future__ import annotations
@@ -31,13 +24,13 @@ from typing import Any, Final
 
 __all__ = ["LONGEST", "label"]
 
-#: Characters of a label at most.
+#: The greatest length of a label.
 LONGEST: Final = 120
 
 _HASH_BYTES: Final = 8
 _NOT_BARE: Final = re.compile(
     r"""['"\\(){}\[\],…]          # what other labels are built with
-    |\A\s|\s\Z                    # what the eye doesn't see
+    |\A\s|\s\Z                    # spaces at the ends
     |\A(?:-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|-?0x[0-9a-f]+|-?inf|nan|None|)\Z   # what other values are written as
     """,
     re.VERBOSE,
@@ -55,7 +48,7 @@ def label(key: object) -> str:
     text = _written(key)
     if len(text) <= LONGEST:
         return text
-    from hashlib import blake2b  # noqa: PLC0415  # few labels are that long, and it loads OpenSSL
+    from hashlib import blake2b  # noqa: PLC0415  # loads OpenSSL, and is rarely needed
 
     whole = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).hexdigest()
     return f"{text[: LONGEST - 1 - len(whole)]}…{whole}"
@@ -63,7 +56,7 @@ def label(key: object) -> str:
 
 def _written(key: object) -> str:
     if isinstance(key, str):
-        text = str.__str__(key)  # a subclass, as a member of an enumeration of texts, equals its text
+        text = str.__str__(key)  # a member of a StrEnum equals its value
         return text if text.isprintable() and _NOT_BARE.search(text) is None else repr(text)
     if isinstance(key, tuple):
         inside = ", ".join(map(_written, key))
@@ -80,16 +73,16 @@ def _written(key: object) -> str:
 
 
 def _number(value: Number) -> str:
-    """Numbers that are equal, of whatever type, are written alike; "" for one that is like no whole number or float."""
+    """A number as text, the same for equal numbers of any type. Empty if it equals no int and no float."""
     plain: Any = value.real if isinstance(value, complex) and not value.imag else value
     for kind in (int, float):
         try:
             found = kind(plain)
-            if found == plain or found != found:  # noqa: PLR0124  # not a number equals nothing, itself included
+            if found == plain or found != found:  # noqa: PLR0124  # NaN does not equal itself
                 return str(found)
         except (TypeError, OverflowError):
             continue
-        except ValueError:  # not a number has no whole one; one of thousands of digits isn't written out
+        except ValueError:  # NaN as an int, or an int of thousands of digits
             if kind is int and isinstance(value, int):
                 return hex(value)
     return ""
@@ -99,7 +92,7 @@ def _other(key: object) -> str:
     kind = type(key)
     try:
         text = repr(key)
-    except Exception:  # noqa: BLE001  # a key that can't be written must not hide the others
+    except Exception:  # noqa: BLE001  # a key whose repr fails must not hide the others
         text = f"whose repr fails, at {id(key):#x}"
     if not text.isprintable():
         text = repr(text)

@@ -1,26 +1,17 @@
 """A watchdog that detects hooks and timer tasks that run too long, and logs where they hang.
 
-A hook that blocks delays other operations. On the timer's executor it delays every expiry, and elsewhere every thread
-that waits for the operation's lock. Timing each call would cost two clock readings per operation, and would report a
-hook that hangs only after it has ended. So nothing is timed. Instead a thread samples the stacks of all threads
-(``sys._current_frames``) four times per threshold and looks for frames of hooks. A frame that is found in several
-samples has run at least as long as the samples are apart. It is logged once, while it runs, with the operation's type
-and keys and the stack.
-
-The watchdog looks for frames of the user's own methods. So it also works with the native implementation. If a slow hook
-runs inside another, the innermost slow one is reported.
+A hook that blocks delays every expiry, or every thread that waits for the operation's lock. Timing each call would cost
+time per operation, and would report a hook that hangs only after it has ended. So a thread samples the stacks of all
+threads (``sys._current_frames``) four times per threshold and looks for frames of the user's hooks. A frame that is
+found in several samples has run at least as long as the samples are apart. It is logged once, while it runs. If a slow
+hook runs inside another, the innermost slow one is reported.
 
 Between two samples the watchdog keeps the frames of hooks that were running, to recognize them by identity. So the
 locals of such a call live until the next sample. Rejected: comparing ``id(frame)``, because the next call of the same
 hook may get the same id.
 
-An event loop runs on a thread like any other. A hook that blocks the loop is detected, and so is a coroutine that runs
-long without awaiting. A coroutine that awaits is on no thread's stack, and blocks nothing.
-
-**Without a global lock** (free-threaded CPython) the frames of a running thread must not be read. The thread may free
-them at that moment, which crashes the interpreter. So the watchdog does not run there, and logs
-``watchdog_unavailable`` once. Rejected: recording each call of a hook, which costs time per operation, and stopping all
-threads for a sample, which Python code cannot do.
+**Without a global lock** (free-threaded CPython) the frames of a running thread must not be read, because the thread
+may free them at that moment. So the watchdog does not run there, and logs ``watchdog_unavailable`` once.
 
 The thread starts with the first purgatory. It ends with the last one, or when the threshold is None.
 """
