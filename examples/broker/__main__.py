@@ -95,7 +95,7 @@ def _config(options: argparse.Namespace, node_id: int, ports: tuple[int, ...]) -
 
 
 def _ports(options: argparse.Namespace) -> tuple[int, ...]:
-    """Return the port of every node; raises ValueError if the options contradict each other."""
+    """Return the port of every node. Raises ValueError if the options contradict each other."""
     replicas = options.replicas
     if replicas is not None and replicas < 1:
         raise ValueError(f"--replicas must be 1 or more, got {replicas}")

@@ -3,7 +3,7 @@
 - **watched under**: the name of each topic in the request
 - **checked when**: the controller has sent metadata of the topic, or the topic has left the tree
 - **completes when**: every topic is as requested
-- **at expiry**: answers "timed out" for the missing topics; the controller continues its work
+- **at expiry**: answers "timed out" for the missing topics, and the controller continues its work
 
 Creating and growing wait until this node knows a leader of every partition. Deleting waits until the topic has left the
 tree. Electing waits until the elected leaders are known. The three differ only in what `done` looks at. They share this

@@ -15,7 +15,7 @@ _ZOOKEEPER = "zk://"
 
 
 def check_address(address: str) -> None:
-    """Reject an invalid address; raises ValueError. A node that ignored it would silently be a cluster of its own."""
+    """Reject an invalid address. Raises ValueError. A node that ignored it would silently be a cluster of its own."""
     host = address.removeprefix(_ZOOKEEPER).partition("/")[0]
     if address and not (address.startswith(_ZOOKEEPER) and host):
         raise ValueError(f"a coordination address must be like zk://host:2181/chroot, got {address!r}")

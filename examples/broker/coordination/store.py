@@ -70,7 +70,7 @@ class EphemeralParent(StoreError):
 
 
 class SessionLost(StoreError):
-    """The session has ended; nothing was written."""
+    """The session has ended. Nothing was written."""
 
 
 class Unreachable(StoreError, OSError):
@@ -84,7 +84,7 @@ class Node:
 
 
 def check_path(_: object, attribute: object, path: str) -> None:
-    """Reject a path that is not absolute; raises ValueError."""
+    """Reject a path that is not absolute. Raises ValueError."""
     del attribute
     if not _PATH.fullmatch(path) or any(step in {".", ".."} for step in path.split("/")):
         raise ValueError(f"a path must be like /brokers/ids, got {path!r}")
@@ -165,10 +165,10 @@ class Store(Protocol):
         """End the session at once, with its ephemeral nodes."""
 
     def get(self, path: str) -> Node:
-        """Read a node; raises NoNode."""
+        """Read a node. Raises NoNode."""
 
     def children(self, path: str) -> list[str]:
-        """Return the sorted names directly below a node; raises NoNode."""
+        """Return the sorted names directly below a node. Raises NoNode."""
 
     def multi(self, operations: Sequence[Operation]) -> None:
         """Do all operations, or none. The exception is that of the first one that fails.
@@ -182,4 +182,4 @@ class Store(Protocol):
         """Call back after the node was created, set or deleted. It need not exist."""
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
-        """Call back after a name appeared or disappeared below the node; raises NoNode."""
+        """Call back after a name appeared or disappeared below the node. Raises NoNode."""

@@ -88,7 +88,7 @@ class _Watch:
         self.below = below
 
     def went_off(self, event: WatchedEvent) -> None:
-        """Handle an event of kazoo. That of a lost connection has no path; the listener handles it."""
+        """Handle an event of kazoo. That of a lost connection has no path: the listener handles it."""
         if event.path is not None:
             self._store.notes.put(self)
 

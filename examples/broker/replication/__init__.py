@@ -1,7 +1,7 @@
 """Partitions with their replicas, and the operations that wait for them.
 
 cluster, settings       the nodes, and the settings of replication
-leadership, metadata    who leads what, as one value and as a table
+leadership, metadata    the leader of one partition, the leaders of all
 followers, partition    in-sync replicas and the high watermark: arithmetic
 delayed_produce         a write that waits for the replicas
 delayed_delete_records  a deletion that waits for the replicas

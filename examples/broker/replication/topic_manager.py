@@ -40,7 +40,7 @@ class TopicManager:
         return self._store.topics
 
     def existing(self, name: str) -> Topic:
-        """Return a topic; raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """Return a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         topic = self._store.topics.get(name)
         if topic is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the topic {name!r} does not exist")
@@ -99,7 +99,7 @@ class TopicManager:
             )
 
     def plan_growth(self, name: str, partitions: int) -> Topic:
-        """Return the topic with more partitions. Raises BrokerError if it cannot have so many."""
+        """Return the topic with more partitions. Raises BrokerError if there are too many."""
         topic = self.existing(name)
         if not topic.partitions < partitions <= _MOST_PARTITIONS:
             raise BrokerError(

@@ -27,7 +27,7 @@ class LookIn:
     """
 
     def __init__(self, config: Config) -> None:
-        #: What is served where.
+        #: The address of each server, by name.
         self.urls: dict[str, str] = {}
         with contextlib.ExitStack() as stack:
             if config.journal is not None:

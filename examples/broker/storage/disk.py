@@ -54,7 +54,7 @@ class Disk:
         _log.error("the disk rejects writes", folder=str(self._path.parent), error=str(error))
 
     def check(self) -> None:
-        """Reject a write while the disk fails; raises KAFKA_STORAGE_ERROR."""
+        """Reject a write while the disk fails. Raises KAFKA_STORAGE_ERROR."""
         if self.is_failing:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk rejects writes")
 

@@ -153,7 +153,7 @@ class TopicStore:
             self._save(self.topics, self._reserved)
 
     def next_producer_id(self) -> int:
-        """Return a new producer id; raises KAFKA_STORAGE_ERROR. Ids are reserved on disk in blocks."""
+        """Return a new producer id. Raises KAFKA_STORAGE_ERROR. Ids are reserved on disk in blocks."""
         if self._next_producer_id == self._reserved:
             self._save(self.topics, self._reserved + _BLOCK)
             self._reserved += _BLOCK

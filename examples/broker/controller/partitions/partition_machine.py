@@ -1,4 +1,4 @@
-"""Moves of partitions between states: what each writes to the tree, and which nodes are notified.
+"""Moves of partitions between states: their writes to the tree, and the nodes that are notified.
 
     to ONLINE from NEW           the first leader is elected, and the partition's state created
     to ONLINE from elsewhere     another leader is elected, and the state set, if its version is unchanged

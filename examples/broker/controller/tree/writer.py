@@ -4,7 +4,7 @@
     controller B                          elected: epoch 5                    rejected: /controller_epoch changed
 
 Every write is a `multi` that begins with a check of `/controller_epoch`, at the version of this controller. Check and
-writes are one transaction, so A cannot write after B was elected. The rejection tells A that it was deposed.
+writes are one transaction, so A cannot write after B was elected. By the rejection, A learns that it was deposed.
 
 Long lists are written in pieces. A server limits the size of a request, and one changed state must not undo a thousand
 other writes. Called on the controller's thread.

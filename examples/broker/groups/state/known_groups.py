@@ -49,7 +49,7 @@ class KnownGroups:
         return gone
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group or None; raises as `check`."""
+        """Return a group or None. Raises as `check`."""
         self.check(group_id)
         return self._groups.get(group_id)
 

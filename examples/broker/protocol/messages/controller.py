@@ -18,7 +18,7 @@ from examples.broker.protocol.wire import (
     since,
 )
 
-# --- between nodes: the proof that a connection is a node's ------------------------------------------------------
+# -- between nodes: the handshake
 
 
 @attrs.define
@@ -32,7 +32,7 @@ class NodeHandshakeResponse:
     challenge: Bytes = b""
 
 
-# --- from the controller: who leads, what everybody knows, what to let go ---------------------------------------
+# -- from the controller
 
 
 @attrs.define
@@ -111,7 +111,7 @@ class UpdateMetadataResponse:
     error_code: Int16 = 0
 
 
-# --- to the controller ------------------------------------------------------------------------------------------
+# -- to the controller
 
 
 @attrs.define
@@ -152,7 +152,7 @@ class ElectLeadersResponse:
     topics: list[ElectedTopic] = array()
 
 
-# --- between replicas: where an epoch ended -----------------------------------------------------------------------
+# -- between replicas: ends of leader epochs
 
 
 @attrs.define

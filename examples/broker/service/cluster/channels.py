@@ -104,7 +104,7 @@ class Channels:
             await asyncio.sleep(_RETRY_S)
 
     async def drained(self, seconds: float) -> None:
-        """Wait until the queues are empty, for so many seconds at most."""
+        """Wait until the queues are empty, for at most `seconds`."""
         queues = [queue.join() for queue in self._queues.values()]
         await asyncio.wait([asyncio.ensure_future(each) for each in [*queues, asyncio.sleep(0)]], timeout=seconds)
 

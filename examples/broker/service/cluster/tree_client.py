@@ -94,7 +94,7 @@ class TreeJobs:
         return set(self._store.children(layout.TOPICS))
 
     def create_topic(self, name: str, assignment: Mapping[int, tuple[int, ...]], settings: Mapping[str, str]) -> None:
-        """Create a topic, for the controller to complete; raises TOPIC_ALREADY_EXISTS."""
+        """Create a topic, for the controller to complete. Raises TOPIC_ALREADY_EXISTS."""
         node = layout.write_config(settings)
         config = Create(layout.config_path(name), node)
         topic = Create(layout.topic_path(name), layout.write_assignment(assignment, uuid.uuid4().hex))
@@ -123,7 +123,7 @@ class TreeJobs:
             raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the topic was changed meanwhile") from error
 
     def delete_topic(self, name: str) -> None:
-        """Request the deletion of a topic; raises UNKNOWN_TOPIC_OR_PARTITION."""
+        """Request the deletion of a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
         if name not in self.topic_names():
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         with contextlib.suppress(NodeExists):

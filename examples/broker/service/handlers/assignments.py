@@ -26,7 +26,7 @@ _MOST_PER_REQUEST = 10_000
 
 
 def counted(partitions: int) -> int:
-    """Return the number of partitions that a request creates; raises POLICY_VIOLATION if there are too many."""
+    """Return the number of partitions that a request creates. Raises POLICY_VIOLATION if there are too many."""
     if partitions > _MOST_PER_REQUEST:
         raise BrokerError(ErrorCode.POLICY_VIOLATION, f"one request creates at most {_MOST_PER_REQUEST} partitions")
     return partitions
@@ -48,14 +48,14 @@ def by_name(wanted: Iterable[W]) -> dict[str, W | None]:
 
 
 def once(name: str, wanted: W | None) -> W:
-    """Return an entry of `by_name`; raises INVALID_REQUEST if there were two."""
+    """Return an entry of `by_name`. Raises INVALID_REQUEST if there were two."""
     if wanted is None:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"a request must name each topic once, got {name!r} twice")
     return wanted
 
 
 def assigned_at_creation(wanted: CreatableTopic, nodes: Collection[int]) -> Assignment | None:
-    """Return the replicas of a new topic; raises BrokerError if they cannot be."""
+    """Return the replicas of a new topic. Raises BrokerError if they cannot be."""
     if not wanted.assignments:
         return None
     if wanted.num_partitions != -1 or wanted.replication_factor != -1:
@@ -67,7 +67,7 @@ def assigned_at_creation(wanted: CreatableTopic, nodes: Collection[int]) -> Assi
 
 
 def assigned_at_growth(wanted: PartitionsOfTopic, known: int, nodes: Collection[int]) -> Assignment | None:
-    """Return the replicas of the partitions after the first `known`; raises BrokerError if they cannot be."""
+    """Return the replicas of the partitions after the first `known`. Raises BrokerError if they cannot be."""
     if wanted.assignments is None:
         return None
     assignment = {known + number: tuple(each.broker_ids) for number, each in enumerate(wanted.assignments)}
