@@ -51,7 +51,10 @@ def _parser() -> argparse.ArgumentParser:
         "--rebalance-delay-ms", type=int, default=500, help="time that a new group waits for members (500)"
     )
     parser.add_argument(
-        "--fsync", choices=[policy.value for policy in Fsync], default="interval", help="when to force records to disk"
+        "--fsync",
+        choices=[policy.value for policy in Fsync],
+        default="interval",
+        help="when to force records to disk (interval)",
     )
     parser.add_argument(
         "--frame-timeout-ms", type=int, default=30_000, help="time in which a request must arrive (30000)"
@@ -62,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--metrics-port", type=int, help="port of /metrics on the first node, others follow (off)")
     parser.add_argument("--console-port", type=int, help="port of the console on the first node (off)")
     parser.add_argument("--journal", type=Path, help="folder for the journal of operations (off)")
-    parser.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"], help="(info)")
+    parser.add_argument(
+        "--log-level", default="info", choices=["debug", "info", "warning", "error"], help="least level (info)"
+    )
     parser.add_argument("--node-id", type=int, help="run only this node (all nodes)")
     parser.add_argument("--first-id", type=int, default=1, help="id of the first node, others follow (1)")
     parser.add_argument("--ports", help="ports of all nodes, separated by commas (--port and following)")

@@ -119,8 +119,7 @@ class Controller:
         return self._duties is not None
 
     def ask(self, kind: str, handler: Callable[[Duties], None], otherwise: Callable[[], None]) -> None:
-        """Queue a request to the active controller, or call `otherwise` if this is not the controller, or if the request
-        fails.
+        """Queue a request to the active controller. Calls `otherwise` if this is not the controller, or if it fails.
 
         May be called from any thread.
         """

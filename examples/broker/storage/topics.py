@@ -113,7 +113,7 @@ class TopicStore:
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise DamagedFile(
                 f"{self._topics_path} is damaged ({error}): restore it, or move it away. Without it the node "
-                "finds its topics by their folders; settings of topics are lost"
+                "finds its topics by their folders, without their settings"
             ) from error
 
     def _find_topics(self, node_id: int) -> None:
