@@ -47,9 +47,7 @@ class Supervisor:
     def __init__(self, commands: Mapping[int, Sequence[str]]) -> None:
         self._nodes = {number: _Node(command) for number, command in commands.items()}
         self._signals = 0
-        """The number of signals. A plain number, because the handler may interrupt this thread anywhere, also inside a
-        lock.
-        """
+        """The number of signals. A plain number, because the handler may interrupt this thread inside a lock."""
 
     def run(self, started: Callable[[list[int]], None]) -> int:
         """Start all, report their process ids, and wait for a signal. Returns an exit code."""

@@ -42,8 +42,7 @@ class Context:
     deletions: set[str] = attrs.field(factory=set)
     """Topics that are being deleted."""
     awaited: dict[Key, bool] = attrs.field(factory=dict)
-    """Partitions that wait for their in-sync replicas after a crash of all, and whether they have waited long enough.
-    """
+    """Partitions that wait for in-sync replicas after a crash of all, and whether they have waited long enough."""
     reassignments: dict[Key, tuple[int, ...]] = attrs.field(factory=dict)
     """The targets of partitions that are being moved."""
 

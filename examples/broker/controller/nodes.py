@@ -127,7 +127,7 @@ class Nodes:
             self._welcome(back)
 
     def retire(self, node: int) -> list[Key]:
-        """Let a node lead and follow nothing, where other replicas can take over. Returns the partitions that it still
+        """Let other replicas take over what a node leads, as far as they can. Returns the partitions that it still
         leads.
         """
         context, duties = self._context, self._duties

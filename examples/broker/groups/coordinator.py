@@ -96,9 +96,7 @@ class Coordinator:
                 self.sessions.renew(group, member)
 
     def let_go(self, key: Key) -> None:
-        """Forget the groups of a partition that this node no longer leads. Members that wait are answered
-        NOT_COORDINATOR.
-        """
+        """Forget the groups of a partition that moved away. Members that wait are answered NOT_COORDINATOR."""
         for group in self.groups.let_go(key):
             with group.lock:
                 for purgatory in (self.joins, self.syncs):

@@ -101,9 +101,7 @@ class Partition:
             self.advance_high_watermark()
 
     def append(self, data: bytes, *, acks: int) -> tuple[int, int]:
-        """Append a batch. Returns its first offset and the end that `acks=all` waits for. Raises BrokerError if
-        rejected.
-        """
+        """Append a batch. Returns its first offset and the end that `acks=all` waits for. Raises BrokerError."""
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if acks == ACKS_ALL and len(self.isr) < self.min_isr:

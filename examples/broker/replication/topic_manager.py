@@ -110,9 +110,7 @@ class TopicManager:
 
     @staticmethod
     def with_settings(topic: Topic, settings: Mapping[str, str | None]) -> Topic:
-        """Return a topic with exactly these settings. Raises BrokerError if one is invalid. May be called from any
-        thread.
-        """
+        """Return a topic with exactly these settings. Raises BrokerError. May be called from any thread."""
         return _checked(attrs.evolve(topic, settings=check_settings(settings)))
 
     def change_settings(self, topic: Topic) -> None:

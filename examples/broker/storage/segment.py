@@ -78,9 +78,7 @@ class Segment:
                 position += batch.size
 
     def append(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
-        """Write one batch; `head` replaces its first bytes. Raises OSError with an unchanged file if the disk rejects
-        it.
-        """
+        """Write one batch, with `head` for its first bytes. Raises OSError if the disk rejects it."""
         written = 0
         try:
             if len(data) > _WORTH_TWO_PIECES:

@@ -120,9 +120,7 @@ class Fetches:
         return operation if park(self.purgatory, operation, keys) else None
 
     def _source(self, session: FetchSession, key: Key) -> Partition:
-        """Return the partition that a session reads. Raises BrokerError if it is not led here, or the follower has no
-        replica.
-        """
+        """Return the partition that a session reads. Raises BrokerError if this node does not lead it."""
         partition = self._leader(key)
         partition.check_epoch(session.wanted[key].leader_epoch)
         if session.by_follower and session.node not in partition.replicas:

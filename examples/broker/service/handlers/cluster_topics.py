@@ -63,9 +63,7 @@ class ClusterTopicHandlers:
     # -- metadata
 
     def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
-        """Describe the cluster, once a controller has introduced this node: until then it cannot know which topics are
-        missing.
-        """
+        """Describe the cluster, once a controller has introduced this node. Until then it does not know all topics."""
         self.membership.once_introduced(lambda: reply.go_on(self._describe(request, version, reply)))
 
     def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:

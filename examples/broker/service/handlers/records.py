@@ -61,9 +61,7 @@ def _check_no_zstd(data: bytes) -> None:
 
 
 def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.FetchedPartition]:
-    """Return what a fetch found, in the format of its version. The records are never null, because librdkafka rejects
-    that.
-    """
+    """Return what a fetch found, in the format of its version. librdkafka rejects records that are null."""
     code, records = found.code, found.records
     if records and version < _FIRST_WITH_ZSTD_FETCH:
         try:
