@@ -48,7 +48,7 @@ class Link:
         await self.ask(ApiKey.NODE_HANDSHAKE, 0, proof, answer, _PROOF_S)
 
     async def ask(self, api: ApiKey, version: int, request: object, answer: type[R], timeout_s: float) -> R:
-        """Send a request and read its response. OSError, EOFError, TimeoutError or MalformedRequest mean a broken link."""
+        """Send a request and read its response. Raises OSError, EOFError, TimeoutError or MalformedRequest."""
         assert self._writer is not None
         self._correlation_id += 1
         header = RequestHeader(api, version, self._correlation_id, self._name)
