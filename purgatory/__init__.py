@@ -1,4 +1,4 @@
-"""Park what cannot be answered yet; complete it on events, expire the rest, each operation exactly once."""
+"""Park operations that cannot be answered yet, complete them on events, and expire the rest, each exactly once."""
 
 from purgatory import _distribution, _rare  # noqa: F401  # _rare: hands its functions to the native types
 from purgatory._events.observers import Observer

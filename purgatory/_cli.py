@@ -1,7 +1,7 @@
 """The command `purgatory`: one word says which part, and only that part is imported.
 
-Each part has a `cli` module with `main(argv) -> int`. What isn't installed is named together with the line that
-installs it, instead of a traceback, whether a part needs it at once or in the middle of a command.
+Each part has a `cli` module with `main(argv) -> int`. A missing extra is an error message with the line that installs
+it, not a traceback, also in the middle of a command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OURS: Final = frozenset({"purgatory", "timer"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Dispatch to the part that the first argument names; gives its exit status."""
+    """Dispatch to the part that the first argument names. Returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in ("-h", "--help"):
         sys.stdout.write(_usage())

@@ -1,10 +1,9 @@
-"""Which distribution this is, and whether what is found under its names is its own.
+"""The distribution's name and version, and a check that its second package, ``timer``, is the right one.
 
-The distribution brings two packages, ``purgatory`` and ``timer``. Both names are taken on PyPI by others, and many a
-program has a ``timer.py``. Whatever comes first on ``sys.path`` is imported: a script's own folder before all that is
-installed, and of two distributions with one name the files that were installed last. So this module, the first that
-``purgatory`` imports, looks at which ``timer`` it gets, and names the file, rather than let an import fail somewhere
-within on a name that nobody has heard of.
+The distribution brings two packages, ``purgatory`` and ``timer``. Other distributions on PyPI have the same names, and
+many programs have a ``timer.py``. Python imports the first module on ``sys.path``: a script's own folder comes before
+all installed packages. Of two distributions with one name, the one that was installed last wins. So this module, the
+first that ``purgatory`` imports, checks which ``timer`` it gets. If it is the wrong one, the error names its file.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import timer
 
 __all__ = ["NAME", "VERSION", "MissingExtra", "missing"]
 
-#: What is installed by this name,
+#: The name of the distribution,
 NAME: Final = "delayed-operation-purgatory"
-#: in this version.
+#: and its version.
 VERSION: Final = "0.1.0"
 
 

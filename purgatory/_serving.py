@@ -1,4 +1,4 @@
-"""What the library's HTTP servers share: an address, a thread, and the check of who asks.
+"""The common part of the library's HTTP servers: an address, a thread, and access control.
 
 `purgatory.metrics` and `purgatory.journal` serve a WSGI app with :class:`WsgiServer`. `purgatory.console` runs uvicorn
 on a socket from :func:`listen`.
@@ -47,7 +47,7 @@ def is_loopback(addr: str) -> bool:
 
 
 def hosts_for(addr: str) -> frozenset[str] | None:
-    """The hosts by which a server on this address may be asked for; None if any may."""
+    """The hosts by which a server on this address may be addressed, or None for any host."""
     return frozenset({"localhost", addr, "127.0.0.1", "::1"}) if is_loopback(addr) else None
 
 
@@ -168,7 +168,7 @@ class WsgiServer(Served):
 
 
 def _guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:
-    """The app, for those who may ask."""
+    """The app, for requests with access."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
@@ -200,7 +200,7 @@ def _refuse(start_response: StartResponse, status: HTTPStatus, *headers: tuple[s
 
 
 def host_of(header: str) -> str | None:
-    """The name in a Host header, without the port; None if it is not one."""
+    """The name in a Host header, without the port, or None if it is not a host."""
     try:
         return urlsplit(f"//{header}").hostname
     except ValueError:

@@ -1,6 +1,7 @@
-"""For your own tests: purgatories on a clock that you move, and a look at the end whether all were answered.
+"""Purgatories for your own tests: on a clock that you move, with a check at the end that every operation was answered.
 
-With pytest, say so once, in the ``conftest.py`` at the root of the tests, and take the fixture ``purgatories``::
+With pytest, name the plugin once, in the ``conftest.py`` at the root of the tests, and take the fixture
+``purgatories``::
 
     pytest_plugins = ["purgatory.testing"]
 
@@ -12,12 +13,16 @@ With pytest, say so once, in the ``conftest.py`` at the root of the tests, and t
         purgatories.advance(30_000)
         assert session.outcome is Outcome.EXPIRED
 
-All purgatories of one test share a :class:`timer.MockTimer`: nothing sleeps, nothing runs but on the thread of the
-test, and a deadline is met to the millisecond. At the end of the test, a purgatory that it has not shut down itself
-must be empty, else the test fails and names who was left: a forgotten check is seen here, not as a time-out in
-production. So is a task that still awaited when its loop was closed (``asyncio.run`` cancels it before anybody can
-look. Here that is told from a cancellation of the test's own), and a hook that raised, which the library contains, be
-it an ``assert`` of the test's own.
+All purgatories of one test share a :class:`timer.MockTimer`. Nothing sleeps, everything runs on the thread of the test,
+and a deadline is met to the millisecond.
+
+At the end of the test the fixture fails it in three cases:
+
+- An operation is still parked in a purgatory that the test has not shut down itself. The error names the operation. So
+  a forgotten check is found here, and not as a timeout in production.
+- A task still awaited an operation when its loop was closed. ``asyncio.run`` cancels such a task without a report. A
+  cancellation by the test itself does not count.
+- A hook raised. The library contains the error, even a failed ``assert`` of the test.
 
 Without pytest: ``with Purgatories() as purgatories``, or ``async with`` on a loop.
 """
@@ -51,17 +56,17 @@ if TYPE_CHECKING:
 
 __all__ = ["HookRaised", "LeftParked", "Purgatories"]
 
-#: How long, in real time, those who got an answer on a loop are given to take it.
+#: How many seconds of real time the tasks of a loop have to take their answers.
 _PATIENCE_S = 10.0
-#: How many turns of the loop tasks that run get before the clock moves.
+#: How many turns of the loop running tasks get before the clock moves.
 _TURNS = 100
 
 
 class LeftParked(AssertionError):
-    """A test has ended, and somebody still waits.
+    """A test has ended, and operations still wait.
 
     Attributes:
-        operations: who.
+        operations: the operations.
     """
 
     __reduce__ = reduced
@@ -95,11 +100,11 @@ class HookRaised(AssertionError):
 
 
 class _Ends(Observer):
-    """Notes what hooks raised, and who was taken out as a loop was closed.
+    """Notes the errors of hooks, and the operations that were cancelled because a loop was closed.
 
-    Whoever closes a loop (``asyncio.run``, ``asyncio.Runner``, and so pytest's plugins. ``uvloop.run``) cancels the
-    tasks that are left in a function of one name, which is further up on the stack then. Rejected: to tell it from a
-    test's own cancellation by ``Task.cancelling()``, which a task group leaves at one when it has failed and gone on.
+    Code that closes a loop (``asyncio.run``, ``asyncio.Runner``, ``uvloop.run``, and so pytest's plugins) cancels the
+    remaining tasks in a function of one name, which is then on the stack. Rejected: ``Task.cancelling()``, which a task
+    group leaves at one when it has failed and gone on.
     """
 
     def __init__(self, name: str) -> None:
@@ -205,7 +210,7 @@ class Purgatories:
         return expired
 
     async def settled(self) -> None:
-        """Let the loop go round until everybody who got an answer has taken it, and all coroutine hooks have run.
+        """Let the loop run until every task with an answer has taken it, and all coroutine hooks have run.
 
         Raises:
             TimeoutError: that takes longer than ten seconds of real time.
@@ -216,9 +221,9 @@ class Purgatories:
                 await asyncio.sleep(0)
 
     def take_errors(self) -> dict[tuple[str, str], int]:
-        """What hooks raised since this was last called: how often, by purgatory and hook.
+        """The number of errors of hooks since the last call, by purgatory and hook.
 
-        For a test that means them to raise: what was taken is no failure of the test any more.
+        For a test that expects them: the errors that were taken do not fail the test any more.
         """
         errors = self._errors()
         self._taken += errors
@@ -252,7 +257,7 @@ class Purgatories:
             raise HookRaised(errors, first) from first
 
     def close(self) -> None:
-        """Shut everything down. Whoever still waits is taken out, without an answer."""
+        """Shut everything down. Operations that still wait are removed, without an answer."""
         for purgatory in self._beneath():
             purgatory.shutdown("cancel", timeout_ms=0)
         self.timer.shutdown()
@@ -290,7 +295,7 @@ class Purgatories:
         self._ends.append((purgatory, ends))
 
     def _errors(self) -> Counter[tuple[str, str]]:
-        """What hooks raised, and nobody has asked for."""
+        """The errors of hooks that the test has not taken."""
         found: Counter[tuple[str, str]] = Counter()
         for purgatory, _ in self._ends:
             for hook, count in purgatory.snapshot().callback_errors.items():
@@ -332,7 +337,7 @@ def _rests(task: asyncio.Task[Any]) -> bool:
 
 
 def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:
-    """Whether somebody has an answer and has not taken it."""
+    """Whether a task has an answer and has not taken it."""
     waiters = purgatory._waiters  # noqa: SLF001
     return waiters.count > len(waiters.open())
 
@@ -342,6 +347,6 @@ with contextlib.suppress(ModuleNotFoundError):  # there is the class without it
 
     @pytest.fixture
     def purgatories() -> Iterator[Purgatories]:
-        """Purgatories on a clock moved by hand. At the end of the test nobody may still wait in them."""
+        """Purgatories on a clock moved by hand. At the end of the test no operation may still wait in them."""
         with Purgatories() as made:
             yield made
