@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
+from purgatory._events.outcome import PARKED
 from purgatory._support.edition import CORE
 
 __all__ = ["Watchers"]
@@ -42,6 +43,10 @@ class Watchers(dict[Any, None]):
     def operations(self) -> list[Any]:
         """The operations in order of arrival: a copy, made in one atomic step."""
         return [*self.keys()]
+
+    def first_here(self) -> list[Any]:
+        """The operations that wait, and for which this is the first of their keys."""
+        return [each for each in self.operations() if each._op_state <= PARKED and each._op_watches[0] is self]
 
     def head(self, most: int) -> list[Any]:
         """The first ``most`` operations in order of arrival."""

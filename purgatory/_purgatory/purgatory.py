@@ -249,7 +249,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return list(self.iter_operations())
 
     def iter_operations(self) -> Iterator[OperationT]:
-        """The parked operations, one shard after the other, without a copy of all.
+        """The parked operations, one key after the other, without a copy of all.
 
         Operations that come or go meanwhile may be missing or may have completed. Each is yielded once.
         """

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, PARKED, SATISFIED
+from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, SATISFIED
 from purgatory._purgatory.snapshot import Totals
 from purgatory._support.errors import unhashable
 
@@ -119,14 +119,9 @@ class Shards:
         return list(self.iter_operations())
 
     def iter_operations(self) -> Iterator[DelayedOperation]:
-        """The same, one shard after the other. Each operation is yielded by its home."""
-        for shard in self:
-            found: dict[DelayedOperation, None] = {}
-            for watchers in shard.watchers():
-                found.update(dict.fromkeys(watchers.operations()))
-            for operation in found:
-                if operation._op_home is shard and operation._op_state <= PARKED:
-                    yield operation
+        """The same, one key after the other. Each operation is yielded under the first of its keys."""
+        for watchers in self.walk():
+            yield from watchers.first_here()
 
     def answering(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""

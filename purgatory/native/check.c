@@ -253,7 +253,7 @@ static void retry_all(Watchers **found, Py_ssize_t number)
 {
     Kept kept = keep_error();
     for (Py_ssize_t i = 0; i < number; i++) {
-        PyObject *list = list_of(found[i], PY_SSIZE_T_MAX);
+        PyObject *list = list_of(found[i], PY_SSIZE_T_MAX, 0);
         for (Py_ssize_t at = 0; list != NULL && at < PyList_GET_SIZE(list); at++)
             retry((Operation *)PyList_GET_ITEM(list, at));
         if (list == NULL)

@@ -90,12 +90,28 @@ static Py_ssize_t copy_out(Watchers *self, Py_ssize_t most, Operation **few, Py_
 
 #define FEW 16
 
-static PyObject *list_of(Watchers *self, Py_ssize_t most)
+/* Drop the operations that have an outcome or whose first key is another one. How many are left. */
+static Py_ssize_t keep_first(Watchers *self, Operation **found, Py_ssize_t number)
+{
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t i = 0; i < number; i++) {
+        if (state_of(found[i]) <= PARKED && __atomic_load_n(&found[i]->first.under, __ATOMIC_RELAXED) == self)
+            found[kept++] = found[i];
+        else
+            Py_DECREF(found[i]);
+    }
+    return kept;
+}
+
+/* Up to `most` operations, the first come first; with `only_first` only those that wait and have this key for their first. */
+static PyObject *list_of(Watchers *self, Py_ssize_t most, int only_first)
 {
     Operation *few[FEW], **found;
     Py_ssize_t number = copy_out(self, most, few, FEW, &found);
     if (number < 0)
         return NULL;
+    if (only_first)
+        number = keep_first(self, found, number);
     PyObject *list = PyList_New(number);
     for (Py_ssize_t i = 0; i < number; i++) {
         if (list != NULL)
@@ -108,19 +124,21 @@ static PyObject *list_of(Watchers *self, Py_ssize_t most)
     return list;
 }
 
-static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, PY_SSIZE_T_MAX); }
+static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, PY_SSIZE_T_MAX, 0); }
+
+static PyObject *watchers_first_here(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, PY_SSIZE_T_MAX, 1); }
 
 static PyObject *watchers_head(Watchers *self, PyObject *most)
 {
     Py_ssize_t number = PyNumber_AsSsize_t(most, PyExc_OverflowError);
     if (number == -1 && PyErr_Occurred())
         return NULL;
-    return list_of(self, number < 0 ? 0 : number);
+    return list_of(self, number < 0 ? 0 : number, 0);
 }
 
 static PyObject *watchers_iter(Watchers *self)
 {
-    PyObject *list = list_of(self, PY_SSIZE_T_MAX);
+    PyObject *list = list_of(self, PY_SSIZE_T_MAX, 0);
     if (list == NULL)
         return NULL;
     PyObject *iterator = PyObject_GetIter(list);
@@ -197,6 +215,7 @@ static PyMemberDef watchers_members[] = {
 
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)watchers_operations, METH_NOARGS, "The operations, the first come first: a copy."},
+    {"first_here", (PyCFunction)watchers_first_here, METH_NOARGS, "Those that wait, and have this key for their first: a copy."},
     {"head", (PyCFunction)watchers_head, METH_O, "Up to so many of them."},
     {NULL}};
 

@@ -38,7 +38,7 @@ FIXED = _words(
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _wheel _wheel_size __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock owed capacity clock end "
-    "find first home idle_keys key left level lock name observers reach retrier slots span taken timer "
+    "find first home idle_keys key left level limit lock name observers reach retrier slots span taken timer "
     "put_back"
 )
 #: Fields of the scenarios' and the explorer's own tests.

@@ -31,6 +31,7 @@ RETRIER = "purgatory/_threads/retrier.py"
 SUBCLASSES = "purgatory/_operations/subclasses.py"
 SHARDS = "purgatory/_purgatory/shards.py"
 SHARD = "purgatory/_keys/shard.py"
+WATCHERS = "purgatory/_keys/watchers.py"
 SHUTDOWN = "purgatory/_purgatory/shutdown.py"
 OBSERVERS = "purgatory/_events/observers.py"
 CAPACITY = "purgatory/_limits/capacity.py"
@@ -50,6 +51,7 @@ T_RETRIER = "tests/unit/purgatory/test_retrier.py::"
 T_SHUTDOWN = "tests/unit/purgatory/test_shutdown.py::"
 T_OBSERVERS = "tests/unit/purgatory/test_observers.py::"
 T_SNAPSHOT = "tests/unit/purgatory/test_snapshot.py::"
+T_SCRAPE = "tests/unit/metrics/test_scrape_cost.py::"
 T_WATCHERS = "tests/unit/purgatory/test_watchers.py::"
 T_THRESHOLD = "tests/unit/purgatory/test_threshold.py::"
 T_CONTRACT = "tests/unit/timer/test_contract.py::"
@@ -184,6 +186,20 @@ MUTANTS = (
         "            if operation._op_state != ARRIVING:\n                return\n",
         "",
         T_PARK + "test_keys_are_added_until_the_operation_is_complete",
+    ),
+    Mutant(
+        "threads that need the same shard get one",
+        SHARDS,
+        "        return self.setdefault(number, self._make())",
+        "        self[number] = made = self._make()\n        return made",
+        T_WATCHERS + "test_threads_that_need_the_same_shard_get_one",
+    ),
+    Mutant(
+        "an operation under several keys is listed once",
+        WATCHERS,
+        " and each._op_watches[0] is self]",
+        "]",
+        T_SCRAPE + "test_operations_can_be_taken_in_parts",
     ),
     Mutant(
         "True only if this call completed it",
