@@ -1,9 +1,9 @@
-# The front door. `make` alone lists what there is; every target makes the virtual environment it needs.
+# The front door. `make` alone lists the targets. Every target makes the virtual environment it needs.
 #
 #   PYTHON=...   the interpreter to build .venv with (else the first Python >= 3.11 on the PATH)
 #   VENV=...     where the environment goes (.venv)
 #   ARGS=...     further arguments for the program or for pytest
-#   PURGATORY_PURE=1 in the environment: leave the native edition alone (docs/native.md)
+#   PURGATORY_PURE=1 in the environment: do not build or use the native implementation (docs/native.md)
 
 VENV  ?= .venv
 ARGS  ?=
@@ -27,35 +27,35 @@ run: $(READY) native ## Watch it work: a broker with three replicas, real client
 	@.ci/setup.sh java
 	$(PY) -m examples.tour $(if $(KEEP),--keep) $(ARGS)
 
-quickstart: $(READY) ## The same in small, in one process, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
+quickstart: $(READY) ## The same idea in one process, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
 	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
 
-# What exists in two editions, and is tested in both: all of it on the native one, where there is a compiler, then this on Python.
+# The tests of the code that has two implementations. They run twice: on the native one, if there is a compiler, and on the pure one.
 CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults tests/unit/journal/test_ledger.py tests/property tests/concurrency
 
 # Whether $(PY) is a free-threaded one, for which packages that the other tests need have no wheels: there it is these alone.
 FREE = $(shell $(PY) -c 'import sysconfig; print("1" if sysconfig.get_config_var("Py_GIL_DISABLED") else "")' 2>/dev/null)
 
-# Files of tests run two at a time, by their names, so that those of Spark are not the last; JOBS=0 runs all in one process, for a debugger, say.
+# Files of tests run two at a time, by their names, so that those of Spark are not the last. JOBS=0 runs all in one process, for a debugger.
 JOBS ?= 2
 TESTED := -m pytest -ra -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(READY) programs native ## Run every test, and the core's once more on its Python edition (ARGS="-k wheel" for some)
+test: $(READY) programs native ## Run every test, and the core's once more on the pure implementation (ARGS="-k wheel" for some)
 	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(if $(FREE),$(CORE_TESTS)) $(ARGS)
 	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
 
-test-core: $(CORE) ## Run the tests of timer, core and asyncio on PYTHON=..., both implementations; installs no more than they need
+test-core: $(CORE) ## Run the tests of timer, core and asyncio on PYTHON=..., both implementations, with the fewest packages
 	$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
 	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
 	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
 
-native: $(READY) ## Compile the native edition in place, if its sources are newer and there is a C compiler
+native: $(READY) ## Compile the native implementation in place, if its sources are newer and there is a C compiler
 	@$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
 
 rehearse: $(REHEARSE) ## Do what a release does, except the upload: build, check the metadata, install and run on each Python at hand
 	@.ci/rehearse.sh "$(PY)" var/rehearse
 
-wheel: $(READY) ## Build a wheel with the native edition into dist/ (needs a C compiler)
+wheel: $(READY) ## Build a wheel with the native implementation into dist/ (needs a C compiler)
 	PURGATORY_NATIVE=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
@@ -75,7 +75,7 @@ cov: $(READY) ## Run the quicker tests under coverage and report the lines and b
 	$(VENV)/bin/coverage html --quiet --directory htmlcov
 	$(VENV)/bin/coverage report
 
-bench: $(READY) native ## Measure timer and purgatory beside their peers, on an idle machine; JSON in var/ (ONLY="timer load" ARGS=--quick)
+bench: $(READY) native ## Measure timer and purgatory beside their peers, on an idle machine, with JSON in var/ (ONLY="timer load" ARGS=--quick)
 	$(PY) -m tests.benchmarks $(ONLY) $(ARGS)
 
 broker: $(READY) ## Start the broker example on 127.0.0.1:9092 (ARGS="--replicas 3")
@@ -89,13 +89,13 @@ bench-broker: $(READY) ## Measure the broker example with a real client, beside 
 bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
 	$(PY) -m tests.benchmarks.plots $(ARGS)
 
-bench-spark: $(READY) programs ## Measure the pipeline at size on local[2]; JSON in var/ (ARGS="--only report --rows 1000000")
+bench-spark: $(READY) programs ## Measure the pipeline at size on local[2], with JSON in var/ (ARGS="--only report --rows 1000000")
 	$(PY) -m tests.benchmarks.pipeline $(ARGS)
 
 bench-spark-plots: $(PLOTS) ## Draw the figures of the last `make bench-spark` into docs/pictures
 	$(PY) -m tests.benchmarks.pipeline_plots $(ARGS)
 
-docs: $(DOCS) ## Build the documentation into docs/_build; a warning is an error
+docs: $(DOCS) ## Build the documentation into docs/_build, with warnings as errors
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
@@ -111,7 +111,7 @@ soak: $(READY) ## Load, simulation and race tests, new seeds every round, a thir
 	done; echo "soak: $$round rounds passed"
 
 RUNS ?= 20
-races: $(READY) ## Run the race tests RUNS=20 times and count failures; what a failing run printed is kept in var/races
+races: $(READY) ## Run the race tests RUNS=20 times and count failures, with the output of a failing run in var/races
 	$(PY) -m tests.concurrency --runs $(RUNS) $(ARGS)
 
 chaos: $(READY) ## Kill, stop and resume the nodes of a cluster under load for SECONDS=120, and check what was promised (ARGS="--seed 7")
@@ -128,7 +128,7 @@ mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test f
 sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
 	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
 
-suites: $(READY) ## Run librdkafka's own tests against the broker example, about 15 minutes; Debian's sources are built in var/suites
+suites: $(READY) ## Run librdkafka's own tests against the broker example, about 15 minutes, built from Debian's sources in var/suites
 	$(PY) -m tests.suites.librdkafka $(ARGS)
 
 lowest: $(READY) native ## Run the unit tests with the lowest versions of all dependencies that pyproject.toml allows

@@ -1,5 +1,5 @@
 #!/bin/sh
-# sanitize.sh PYTHON DIR [ARGUMENT ...]: what looks for errors of C, over the native edition; arguments are pytest's.
+# sanitize.sh PYTHON DIR [ARGUMENT ...]: search for errors of C in the native implementation. Arguments are pytest's.
 #
 # First gcc's static analyser and, where it is at hand, cppcheck: whatever they find is an error. Then the core's unit
 # and property tests, on extensions that are built with the address and undefined-behaviour sanitizers. They are built in
