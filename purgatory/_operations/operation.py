@@ -473,9 +473,9 @@ class DelayedOperation(TimerTask, abc.ABC):
         home = self._op_home
         while owed.hooks:
             name = owed.hooks[0]
-            owed.hooks = owed.hooks[1:]
+            hook = getattr(self, name)
+            owed.hooks = owed.hooks[1:]  # no call between this and the hook's: an interrupt would lose the hook
             try:
-                hook = getattr(self, name)
                 if self._op_context is None:
                     hook()
                 else:
