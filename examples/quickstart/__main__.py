@@ -19,7 +19,7 @@ def settings(arguments: list[str]) -> tuple[Settings, bool]:
     """Read the command line: an option for each of the settings, and whether to stay."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.quickstart",
-        description="A small replicated log under load; who must wait is parked in a purgatory.",
+        description="A small replicated log under load. Requests that must wait are parked in a purgatory.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     for field in attrs.fields(Settings):
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             while keep and report.holds:
                 report = run(chosen)
         except KeyboardInterrupt:
-            print("\nstopped; everyone who waited was answered")
+            print("\nstopped: every waiting request was answered")
             return 130
     return 0 if report.holds else 1
 

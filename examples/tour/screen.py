@@ -82,6 +82,6 @@ def verdict(balance: Balance, timed_out: int) -> str:
     if balance.given_up:
         said.append(
             f"Of {balance.given_up:,} that the producers gave up {balance.given_up_but_there:,} are there too: "
-            "nobody told them either way."
+            "they got no answer either way."
         )
     return "\n".join(said)

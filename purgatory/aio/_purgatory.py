@@ -275,7 +275,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
         Raises:
             UnhashableKey: the key has no hash.
-            InvalidSetting: the limit is no whole number, or less than 1.
+            InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
         return self._check(key, limit)
 

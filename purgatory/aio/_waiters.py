@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from purgatory import (
     AlreadyParked,
     DelayedOperation,
-    InvalidOperation,
     NoRunningLoop,
     Observer,
     Outcome,
     PurgatoryClosed,
     WrongLoop,
 )
+from purgatory._purgatory.parking import admit
 from purgatory.aio._hooks import Hooked, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._timer import LoopTimer
@@ -181,7 +181,7 @@ class Waiters(Observer):
         hooked = self._kinds.get(kind)
         if hooked is None:
             if not isinstance(operation, DelayedOperation):
-                raise InvalidOperation(operation, "it is no DelayedOperation")
+                admit(set(), operation)  # which raises the reason
             self._purgatory.attach(self)  # again changes nothing
             hooked = self._kinds[kind] = has_async_hooks(type(operation))
         return hooked

@@ -171,7 +171,7 @@ def wait_ms(row):
 
 
 def test_the_tiles(page, rows):
-    """Operations, those answered in time, the typical wait, the most parked, the checks in vain."""
+    """Operations, those answered in time, the typical wait, the most parked, the wasted checks."""
     tiles = page.tiles()
     late = [r for r in rows if r["outcome"] == "satisfied" and r["finished"] > r["created"] + r["delay_ms"] * 1000]
     in_time = len([r for r in rows if r["outcome"] in GOOD or (r["type"] == NORMAL and r["outcome"] == "expired")])
@@ -194,14 +194,14 @@ def test_the_tiles(page, rows):
     typical = statistics.median(map(wait_ms, busiest))
     a_second = count_text(len(rows) / (span_of(rows) / 1e6))
     assert {
-        "operations": (count_text(len(rows)), f"{a_second} a second"),
+        "operations": (count_text(len(rows)), f"{a_second} per second"),
         "answered in time": (
             share_text(in_time / len(rows)),
             f"{expired:,} expired, {len(late):,} late, {others:,} cancelled or forced",
         ),
         "typical wait": (duration_text(typical), f"median of {CALLED[busiest[0]['purgatory'], busiest[0]['type']]}"),
         "parked at most": (count_text(peak), "sum of the purgatories' peaks"),
-        "checks in vain": (share_text(vain / checks), f"of {count_text(checks)}"),
+        "wasted checks": (share_text(vain / checks), f"of {count_text(checks)}"),
     } == tiles
 
 
@@ -369,7 +369,7 @@ def test_the_slowest(page, rows):
 
 def test_what_hooks_raised(page, rows):
     """Errors by their class, how often, and from when to when."""
-    _, *lines = page.table("What hooks raised")
+    _, *lines = page.table("Errors of hooks")
     groups = defaultdict(list)
     for row in rows:
         if row["error"]:
@@ -452,19 +452,19 @@ def test_what_has_changed(page, rows, before):
 
 def test_what_it_is_about(page, rows):
     """How many records were read, how many of them are in no figure, and that nothing is missing."""
-    told = re.search(r"<p class=how>(.*?)</p>", page.sections["What this is about"])[1]
+    told = re.search(r"<p class=how>(.*?)</p>", page.sections["About this report"])[1]
     assert unescape(told) == (
         f"{len(rows) + 3:,} records were read, of which 3 can't be true: {len(rows):,} operations. "
         "Nothing is missing. Made on 02 Jan 2026, 00:00:00 UTC."
     )
-    assert ["journal", "0 to 6,002", "6,003"] == page.table("What this is about")[1]
+    assert ["journal", "0 to 6,002", "6,003"] == page.table("About this report")[1]
 
 
 def test_no_figure_is_left_out(page):
     """Each section of the page is one of those that are recomputed here, or says its findings in words."""
     recomputed = {
         *("Outcomes over time", "Waiting", "Waiting, band by band", "Which timeout would do", "Occupancy"),
-        *("Where and when operations expire", "Lateness of expiry", "Hot keys", "The slowest", "What hooks raised"),
-        *("By instance", "In numbers", "What has changed", "What this is about"),
+        *("Where and when operations expire", "Lateness of expiry", "Hot keys", "The slowest", "Errors of hooks"),
+        *("By instance", "In numbers", "What has changed", "About this report"),
     }
     assert {"What stands out", *recomputed} == set(page.sections)

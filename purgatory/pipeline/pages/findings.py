@@ -24,7 +24,7 @@ Tone: TypeAlias = Literal["good", "plain", "note", "bad"]
 
 TONES: Final[tuple[Tone, ...]] = ("good", "plain", "note", "bad")
 _GAPS, _ODD, _EXPIRE, _TIMEOUT = "Records are missing", "Records can't be true", "Operations expire", "Timeouts"
-_MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Checks in vain", "Slow moments", "Hooks raise"
+_MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Wasted checks", "Slow moments", "Hooks raise"
 _SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Changes", "In order"
 _STOPPED, _TOO_LATE = "Cancelled or forced", "Late answers"
 _MANY: Final = 0.5
@@ -92,19 +92,19 @@ def find(tables: Tables) -> list[Finding]:
 
 
 def _set_aside(tables: Tables) -> list[Finding]:
-    text = "No operation is of this type, so that --expiry-normal changes nothing for it."
+    text = "No operation has this type, so --expiry-normal changes nothing for it. Check its spelling."
     unknown = sorted(tables.expiry_normal - {row["type"] for row in tables.outcomes})
     found = [Finding(29, "note", name, text, _MEANT) for name in unknown]
     if tables.gaps:
-        text = f"What follows is about the rest: {'; '.join(tables.gaps)}."
+        text = f"The page covers the rest: {'; '.join(tables.gaps)}."
         found.append(
             Finding(100, "bad", f"{len(tables.gaps)} {'gap' if len(tables.gaps) == 1 else 'gaps'}", text, _GAPS)
         )
     if tables.dropped:
-        text = "The journals' writers dropped them: there was no room left, or they could not be written."
+        text = "The journals' writers dropped them, because there was no room or because they could not be written."
         found.append(Finding(90, "bad", f"{tables.dropped:,} operations never written", text, _GAPS))
     if tables.quarantined:
-        text = "They were set aside, and are in no figure but this; the table quarantine says why."
+        text = "They cannot be true, and are in no other figure. The table quarantine has the reasons."
         found.append(Finding(40, "bad", f"{tables.quarantined:,} of {tables.rows:,} records", text, _ODD))
     return found
 
@@ -120,8 +120,8 @@ def _perhaps_meant(name: str, kind: str, rows: list[Row]) -> list[Finding]:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     many = "All" if expired == operations else "Nearly all"
     text = (
-        f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, say so "
-        f"(--expiry-normal {kind}), and it isn't counted as a failure."
+        f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, pass "
+        f"--expiry-normal {kind}. Expiries then do not count as failures."
     )
     return [Finding(28 if operations >= _FEW else 8, "plain", name, text, _MEANT)]
 
@@ -151,7 +151,7 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], cur
     operations, expired = total(rows, "operations"), total(rows, "expired")
     share = expired / operations
     if not expired:
-        return [Finding(5, "good", name, f"None of {count_text(operations)} operations expired.", _FINE)]
+        return [Finding(5, "good", name, f"None of {_operations_text(operations)} expired.", _FINE)]
     text = f"{share_text(share)} expire ({expired:,} of {count_text(operations)})"
     special = _special_key(operations, expired, expiries)
     concentrated = 0
@@ -176,6 +176,10 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], cur
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
     weight = (30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5) + concentrated
     return [Finding(weight, tone, name, text, _FINE if tone == "good" else _EXPIRE, at)]
+
+
+def _operations_text(count: int) -> str:
+    return f"{count_text(count)} operation{'' if count == 1 else 's'}"
 
 
 def _special_key(operations: int, expired: int, expiries: list[Row]) -> Row | None:
@@ -232,23 +236,23 @@ def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row], curv
     goal = share_text(target["target"])
     timeout = target["timeout_ms"]
     if timeout is not None and timeout < 0.8 * delay:
-        lead = f"The {named} are a mix; the longest is" if mixed else f"The timeout of {duration_text(delay)} is"
+        lead = f"The longest of its {named}" if mixed else f"The timeout of {duration_text(delay)}"
         text = (
-            f"{lead} longer than it needs to be: {duration_text(timeout)} keeps "
-            f"expiries at or below {goal}, and those that fail would know {duration_text(delay - timeout)} sooner."
+            f"{lead} is longer than needed: {duration_text(timeout)} keeps expiries at or below {goal}, "
+            f"and failures would be known {duration_text(delay - timeout)} earlier."
         )
         return [Finding(18, "note", name, text, _TIMEOUT)]
     if timeout is None:
         there, known = target["survival_there"], target["known_to_ms"]
         text = (
-            f"No timeout up to {duration_text(known)} keeps expiries at {goal}: {share_text(there)} need longer than "
-            "that. How much longer, this journal can't know: none was allowed to wait longer."
+            f"No timeout up to {duration_text(known)} keeps expiries at {goal}: {share_text(there)} need longer. "
+            "This journal can't know how much longer, because no operation was allowed to wait longer."
         )
         if mixed:
-            text += f" (Its {named} are a mix.)"
+            text += f" (Its {named} differ.)"
         return [Finding(26, "note", name, text, _TIMEOUT, _stretch(tables, rows))]
     if mixed:
-        text = f"Its {named} are a mix; {duration_text(timeout)} for all would keep expiries at or below {goal}."
+        text = f"Its {named} differ. {duration_text(timeout)} for all would keep expiries at or below {goal}."
         return [Finding(7, "plain", name, text, _TIMEOUT)]
     if meets(now, target["target"]):
         text = f"The timeout of {duration_text(delay)} fits: {share_text(now)} need longer."
@@ -261,8 +265,8 @@ def _waste(name: str, rows: list[Row]) -> list[Finding]:
     if operations < _FEW or wasted < operations:
         return []
     text = (
-        f"{share_text(wasted / checks)} of its {count_text(checks)} checks were in vain, {wasted / operations:.1f} for "
-        "each operation: more specific keys, or fewer triggers, would save them."
+        f"{share_text(wasted / checks)} of its {count_text(checks)} checks were wasted, {wasted / operations:.1f} per "
+        "operation. More specific keys or fewer triggers would save them."
     )
     return [Finding(10 + min(15, wasted / operations * 2), "note", name, text, _WASTE)]
 
@@ -278,7 +282,7 @@ def _tail(tables: Tables, name: str, rows: list[Row]) -> list[Finding]:
         return []
     text = (
         f"At {clock_text(worst['window_us'], tables.span_us, tables.window_us)} the slowest 1% of answers took "
-        f"{duration_text(worst['p99_ms'])} or more; {duration_text(middle)} is usual."
+        f"{duration_text(worst['p99_ms'])} or more. Usual are {duration_text(middle)}."
     )
     return [Finding(15 + min(20, worst["p99_ms"] / middle), "note", name, text, _TAIL, _window(tables, worst))]
 
@@ -291,7 +295,7 @@ def _late(tables: Tables) -> list[Finding]:
             text = (
                 f"Some left {duration_text(worst['max_ms'])} after their deadline, at "
                 f"{clock_text(worst['window_us'], tables.span_us, tables.window_us)}: the timer's thread or the "
-                "executor was held up, by the machine or by a hook."
+                "executor was delayed, by the machine or by a hook."
             )
             weight = 13 + min(10, worst["max_ms"] / 1000)
             found.append(Finding(weight, "note", tables.called(kind), text, _LATE, _window(tables, worst)))
@@ -333,8 +337,8 @@ def _peaks(tables: Tables) -> list[Finding]:
         if row["peak"] >= 10 and row["peak"] > 3 * row["mean"]:
             at = clock_text(row["at_us"], tables.span_us, 1e6)
             text = (
-                f"At most {row['peak']:,} operations were parked at once, at {at}; "
-                f"{count_text(row['mean'])} on average. A limit (max_parked) wants to be above the first figure."
+                f"At most {row['peak']:,} operations were parked at once, at {at}, "
+                f"and {count_text(row['mean'])} on average. Set a limit (max_parked) above the first figure."
             )
             found.append(Finding(11, "note", row["purgatory"], text, _PEAK, (row["at_us"], row["at_us"] + 1)))
     return found
@@ -348,18 +352,19 @@ def _changes(tables: Tables) -> list[Finding]:
     waits = {(row["purgatory"], row["type"]): row for row in tables.earlier.waiting}
     found = []
     if tables.earlier.gaps:
-        text = "is incomplete: what changed since may be what it lacks."
+        text = "is incomplete. Its missing records may explain the differences."
         found.append(Finding(36, "note", "The earlier report", text, _CHANGE))
     for kind, rows in by_type(tables.failing(tables.outcomes)).items():
         if kind not in before or total(rows, "operations") < 100:
             continue
         was, now = (total(each, "expired") / total(each, "operations") for each in (before[kind], rows))
         if now > _CHANGED * was and now - was >= _EXPIRING:
-            text = f"{share_text(now)} expire; it was {share_text(was)}."
+            text = f"{share_text(now)} expire. It was {share_text(was)} before."
             found.append(Finding(35, "bad", tables.called(kind), text, _CHANGE))
     for row in tables.waiting:
         old = waits.get((row["purgatory"], row["type"]))
         if old and row["answered"] >= 100 and old["p99_ms"] and row["p99_ms"] > _CHANGED * old["p99_ms"]:
-            text = f"The slowest 1% take {duration_text(row['p99_ms'])} or more; it was {duration_text(old['p99_ms'])}."
+            was, now = duration_text(old["p99_ms"]), duration_text(row["p99_ms"])
+            text = f"The slowest 1% take {now} or more. It was {was} before."
             found.append(Finding(27, "note", tables.called((row["purgatory"], row["type"])), text, _CHANGE))
     return found

@@ -60,7 +60,7 @@ def raised(tables: Tables) -> str:
     ]
     names = ["", "error", "for example", "times", "first", "last"]
     how = "The operations completed all the same."
-    return section("What hooks raised", how, table(names, lines, texts=3)) if lines else ""
+    return section("Errors of hooks", how, table(names, lines, texts=3)) if lines else ""
 
 
 def instances(tables: Tables) -> str:
@@ -98,7 +98,7 @@ def changes(tables: Tables) -> str:
     names = ["", *(text for name, _ in _MEASURES for text in (f"{name}, then", "now"))]
     how = f"Beside the report made on {_moment(earlier.made)}, about {about_when(earlier)}."
     if earlier.gaps:
-        how += " That one is about a part of its records: what follows could not be read for it."
+        how += " That report covers only a part of its records. It could not read the following."
     return section("What has changed", how, missing(earlier.gaps) + table(names, lines))
 
 
@@ -172,7 +172,7 @@ def about(tables: Tables) -> str:
     told += f" {lost(tables)}" if tables.dropped else ""
     told += " Left out are the folders named below the table." if tables.left_out else ""
     body = table(["journal", "records", "number"], lines) + missing([*tables.gaps, *tables.left_out])
-    return section("What this is about", f"{told} Made on {_moment(tables.made)}.", body)
+    return section("About this report", f"{told} Made on {_moment(tables.made)}.", body)
 
 
 def _moment(at: datetime) -> str:

@@ -74,11 +74,11 @@ def _tiles(tables: Tables) -> str:
     how = f"{expired:,} expired"
     how += "".join(f", {n:,} {what}" for n, what in ((late, "late"), (others, "cancelled or forced")) if n)
     tiles = [
-        (count_text(operations), "operations", "within a second" if rate is None else f"{count_text(rate)} a second"),
+        (count_text(operations), "operations", "within a second" if rate is None else f"{count_text(rate)} per second"),
         (share_text((answered - late) / max(1, operations)), "answered in time", how),
         _typical(tables),
         (count_text(peak), "parked at most", "sum of the purgatories' peaks" if len(tables.peaks) > 1 else ""),
-        (share_text(wasted / checks) if checks else "0%", "checks in vain", f"of {count_text(checks)}"),
+        (share_text(wasted / checks) if checks else "0%", "wasted checks", f"of {count_text(checks)}"),
     ]
     return "".join(tile(*each) for each in tiles)
 

@@ -87,7 +87,7 @@ def _timeouts(rows: Sequence[Row], chosen: Sequence[Choice], *, exact: bool) -> 
     names = ["", "timeout", "expire", *(["mean wait", "parked on average"] if exact else [])]
     how = "A longer timeout lets fewer expire, and parks more: the two sides of the same choice."
     if not exact:
-        how += " Where nobody was let wait that long, a journal can't know."
+        how += " A journal cannot know this for times that no operation was allowed to wait."
     return section("Timeouts", how, "".join(figures) + table(names, lines)) if lines else ""
 
 
@@ -114,7 +114,7 @@ def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
         at = [max(1, row["purge_interval"]) for row in mine]
         anew = Series("anew", "var(--c)", [row["anew_share"] for row in mine])
         mark = _value(chosen, "purge_interval", name)
-        svg = plots.curve(f"Keys of {name} made anew", at, anew, x_text=count_text, mark=mark)
+        svg = plots.curve(f"Keys of {name} made again", at, anew, x_text=count_text, mark=mark)
         figures.append(figure(f"{name}: waits that find their key forgotten", svg))
         lines += [
             [
@@ -125,9 +125,9 @@ def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
             ]
             for row in mine
         ]
-    names = ["", "purge interval", "keys", "in use on average", "made anew", "idle at most"]
+    names = ["", "purge interval", "keys", "in use on average", "made again", "idle at most"]
     how = (
-        "A key that nobody waits under is remembered for a while: a larger interval remembers more of them, a smaller "
+        "An idle key is remembered for a while: a larger interval remembers more of them, a smaller "
         "one forgets keys that are wanted again."
     )
     return section("Idle keys", how, "".join(figures) + table(names, lines)) if lines else ""

@@ -67,7 +67,7 @@ def outcomes(tables: Tables) -> str:
         figures.append(figure(caption, svg, plots.legend(series)))
     how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
     if tables.asked_us not in (0, tables.window_us):
-        how += f" Windows of {duration_text(tables.asked_us / 1000)}, which were asked for, would be too many."
+        how += f" Windows of {duration_text(tables.asked_us / 1000)}would be too many."
     return section("Outcomes over time", how, "".join(figures))
 
 
@@ -99,8 +99,8 @@ def latency(tables: Tables) -> str:
         )
         figures.append(figure(name_of(kind), svg, plots.legend(series)))
     how = (
-        "How long answered operations waited: exact percentiles, logarithmic scale. Those that expired aren't in here, "
-        "nor are windows at either end that the journal doesn't cover whole."
+        "How long answered operations waited: exact percentiles, logarithmic scale. Expired operations are not "
+        "included, nor are windows at either end that the journal covers only in part."
     )
     return section("Waiting", how, "".join(figures))
 
@@ -123,8 +123,8 @@ def survival(tables: Tables) -> str:
     svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
     how = (
         "Read it from below: choose a timeout, go up to the curve, and find the share of operations that it would "
-        "cut off. Dotted: the timeout in use, the longest where there are several. A curve ends where nobody "
-        "was let wait longer; what lies beyond isn't known."
+        "cut off. Dotted: the timeout in use, the longest where there are several. A curve ends at the "
+        "longest time that an operation was allowed to wait."
     )
     return section("Which timeout would do", how, figure("", svg, plots.legend(curves)) + _advice(tables))
 
@@ -237,7 +237,7 @@ def lateness(tables: Tables) -> str:
             label, at, series, duration_text, log=True, height=170, span=span(tables), width_us=tables.window_us
         )
         figures.append(figure(name_of(kind), svg, plots.legend(series)))
-    how = "How long after its deadline an operation left: the timer's tick, and whatever held its thread up."
+    how = "How long after its deadline an operation left: the timer's tick, and any delay of its thread."
     return section("Lateness of expiry", how, "".join(figures)) if figures else ""
 
 
@@ -279,10 +279,10 @@ def keys(tables: Tables) -> str:
             for row in rows[:8]
         ]
         svg = plots.bars(f"Busiest keys of {name}", lines, "var(--bar)", "var(--expired)")
-        figures.append(figure(f"{name}: {rows[0]['keys']:,} keys", svg))
+        figures.append(figure(f"{name}: {rows[0]['keys']:,} key{'' if rows[0]['keys'] == 1 else 's'}", svg))
     how = (
-        "The keys that most operations were watched under, as a share of the purgatory's operations; in the warning "
-        "colour, those that expired. One with several keys is under each of them, so shares may add up to more than "
-        "100%."
+        "The keys that most operations were watched under, as a share of the purgatory's operations. The warning "
+        "colour shows those that expired. An operation with several keys counts under each of them, so shares may "
+        "add up to more than 100%."
     )
     return section("Hot keys", how, "".join(figures)) if figures else ""

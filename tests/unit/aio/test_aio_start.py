@@ -259,3 +259,15 @@ def test_settings_are_those_of_the_core():
     """What ``AsyncPurgatory`` passes on is all that the core takes, but what concerns the timer."""
     core = set(inspect.signature(DelayedOperationPurgatory).parameters)
     assert core - {"name", "timer", "reaper_enabled", "timer_enabled"} == set(Settings.__annotations__)
+
+
+def test_a_class_is_rejected_with_the_remedy(run):
+    """A class in place of an operation raises an error that says how to make one, as in the core."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            for call in (purgatory.park, purgatory.start):
+                with pytest.raises(InvalidOperation, match="got the class Waiting; create one first"):
+                    await call(Waiting, ["k"])
+
+    run(main)
