@@ -311,13 +311,8 @@ def admit(admitted: set[type], operation: object) -> None:
     Raises:
         InvalidOperation: such an operation cannot be parked.
     """
-    if isinstance(operation, type):
-        name = operation.__qualname__
-        raise InvalidOperation(
-            operation, f"expected a DelayedOperation instance, got the class {name}; create one first: {name}(...)"
-        )
     if not isinstance(operation, DelayedOperation):
-        raise InvalidOperation(operation, "it is not a DelayedOperation")
+        raise not_an_operation(operation)
     kind = type(operation)
     if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
         raise InvalidOperation(operation, "operations are compared by identity; pass eq=False to attrs or dataclass")
@@ -330,6 +325,15 @@ def admit(admitted: set[type], operation: object) -> None:
     # AsyncPurgatory.park() gives an instance plain hooks, but its type has coroutines and is checked each time.
     if not (iscoroutinefunction(kind.on_complete) or iscoroutinefunction(kind.on_expiration)):
         admitted.add(kind)
+
+
+def not_an_operation(given: object) -> InvalidOperation:
+    """The error for an object that is not an operation, with a hint if it is a class."""
+    if not isinstance(given, type):
+        return InvalidOperation(given, "it is not a DelayedOperation")
+    name = given.__qualname__
+    reason = f"expected a DelayedOperation instance, got the class {name}; create one first: {name}(...)"
+    return InvalidOperation(given, reason)
 
 
 def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:

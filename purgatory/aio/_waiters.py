@@ -27,7 +27,7 @@ from purgatory import (
     PurgatoryClosed,
     WrongLoop,
 )
-from purgatory._purgatory.parking import admit
+from purgatory._purgatory.parking import not_an_operation
 from purgatory.aio._hooks import Hooked, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._timer import LoopTimer
@@ -181,7 +181,7 @@ class Waiters(Observer):
         hooked = self._kinds.get(kind)
         if hooked is None:
             if not isinstance(operation, DelayedOperation):
-                admit(set(), operation)  # which raises the reason
+                raise not_an_operation(operation)
             self._purgatory.attach(self)  # again changes nothing
             hooked = self._kinds[kind] = has_async_hooks(type(operation))
         return hooked

@@ -364,7 +364,7 @@ def _changes(tables: Tables) -> list[Finding]:
     for row in tables.waiting:
         old = waits.get((row["purgatory"], row["type"]))
         if old and row["answered"] >= 100 and old["p99_ms"] and row["p99_ms"] > _CHANGED * old["p99_ms"]:
-            was, now = duration_text(old["p99_ms"]), duration_text(row["p99_ms"])
-            text = f"The slowest 1% take {now} or more. It was {was} before."
+            before_ms, now_ms = old["p99_ms"], row["p99_ms"]
+            text = f"The slowest 1% take {duration_text(now_ms)} or more. It was {duration_text(before_ms)} before."
             found.append(Finding(27, "note", tables.called((row["purgatory"], row["type"])), text, _CHANGE))
     return found
