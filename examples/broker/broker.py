@@ -111,7 +111,7 @@ class Broker:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
         await self.server.start()
-        self._tasks.append(loop.create_task(self._keep_house()))
+        self._tasks.append(loop.create_task(self._housekeeping()))
         if self.membership is not None:
             await self.membership.start()
         _log.info(
@@ -126,7 +126,7 @@ class Broker:
         while not self._syncing.wait(self.config.replication.fsync_interval_ms / 1_000):
             self.replicas.sync()
 
-    async def _keep_house(self) -> None:
+    async def _housekeeping(self) -> None:
         rounds = 0
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 from attrs.validators import ge
 
-_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - to be refused
+_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - rejected
 _LAST_PORT = 65_535
 
 

@@ -1,6 +1,6 @@
 """Moves of replicas between states: which nodes are notified, and what happens to the in-sync replicas.
 
-    to NEW, ONLINE           the node is told the leader
+    to NEW, ONLINE           the node gets the leader
     to OFFLINE               the node is asked to stop, and leaves the in-sync replicas
     to DELETION_STARTED      the node is asked to remove its records
     to the others            nothing

@@ -129,7 +129,7 @@ class Fetches:
 
     def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
         """Read the due partitions of a session, up to `max_bytes`, but at least one batch."""
-        room = min(max_bytes, self._settings.max_fetch_bytes)
+        space = min(max_bytes, self._settings.max_fetch_bytes)
         told = []
         is_first = True
         by_follower = session.by_follower
@@ -140,9 +140,9 @@ class Fetches:
                 partition = self._source(session, key)
                 end = partition.readable_end(by_follower=by_follower)
                 bounds = (partition.high_watermark, partition.log.start_offset)
-                if room > 0 or is_first:
-                    records = partition.log.read(want.offset, end, max(min(want.max_bytes, room), 0))
-                    cut = not is_first and len(records) > room
+                if space > 0 or is_first:
+                    records = partition.log.read(want.offset, end, max(min(want.max_bytes, space), 0))
+                    cut = not is_first and len(records) > space
                     if cut:
                         records = b""
                 else:
@@ -152,7 +152,7 @@ class Fetches:
                 found = Found(key, error.code, *bounds)  # an answer "out of range" includes the range
             if records:
                 is_first = False
-                room -= len(records)
+                space -= len(records)
                 if by_follower:
                     partition.followers.sent(session.node, session.clock.at, partition.log.next_offset)
             if session.settle(found, cut=cut):

@@ -114,11 +114,11 @@ class RecordHandlers:
     def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
         """Append. With `acks=0` there is no response, and an error closes the connection."""
         entries: dict[Key, bytes] = {}
-        refused: dict[Key, tuple[ErrorCode, int]] = {}
+        rejected: dict[Key, tuple[ErrorCode, int]] = {}
         for topic in request.topics:
             for part in topic.partitions:
                 key = (topic.name, part.index)
-                if key in entries or key in refused:
+                if key in entries or key in rejected:
                     raise MalformedRequest(f"a produce must name each partition once, got {key} twice")
                 try:
                     _check_produce(request, topic.name)
@@ -127,11 +127,11 @@ class RecordHandlers:
                     _log.warning(
                         "produce rejected", key=key, version=version, reason=str(error), peer=reply.connection.peer
                     )
-                    refused[key] = (error.code, -1)
+                    rejected[key] = (error.code, -1)
 
         def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
             if request.acks == 0:
-                if refused or any(code for code, _ in results.values()):
+                if rejected or any(code for code, _ in results.values()):
                     reply.connection.close("a produce without acknowledgement failed")
                 else:
                     reply.nothing()
@@ -141,7 +141,7 @@ class RecordHandlers:
                 parts = []
                 for part in topic.partitions:
                     key = (topic.name, part.index)
-                    code, offset = results.get(key) or refused[key]
+                    code, offset = results.get(key) or rejected[key]
                     partition = self.replicas.partitions.get(
                         key
                     )  # None if it was deleted while another partition waited
