@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ def run_at_once(steps: Steps[T]) -> T:
             return end.value  # type: ignore[no-any-return]  # typed as Any
 
 
-async def run_in_turns(steps: Steps[T], turn_ms: int) -> T:
-    """Run all steps and return their result. The loop is free after each turn."""
+async def run_in_turns(steps: Steps[T], turn_ms: int, after: Callable[[], None]) -> T:
+    """Run all steps and return their result. After each turn, `after` is called and the loop is free."""
     turn_ends = time.monotonic() + turn_ms / 1_000
     while True:
         try:
@@ -33,5 +33,6 @@ async def run_in_turns(steps: Steps[T], turn_ms: int) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]  # typed as Any
         if time.monotonic() >= turn_ends:
+            after()
             await asyncio.sleep(0)
             turn_ends = time.monotonic() + turn_ms / 1_000

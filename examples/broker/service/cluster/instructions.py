@@ -132,7 +132,7 @@ class Instructions:
             steps = self._learn(message)
         else:
             steps = self._stop(message)
-        return await run_in_turns(steps, self._turn_ms)
+        return await run_in_turns(steps, self._turn_ms, self._run_actions)
 
     def close(self) -> None:
         self._task.cancel()
