@@ -31,7 +31,7 @@ def node():
             store=SimpleNamespace(topics={}),
             drop_stray=lambda _: None,
         )
-        found = SimpleNamespace(introduced=[], answers=[], metadata=replicas.metadata)
+        found = SimpleNamespace(introduced=[], answers=[], checks=[], metadata=replicas.metadata)
         found.instructions = Instructions(
             replicas,
             SimpleNamespace(refresh=lambda: None),
@@ -39,7 +39,7 @@ def node():
             SimpleNamespace(learned=lambda _: None),
             (Tree(), SimpleNamespace(read_topics=lambda _: {})),
             introduced=lambda: found.introduced.append(len(found.answers)),
-            run_actions=lambda: None,
+            run_actions=lambda: found.checks.append(len(found.answers)),
             turn_ms=0,
         )
         return found
@@ -61,13 +61,14 @@ async def until(condition):
 
 
 def test_the_loop_is_free_between_two_partitions(node):
-    """A large instruction is carried out in turns, and answered when all of it is done."""
+    """A large instruction is carried out in turns, each followed by its checks, and answered when all of it is done."""
 
     async def main():
         here = node()
         here.instructions.deliver(update(1, 300), here.answers.append)
         assert await until(lambda: here.answers) >= 300
         assert 300 == len(here.metadata.topics["t"])
+        assert here.checks.count(0) >= 300
         here.instructions.close()
 
     asyncio.run(main())
