@@ -3,10 +3,10 @@
     GET /journal?after=41&limit=10000     frames with the rows above 41, at least one frame if there is any
     GET /journal/tip                      {"first": 0, "last": 12345}
 
-The answer is whole frames, as on disk, so it carries its own checksums. Rows at or below `after` may lead
-the first frame; the reader skips them. A journal that is damaged is a 500, whose one line says where.
-An answer has at most `MOST_ROWS` rows, whatever the limit; the reader asks again for the rest.
-Beyond loopback a token is needed, which the reader sends as a bearer token.
+The answer is whole frames, as on disk, so it carries its own checksums. The first frame may begin with rows at or below
+`after`, which the reader skips. A damaged journal gives status 500 and one line that says where. An answer has at most
+`MOST_ROWS` rows, whatever the limit, and the reader asks again for the rest. An address that is not loopback needs a
+token, which the reader sends as a bearer token.
 """
 
 from __future__ import annotations

@@ -1,24 +1,23 @@
-"""From a bounded buffer to a durable folder: the thread that both journal and trace write through.
+"""From a bounded buffer to a durable folder: the thread that writes journals and traces.
 
-The hot path does one thing: it adds a row to a buffer (`_ledger` has both kinds). Everything else happens here,
-on a thread of its own::
+The hot path does one thing: it adds a row to a buffer (`_ledger` has both kinds). Everything else happens on a thread
+of its own::
 
     buffer -> take up to `chunk` rows -> encode one frame -> write -> (fsync) -> count as written
                                                              full segment -> close -> seal in the background
 
-*Nothing acknowledged is lost or doubled.* `flush()` returning True acknowledges all that was put before it.
-Rows are in the kernel once written, which survives a killed process; `sync=` says when they are also forced
-to the disk, which survives a power cut. A frame is written whole or cut off again: after a failed write the
-file is truncated to the last good frame before anything follows.
+*Nothing acknowledged is lost or doubled.* If `flush()` returns True, all rows that were put before it are acknowledged.
+Rows are in the kernel once written, which survives a killed process. `sync=` says when they are also forced to the
+disk, which survives a power cut. A frame is written whole or cut off: after a failed write, the file is truncated to
+the last good frame before anything follows.
 
-*A row that can't be written costs itself.* Where a frame can't be made of a batch it is halved, and its halves, until
-the row at fault is alone: that one is counted, logged and left out.
+*A row that cannot be serialized is dropped.* If no frame can be made of a batch, the batch is halved, and its halves,
+until the row at fault is alone. That row is counted, logged and dropped. The rest is written.
 
-*The disk never stops the service.* While writing fails, the rows at hand are kept and retried, the buffer
-fills, and then the policy decides: `"drop"` refuses new rows and counts them; `"wait"` slows the caller
-down by up to `patience_ms` a row, and then drops and counts. Memory is bounded by `capacity` rows either
-way, and what was lost is a number, not a guess: the next frame tells it, as such rows have no sequence numbers, or
-what is left in the folder at the end.
+*The disk never stops the service.* While writing fails, the rows that were taken are kept and retried, and the buffer
+fills. Then the policy decides: `"drop"` drops new rows and counts them. `"wait"` slows the caller down by up to
+`patience_ms` per row, and then drops and counts. Memory is bounded by `capacity` rows in both cases. Dropped rows have
+no sequence numbers. The next frame says how many there were, or the `.end` file of the folder.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Letting go of old segments, by age, by size, or both.
+"""Deleting old segments, by age, by size, or both.
 
-Only sealed segments go, the oldest first, and never the newest of them: its name carries the sequence, with
-which the next writer goes on. The open segment is the writer's. So a journal keeps to its bounds give or take
-two segments.
+Only sealed segments are deleted, the oldest first. The newest one is never deleted, because its name carries the
+sequence number with which the next writer continues. The open segment belongs to the writer. So a journal keeps to its
+bounds within two segments.
 
-Deleting is one `unlink` a file, needs no lock, and may be done beside a running writer and running readers:
-a reader that has a file open keeps it, one that finds it gone looks at the folder again and goes on with
-what is there, from the oldest row that is left.
+Deleting is one `unlink` per file. It needs no lock, and it may run beside a writer and readers. A reader that has a
+file open keeps it. A reader that finds a file missing lists the folder again, and continues with the oldest row that is
+left.
 """
 
 from __future__ import annotations

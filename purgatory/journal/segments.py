@@ -1,9 +1,9 @@
-"""Sealing and recovery, and the lock that keeps two writers apart.
+"""Sealing, recovery, and the lock that allows one writer per folder.
 
-Sealing is: write `.tmp-...`, fsync, rename onto the final name, fsync the folder, remove the open segment.
-Killed at any point, it can be begun again.
+Sealing means: write `.tmp-...`, fsync, rename it to the final name, fsync the folder, remove the open segment. If the
+process is killed at any point, sealing can start again.
 
-Keys may tell who does what, so other users of the machine may not read a journal: folders are made with
+Keys may say who does what, so other users of the machine must not read a journal. Folders are made with
 :data:`FOLDER_MODE` and files with :data:`FILE_MODE`, or less if the umask is stricter.
 """
 

@@ -1,19 +1,22 @@
-"""`format("purgatory")`: a journal's or trace's folder, or a running service's journal, as a Spark source.
+"""`format("purgatory")`: the folder of a journal or trace, or a running service's journal, as a Spark source.
 
     spark.dataSource.register(PurgatoryDataSource)
     spark.read.format("purgatory").load("var/journal")
     spark.readStream.format("purgatory").option("url", "http://127.0.0.1:9097/journal").load()
 
-Options: `path` (what `load` is given) or `url`; `kind` = `journal` (default) or `trace`; `partitionRows`,
-how many rows a partition is given (default one million); `maxRowsPerBatch`, how many a streaming batch
-takes at most; `token`, which a service beyond loopback asks for;
-`allowGaps`: go on where rows are missing (a segment is lost, or was deleted before it was read), which
-otherwise is an error.
+Options:
 
-The offset is the sequence number, so a restarted query goes on exactly where its checkpoint says, and it
-doesn't matter that a segment which was open when the batch was planned is sealed by the time it is read:
-partitions are ranges of sequence numbers, not files. Rows travel as Arrow batches; as tuples they are five
-times slower.
+- `path` (the argument of `load`) or `url`;
+- `kind`: `journal` (default) or `trace`;
+- `partitionRows`: rows per partition (default one million);
+- `maxRowsPerBatch`: most rows per batch of a stream;
+- `token`: for a service that is not on loopback;
+- `allowGaps`: continue where rows are missing. Otherwise a segment that is lost, or was deleted before it was read, is
+  an error.
+
+The offset is the sequence number, so a restarted query continues exactly at its checkpoint. Partitions are ranges of
+sequence numbers, not files. So a segment may be sealed between planning and reading. Rows travel as Arrow batches,
+which are five times faster than tuples.
 """
 
 from __future__ import annotations

@@ -1,27 +1,26 @@
 """`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
 
-    trace rows -> malformed told apart -> a row for each key, packed by bucket -> stage 1 by bucket of the key
-    -> stage 2 by bucket of the operation -> Parquet
+    trace rows -> malformed rows set apart -> one row per key, packed by bucket -> stage 1, by bucket of the key
+    -> stage 2, by bucket of the operation -> Parquet or Delta
 
-Event time, Append, two chained stateful stages. The output is one table, partitioned by `part`: `done`
-(every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through Spark
-(`answers` below), which goes by the sink's own
-log: a file that a killed run left behind is no part of the output, though it lies in the folder.
+It uses event time, Append mode and two chained stateful stages. The output is one table, partitioned by `part`: `done`
+(every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through `answers`, which
+uses the sink's own log. A file that a killed run left in the folder is not part of the output.
 
-The watermark column is left out of what the stages get, on purpose: Spark would drop late rows in front of
-them without a trace, and we want to say which they were.
+The stages do not get the watermark column. Spark would drop late rows before the stages without a trace, and the query
+reports them.
 
-A batch costs a fixed part of a second and what arrives. So this is for more operations than one
-machine holds, not for answers within milliseconds: those belong in the embedded purgatory.
+A batch has a fixed cost of about a second, plus the cost of its rows. So the query is for more operations than one
+machine holds, not for answers within milliseconds. Use the embedded purgatory for those.
 
-The seam for other sources and sinks (Kafka, Delta, Iceberg) is `answers_of`: it makes of any streaming DataFrame with a
-trace's columns one of answers. `settled` holds while such a query is started::
+`answers_of` connects other sources and sinks (Kafka, Delta, Iceberg): it turns any streaming DataFrame with a trace's
+columns into answers. `settled` sets the session while such a query is started::
 
     with settled(spark, settings):
         query = answers_of(rows, settings).writeStream.outputMode("append")....start()
 
-What must not change while a checkpoint lives (`Kept`) is written into it by `start`, and checked when it is gone on
-with; who starts a query otherwise calls `keep` first.
+Some settings must not change while a checkpoint exists (`Kept`). `start` writes them into the checkpoint and checks
+them at each restart. Code that starts a query by itself calls `keep` first.
 """
 
 from __future__ import annotations

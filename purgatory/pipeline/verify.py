@@ -1,12 +1,12 @@
 """`purgatory pipeline verify`: three ways to the same answers, compared operation by operation.
 
-The library itself on a manual clock, the streaming query, and the batch twin share no code but the record
-format. Each is run on the same seeded workloads; an operation counts as different if its outcome or the
-instant of its outcome differs, or if it is missing or there twice. What the stream set aside as late or
-malformed is left out for the other two as well, and is counted.
+The library on a manual clock, the streaming query and the replay share no code but the record format. Each runs on the
+same seeded workloads. An operation counts as different if its outcome or the instant of its outcome differs, or if it
+is missing or there twice. Rows that the stream set aside as late or malformed are left out for the other two as well,
+and are counted.
 
-The library runs in a process of its own, by the command `purgatory journal rehearse`: this package knows
-the format of what that writes, and nothing else of it.
+The library runs in a process of its own, by the command `purgatory journal rehearse`. This package knows only the
+format of what that command writes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Workloads: traces from Kafka-like to adversarial, and journals to report on. Seeded: the same seed, the same files.
+"""Generated traces and journals: seeded, so that the same seed gives the same rows.
 
-A trace is made as a log's history. Each key's level counts up by one an event; an operation asks, on each
-of its keys, for the level there at its arrival plus a few, so it is answered by events to come; some ask
-for more than will ever come. Rows are then put in order of *arrival*, which differs from their own instants
-by a bounded disorder, and a few are made late, doubled or malformed, as the workload says. Everything is
-arithmetic on whole columns, 10 million rows take seconds.
+A trace is made like the history of a log. The level of each key grows by one per event. An operation asks, on each of
+its keys, for the level at its arrival plus a few, so later events answer it. Some operations ask for levels that are
+never reached. On top of that come disorder, late rows, doubles and malformed rows. Everything is arithmetic on whole
+columns, so 10 million rows take seconds.
 
-Instants are whole milliseconds, so that the library itself, which counts milliseconds, can be run on the
-same trace.
+Instants are whole milliseconds, because the library counts milliseconds and runs the same traces.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""A folder as a DataFrame: sealed Parquet through Spark's own reader, the rest through Arrow; bad rows set aside.
+"""A folder as a DataFrame: sealed Parquet through Spark's own reader, the rest through Arrow.
 
-Sealed segments are read by the JVM. What is still open (at most a segment or two) is read on the driver and
-added, without the rows that a sealed segment has already; so a report may be made of a journal that is
-being written.
+The JVM reads sealed segments. The driver reads the open ones (one or two) and adds their rows, without those that a
+sealed segment already has. So a report of a journal works while it is written.
 
-Whether that is all of it is another question, which `completeness` answers.
-
-A row that can't be true is never guessed at and never stops a job: it goes to a table of its own with the
-reason.
+`completeness` checks whether all rows are there.
 """
 
 from __future__ import annotations

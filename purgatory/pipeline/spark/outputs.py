@@ -1,8 +1,8 @@
 """Where a page and its tables go: into a folder of this machine, or wherever Spark writes.
 
-They are small, so they are always made in a folder here. For a place that only Spark reaches (`s3a://...`,
-`hdfs://...`) that folder is one aside, and is copied when all of it is there: a job that fails leaves nothing in the
-place, and what is there from an earlier run stays until then. Whether a place can be written is tried before the work.
+They are small, so they are always written to a local folder. For a place that only Spark reaches (`s3a://...`,
+`hdfs://...`) that is a temporary folder, which is copied when it is complete. A job that fails leaves nothing in the
+place, and the output of an earlier run stays until then. Whether a place can be written is tested before the work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Folders wherever Spark reads and writes: a disk, HDFS, an object store. Asked of Hadoop, as Spark itself does.
+"""Folders wherever Spark reads and writes: a disk, HDFS, an object store. Hadoop answers, as for Spark itself.
 
-A place that can't be written is found out before the work, not after it: `writable` makes the folder, and a file in it.
+`writable` finds out before the work whether a place can be written: it makes the folder, and a file in it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""One way to get a Spark session, whoever starts us.
+"""One way to get a Spark session, however the program was started.
 
-What is said elsewhere counts: `--master` and `--conf` of ours, those of `spark-submit`, `spark-defaults.conf`, and the
-settings of a session that is there already. What is set here are facts about these jobs, each with its reason, where
-nobody has said otherwise. Without a master, the machine's own cores are used.
+Settings of others take precedence: `--master` and `--conf` of the command line, those of `spark-submit`,
+`spark-defaults.conf`, and those of a session that exists already. The settings here are facts about these jobs, each
+with its reason. They apply where nothing else was set. Without a master, the machine's own cores are used.
 
-What the others say is known only once the JVM is up: it is the JVM that reads `spark-defaults.conf` and what
-`spark-submit` was given. So it is started first, and asked.
+The other settings are known only once the JVM runs, because the JVM reads `spark-defaults.conf` and the arguments of
+`spark-submit`. So the JVM is started first, and asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How a stream stands, by its checkpoint alone: for a look from outside, and for a start that goes on.
+"""What a stream has parked, read from its checkpoint alone: for `monitor --stream`, and for a restart.
 
-The state of both stages is read with Spark's own reader, but of each bucket only the agenda, in whose directory the
-sizes of its leaves are. So it takes seconds, however much is parked; and it can be done while the query runs.
+Spark's own reader reads the state of both stages. Of each bucket only the agenda is read. Its directory has the sizes
+of the leaves. So it takes seconds, however much is parked, and it works while the query runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A sorted collection that is kept in packed pieces, so that touching an entry costs a piece, not the collection.
+"""A sorted collection in packed pieces: changing an entry costs one piece, not the whole collection.
 
-A bucket of the stream may hold a hundred thousand entries. As one value it would be read and written whole for each
-row that arrives; as a value for each entry it would be a round trip to the JVM each. So the entries lie in
-*leaves* of some hundred, each packed into one value, and a *directory* says which leaf holds what: a leaf holds
-everything from its bound up to the next one's. ::
+A bucket of the stream may hold 100,000 entries. As one value, it would be read and written whole for each row that
+arrives. As one value per entry, each entry would be a round trip to the JVM. So the entries lie in *leaves* of about
+100 entries, each packed into one value. A *directory* says which leaf holds what: a leaf holds everything from its
+bound up to the next bound::
 
     directory    bound   ()   ("m",)  ("m", 40, "op-7")
                  leaf     0      5       2
@@ -11,18 +11,16 @@ everything from its bound up to the next one's. ::
                  due      -     12:00   12:40
 
     find ("k",)         -> leaf 0                   (the last bound at or below it)
-    span ("m",) .. 40   -> leaf 5                   (and 2, if 41 were asked for: a key may go over several leaves)
+    span ("m",) .. 40   -> leaf 5                   (and 2 for 41: a key may span several leaves)
 
-What grows beyond twice its size is cut, what has become small is joined to a neighbour, what is empty is gone.
-So the number of leaves goes with what is kept, however few or many there once were, and neither a bucket nor
-a key that everybody waits on can make a value large. In the directory a leaf is some thirty bytes: that alone is
-read and written for the whole bucket in each batch, a hundredth of it.
+A leaf that grows beyond twice its size is split. A small leaf is merged with a neighbor, and an empty one is deleted.
+So the number of leaves follows the number of entries, and neither a bucket nor a hot key can make a value large. A leaf
+takes about 30 bytes of the directory, which is read and written for the whole bucket in each batch.
 
-A leaf may ask to be looked at when a certain time has come (`due`), whoever touches it: to expire, or to sweep.
+A leaf may ask to be opened at a certain time (`due`), to expire entries or to drop dead ones.
 
-Rejected: a fixed number of pieces, by hash. It is too many for a bucket that holds little and too few for one that
-holds much, it can't divide one key, and what arrives together (names that count up) would lie in all pieces
-instead of in the last few.
+Rejected: a fixed number of pieces, by hash. It is too many for a small bucket and too few for a large one. It cannot
+divide one key. Entries that arrive together (names that count up) would lie in all pieces, not in the last few.
 
 An index belongs to one thread. Leaves that were found stay open until `save`.
 """

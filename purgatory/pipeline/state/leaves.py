@@ -1,9 +1,9 @@
-"""What the leaves of the stream's state hold: keys with those who wait on them, operations, and rows to come.
+"""What the leaves of the stream's state hold: keys with their watches, operations, and rows to come.
 
-Packed, they are columns: numbers as machine words, names as they are. That is half the bytes and a third of the time
-of pickling entry by entry.
+Packed, they are columns: numbers as machine words, names as they are. That takes half the bytes and a third of the time
+of pickling each entry.
 
-A `KeyLeaf` is ordered by key, level and operation, and a key comes before those who wait on it::
+A `KeyLeaf` is ordered by key, level and operation. A key comes before the operations that wait on it::
 
     ("k1",)            level 7
     ("k1", 8, "op-3")  deadline 12:00
@@ -11,11 +11,11 @@ A `KeyLeaf` is ordered by key, level and operation, and a key comes before those
     ("k2",)            (no level yet)
     ("k2", 1, "op-9")  deadline 11:58
 
-So a key that very many wait on goes over several leaves, and an event opens only those whose levels it reaches: what it
-opens it empties. Its level is in the first of them.
+So a key with very many waiting operations spans several leaves. An event opens only those whose levels it reaches, and
+empties them. The key's level is in the first of its leaves.
 
-Dead entries are watches past their deadline, and keys whose level counts no longer. They are dropped whenever their
-leaf is open; and a leaf asks to be opened once half of it is dead. So at most half of what is kept is dead, and a sweep
+Dead entries are watches past their deadline, and keys whose level no longer counts. They are dropped whenever their
+leaf is open. A leaf asks to be opened once half of it is dead. So at most half of the entries are dead, and a sweep
 costs each entry a fixed share of one opening.
 """
 

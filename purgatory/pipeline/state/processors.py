@@ -1,23 +1,23 @@
-"""The state machines as Spark's stateful processors: thin, so that what matters is tested without a JVM.
+"""The state machines as Spark's stateful processors. They are thin, so that the logic is tested without a JVM.
 
-A bucket's state is a map of packed leaves (`leaf_index`) and a value, the agenda, with their directory and the timer
-that is set. A state entry for each key and operation would be the textbook way, and is ten times slower: every
-access is a round trip to the JVM. One value for the whole bucket would be read and written whole for each row.
+The state of a bucket is a map of packed leaves (`leaf_index`) and one more value, the agenda, with their directory and
+the timer that is set. A state entry per key and operation is ten times slower, because each access is a round trip to
+the JVM. One value for the whole bucket would be read and written whole for each row.
 
-What Spark gives and asks, and what follows from it:
+What Spark does, and what follows from it:
 
-- `handleInputRows` gets all of a bucket's rows of a batch, before any of its timers. So what it leaves
-  undecided up to the watermark can be decided right there.
-- Each row that Spark sees costs more than what is decided about it, so the rows are in a few values (`wire`).
-- Rows and timers see the batch's watermark. Whether a row is late is decided by it alone, alike in all
-  buckets, so an operation is late on all its keys or on none.
-- A timer wakes a bucket that gets no rows. There is one a bucket, for the next instant that matters; it
-  must lie after the watermark, and never at the instant that is firing.
-- Rows handed on must not be dated at or before the watermark; their true instants travel inside the values.
+- `handleInputRows` gets all rows of a bucket in a batch before any of its timers. So it can decide everything up to the
+  watermark.
+- Each row that Spark sees costs more than the decision about it. So the rows travel in a few values (`wire`).
+- Rows and timers see the watermark of the batch. It alone decides whether a row is late, in the same way in all
+  buckets. So an operation is late on all of its keys or on none.
+- A timer wakes a bucket that gets no rows. Each bucket has one timer, for the next instant that matters. It must lie
+  after the watermark, and never at the instant that is firing.
+- Rows that are passed on must not be dated at or before the watermark. Their true instants travel inside the values.
 
-What is made of a bucket's leaves is thousands of tuples and objects, used and dropped within one call, without a
-cycle among them. The garbage collector can't know that, and goes over them, and over all modules, again and
-again: it more than doubles the cost, so it pauses (`_uncollected`; `python -m tests.benchmarks state` measures it).
+Opening a bucket's leaves creates thousands of tuples and objects that live for one call and have no cycles. The garbage
+collector would scan them and all modules repeatedly, which more than doubles the cost. So it is paused (`_uncollected`,
+measured by `python -m tests.benchmarks state`).
 """
 
 from __future__ import annotations

@@ -1,40 +1,36 @@
-"""The purgatory as two state machines over time that has passed for sure. Plain Python: no Spark, clock or thread.
+"""The purgatory as two state machines over event time. Plain Python: no Spark, no clock, no thread.
 
-Rows arrive in any order; the *watermark* says how far time has come: nothing older than it will be accepted
-any more. So everything up to the watermark can be put in its true order and decided once and for all, and
-everything after it waits.
+Rows arrive in any order. The *watermark* is the instant up to which all rows have arrived. Everything up to the
+watermark can be put in its true order and decided. Everything after it waits.
 
-Stage 1, `KeyCore`, holds the keys of a bucket: their levels, and who waits on them for which level. ::
+Stage 1, `KeyCore`, holds the keys of a bucket: their levels, and the operations that wait for a level::
 
-    inbox  -> (watermark passes) -> in order of time, events before operations -> a watch whose level is
-    there: "hit"
-                                                                               -> an event that reaches
-                                                                               levels: "hit" each
+    inbox  -> (watermark passes) -> in order of time, events before operations
+        -> a watch whose level is there: "hit"
+        -> an event that reaches levels: one "hit" per watch
 
-Stage 2, `OperationCore`, holds the operations of a bucket: which of their keys have been hit. When all
-have, the operation completes at the latest of those instants; when the watermark passes its deadline first,
-it expires.
+Stage 2, `OperationCore`, holds the operations of a bucket, and which of their keys were hit. When all are hit, the
+operation completes at the latest of those instants. When the watermark passes its deadline first, it expires.
 
-Why this is exact: an operation's keys may lie in different buckets, but each bucket dates its hits by the
-rows' own instants, not by when they were processed. The last hit's date against the deadline decides the
-outcome, so it can't depend on batches, files, restarts or the number of machines. Expiry at watermark W is
-safe because every hit dated before W has been handed over in the same batch or an earlier one.
+Why this is exact: the keys of an operation may lie in different buckets, but each bucket dates its hits by the instants
+of the rows, not by when they were processed. The date of the last hit against the deadline decides the outcome. So the
+outcome does not depend on batches, files, restarts or the number of machines. Expiry at watermark W is safe, because
+every hit dated before W was passed on in the same batch or an earlier one.
 
-Ties, as the library has them: at one instant what is due expires first, then events apply, then operations
-arrive. So an event at an operation's very deadline is too late, and one at its very arrival counts.
+Ties are decided as in the library: at one instant, deadlines expire first, then events apply, then operations arrive.
+So an event at an operation's deadline is too late, and an event at its arrival counts.
 
-A row older than the watermark can't be answered exactly any more, so it isn't answered: it is handed back
-as late, and counted. A row that is delivered twice is one row: its double has the same instant, so both are
-in the inbox together.
+A row older than the watermark cannot be answered exactly. It is handed back as late, and counted. A row that is
+delivered twice is one row: its double has the same instant, so both are in the inbox together.
 
-An operation is known by its name as long as it is open. Another row with that name, of another instant or with other
-needs (its `print` tells), is refused meanwhile; from the instant of the answer on it is another operation.
+An operation is known by its name while it is open. Another row with that name, of another instant or with other needs
+(its `print` differs), is refused. From the instant of the answer on, it is another operation.
 
-A key's level is kept as long as the settings say, counted from the latest row that named the key to the row that asks,
-by their own instants; after that it is as if there had been no event (`records`). So whenever a sweep drops it, no
-answer is another. Without such a bound none could ever be dropped: an operation may come at any time and ask for it.
+A key keeps its level as long as the settings say, from the latest row that named the key to the row that asks, by their
+own instants. After that it is as if there had been no event (`records`). So no answer depends on when a sweep drops the
+key. Without such a limit, no key could ever be dropped, because an operation may ask for it at any time.
 
-What is kept lies in leaves (`leaf_index`, `leaves`): a call opens those that its rows, deadlines and sweeps concern.
+The state lies in leaves (`leaf_index`, `leaves`). A call opens those that its rows, deadlines and sweeps need.
 """
 
 from __future__ import annotations

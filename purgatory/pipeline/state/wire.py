@@ -1,22 +1,21 @@
 """Thousands of rows in one value, for the way to Spark's stateful processors and between them.
 
-Spark takes a stateful processor's rows apart one by one in Python and puts frames together of them again:
-some ten microseconds a row, which is more than all that is decided about it. What it can't see it can't take
-apart. So the rows of a bucket travel as one binary value, and Spark sorts, shuffles and hands over a few
-values in place of many rows::
+Spark unpacks the rows of a stateful processor one by one in Python and builds frames of them again. That takes about
+10 µs per row, which is more than the decision about it. So the rows of a bucket travel as one binary value. Spark
+sorts, shuffles and passes on a few values in place of many rows::
 
     bucket  key       level           bucket  rows
          3  orders-1      7                3  <Arrow: orders-1 7, orders-9 2>
          0  orders-4      2     --->       0  <Arrow: orders-4 2>
          3  orders-9      2
 
-A key belongs to a purgatory, and so does an operation: their names are the purgatory's and their own, joined. A row's
-*print* is a number made of all that it says. It tells a row delivered twice from another with the same name.
+A key belongs to a purgatory, and so does an operation. Their full names are the purgatory's name and their own, joined.
+The *print* of a row is a number made of all that it says. It tells a row delivered twice from another with the same
+name.
 
-Into the first stage they go as Arrow, column by column: a row for each key of an operation, and splitting them
-by bucket, are a few steps on whole columns. In the JVM it would be code that is generated, compiled and warmed
-up anew in each run. From the first to the second they go as pickled tuples, which is what the one has and the
-other wants. Both are written and read within one query; nothing of it is ever kept.
+Rows go into the first stage as Arrow columns: one row per key of an operation, split by bucket in a few steps on whole
+columns. In the JVM, the same would be generated, compiled and warmed up in each run. From the first stage to the second
+they go as pickled tuples, which is the form that both use. Both forms live within one query and are never stored.
 """
 
 from __future__ import annotations

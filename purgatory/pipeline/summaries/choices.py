@@ -1,7 +1,7 @@
 """The settings that a what-if tries, and the choice among them: plain Python over its small tables.
 
-A `Grid` says what is tried, and how much of each harm is put up with. `choose` takes, of what was tried, the least that
-stays within: the shortest timeout, the wheel that puts fewest entries again, the smallest interval, the fewest shards.
+A `Grid` says what is tried, and how much of each harm is acceptable. `choose` takes the least that stays within these
+limits: the shortest timeout, the wheel with the fewest re-insertions, the smallest interval, the fewest shards.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What another `purge_interval` would have done: which keys would have been forgotten, and made anew.
+"""What another `purge_interval` would have done: which keys would have been forgotten, and created again.
 
-A key that nobody waits under is remembered for a while, as it may be wanted again. How long is a question of how many
-others fall idle after it: beyond a limit (`purge_interval`, or as many as there are keys in use), the one that has been
-idle longest is forgotten. So no history needs to be played through. A key that falls idle and is wanted again has been
-forgotten in between just if the limit's number of others, or more, fell idle meanwhile::
+A key under which no operation waits is remembered for a while, because it may be used again. Beyond a limit of idle
+keys (`purge_interval`, or the number of keys in use), the key that has been idle longest is forgotten. So no history
+has to be replayed. A key that falls idle and is used again was forgotten in between exactly if at least as many others
+as the limit fell idle meanwhile::
 
-    limit 2     a idle . b idle . a wanted       one other fell idle: a is remembered
-                a idle . b idle . c idle . a     two others did: a is forgotten, and made anew
+    limit 2     a idle . b idle . a used         one other fell idle: a is remembered
+                a idle . b idle . c idle . a     two others did: a is forgotten, and created again
 
 One search in the instants at which keys fell idle answers that for every such spell and every limit. (The library
-looks at a key that is in use again before it comes to the next, so it forgets a little later than this says.)
+checks a key that is in use again before the next one, so it forgets a little later than this says.)
 """
 
 from __future__ import annotations

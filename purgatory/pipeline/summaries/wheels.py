@@ -1,17 +1,15 @@
 """What a timing wheel of another tick and size would have done, in closed form: no simulation.
 
-An entry that goes in at level L is put again, into a lower level, each time its bucket comes due. That
-happens once for each non-zero digit of its due tick, in base `size`, below L; a digit whose turn comes after
-the operation was answered costs nothing::
+An entry that goes in at level L moves to a lower level each time its bucket comes due. That happens once per non-zero
+digit of its due tick, in base `size`, below L. A digit that comes due after the operation was answered costs nothing::
 
-    size 20, due at tick 8,437 = digits 1|1|1|17: in at level 3, put again at levels 2, 1, 0 if it waits so long
+    size 20, due at tick 8,437 = digits 1|1|1|17: in at level 3, moved to levels 2, 1, 0 if it waits that long
 
-Level by level, with the due tick, the arrival and the answer each divided by `size` once more: the entry
-lies above this level if due is `size` or more ahead of arrival; it is put into this level if its digit here
-isn't zero, and it was still there when its bucket above came due, which is when the answer's digits above
-agree with its own. Each level is a handful of operations on whole columns, and only the few entries that lie
-above it are looked at any further, so that a second and a core see tens of millions of operations under a
-setting each.
+The computation goes level by level. At each one, the due tick, the arrival and the answer are divided by `size`. The
+entry lies above this level if it is due `size` or more ahead of its arrival. It moves into this level if its digit here
+is not zero, and if it was still there when its bucket above came due: then the digits of the answer above agree with
+its own. Each level is a few operations on whole columns, and only the few entries above it go on. So one core counts
+tens of millions of operations per second and setting.
 """
 
 from __future__ import annotations
