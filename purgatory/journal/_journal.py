@@ -55,7 +55,7 @@ class Operation(Protocol):
 
 
 class Folder:
-    """What `Journal` and `Trace` have in common: a writer, a clock, and their end."""
+    """What `Journal` and `Trace` have in common: a writer, a clock, and `close`."""
 
     def __init__(self, writer: FolderWriter) -> None:
         self._writer = writer
@@ -67,7 +67,7 @@ class Folder:
         return self._writer.folder
 
     def flush(self, timeout_s: float | None = 10.0) -> bool:
-        """Wait until everything so far is written; False if the disk didn't let that happen in time."""
+        """Wait until all rows so far are written. Return False if that did not happen in time."""
         return self._writer.flush(timeout_s)
 
     def stats(self) -> JournalStats:
@@ -75,7 +75,7 @@ class Folder:
         return self._writer.stats()
 
     def close(self) -> JournalStats:
-        """Write what is left, seal the last segment and let go of the folder."""
+        """Write the remaining rows, seal the last segment and release the folder."""
         return self._writer.close()
 
     def __enter__(self) -> Self:
@@ -104,7 +104,7 @@ class Journal(Folder):
     """Writes one record for each operation that leaves the purgatories it observes.
 
     Args:
-        folder: made if missing; one writer at a time.
+        folder: created if missing. It has one writer at a time.
         instance: the name of this process in the records (a broker's number, a host).
         options: see `Options`.
 
@@ -133,12 +133,12 @@ class Journal(Folder):
         Args:
             purgatory: the name to write.
             now_ns: the clock of the purgatory's timer, where it isn't the system's monotonic clock.
-            epoch_ns: nanoseconds since the epoch at that clock's zero; by default its now is taken to be now.
+            epoch_ns: nanoseconds since the epoch at that clock's zero (default: from the current time).
             identify: an operation's own name, where records must be told apart (it costs a dictionary entry
             a record).
 
         Raises:
-            JournalClock: the clock's answer is no whole number.
+            JournalClock: the clock does not return an integer.
         """
         source = _Source(str(purgatory), self._shift(now_ns, epoch_ns))
         self._shifted = self._shifted or source.shift != 0
@@ -159,13 +159,13 @@ class Journal(Folder):
     def _take_down(
         self, source: _Source, operation: Operation, outcome: Any, error: BaseException | None, left: int
     ) -> None:
-        """The row of an operation that isn't the core's, or has times beyond 64 bits, by what it says of itself."""
+        """Add the row of an operation that is not the core's, or has times beyond 64 bits, from its attributes."""
         try:
             created = operation.created_ns
             if not getattr(operation, "_deadline_ns", created):  # it was never parked
                 created = left
             watches = tuple(map(_Named, operation.keys))
-            moved_ns = getattr(operation, "_moved_ns", 0)  # put off: it might wait so much longer
+            moved_ns = getattr(operation, "_moved_ns", 0)  # extended: it may wait that much longer
             delay_ms = _number(operation.delay_ms + -(-moved_ns // NS_PER_MS))
             times = _number(created), delay_ms, _number(left), _number(operation.checks)
             if getattr(operation, "drained", False) is True:
@@ -204,7 +204,7 @@ class Journal(Folder):
 
 @attrs.frozen(eq=False)
 class _Source:
-    """What all rows of one observer have in common; compared by identity, which is what makes it cheap."""
+    """What all rows of one observer have in common. Compared by identity, which is cheap."""
 
     purgatory: str
     shift: int

@@ -73,24 +73,24 @@ class Rows:
         return len(self.values) // self._width
 
     def start_over(self) -> None:
-        """In a forked child, where nobody takes: there is room no more. It has no lock to be made anew in Python."""
+        """In a forked child, where no thread takes rows: accept no more rows. In Python there is no lock to free."""
         self._full = 0
 
     def put(self, row: Sequence[Any]) -> bool:
-        """Add a row; False if there is no room."""
+        """Add a row. Return False if the buffer is full."""
         if len(self.values) >= self._full:
             return False
         self.values.extend(row)
         return True
 
     def take(self, most: int) -> Any:
-        """The first rows, as columns; they are in here no more, unless it raises."""
+        """Take the first rows, as columns. If it raises, they stay."""
         columns = self._first(most)
         self.drop(len(columns[0]))
         return columns
 
     def drop(self, most: int) -> int:
-        """Give up the first rows. Says how many these were."""
+        """Drop the first rows. Return how many."""
         count = min(most, len(self))
         del self.values[: count * self._width]
         return count
@@ -106,7 +106,7 @@ class Rows:
 
 
 class Ledger(Rows):
-    """The rows of a journal; a type of its own, as it may be native.
+    """The rows of a journal. A separate type, because it may be native.
 
     Args:
         room: so many rows at most.
@@ -124,14 +124,14 @@ class Ledger(Rows):
         return super().put((source, kind, watches, outcome, error, due, delay, 0, left, checks))
 
     def take(self, most: int) -> Lines:
-        """The first rows, as columns; they are in here no more, unless it raises."""
+        """Take the first rows, as columns. If it raises, they stay."""
         sources, kinds, watches, outcomes, errors, dues, delays, moves, left, checks = self._first(most)
         if not sources:
             return [], array("I"), array("q"), array("q"), array("q"), array("q")
         # When it was parked is its deadline less its delay; one that never was (immediate) has none.
         spans = repeat(delays[0] * NS_PER_MS) if _constant(delays) else map(mul, delays, repeat(NS_PER_MS))
         created = list(map(sub, dues, spans))
-        if any(moves):  # put off: it might wait so much longer
+        if any(moves):  # extended: it may wait that much longer
             created = list(map(sub, created, moves))
             delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, moves, strict=True)]
         if 0 in dues:
@@ -199,7 +199,7 @@ def _packed(values: list[int]) -> array[int]:
 
 
 class Recorder:
-    """Adds a row for each operation that leaves; a type of its own, as it may be native.
+    """Adds a row for each operation that leaves. A separate type, because it may be native.
 
     Args:
         ledger: where to.

@@ -32,7 +32,7 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
 
     Raises:
         JournalMissing: there is nothing in the folder.
-        JournalDamaged: rows of a segment are missing, or can't be read; those before them have been given.
+        JournalDamaged: rows of a segment are missing, or cannot be read. The rows before them were yielded.
         JournalFormat: a segment is missing between two others or behind them, or one is of a version that this reader
             doesn't know.
     """
@@ -71,7 +71,7 @@ def read_segment(segment: Segment, after: int = -1, *, allow_gaps: bool = False)
     An open one may end in the middle of a frame: so a killed writer leaves it, or one that is just writing.
 
     Raises:
-        JournalDamaged: rows are missing, or can't be read; never with `allow_gaps`.
+        JournalDamaged: rows are missing, or cannot be read. Never with `allow_gaps`.
         JournalFormat: the file is of a version that this reader doesn't know.
     """
     if allow_gaps:
@@ -193,7 +193,7 @@ class _Look:
 
 
 def _looked_at(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[Segment, _Look]]:
-    """Each segment, and what is in it; where one was sealed or deleted since it was listed, what has come for it."""
+    """Each segment, and its rows. If one was sealed or deleted since it was listed, those of its successor."""
     waiting, skipped = deque(segments), False
     seen: set[Path] = set()
     while waiting:

@@ -37,7 +37,7 @@ def _labels(keys: Sequence[Hashable]) -> list[str]:
 
 
 def _level(key: Hashable, level: Any) -> int:
-    """A level as a whole number; one that is none may not become another."""
+    """A level as an integer. A value that is not an integer is rejected, not rounded."""
     try:
         number = int(level) if isinstance(level, float) and level.is_integer() else whole(level)
     except TypeError:
@@ -51,12 +51,12 @@ class Trace(Folder):
     """Writes what operations wait for, and the events, so that other timeouts can be tried out afterwards.
 
     Args:
-        folder: made if missing; one writer at a time, and not a journal's folder.
+        folder: created if missing. It has one writer at a time, and is not a journal's folder.
         options: see `Options`.
     """
 
     def __init__(self, folder: str | Path, **options: Any) -> None:
-        self._opened = time.time_ns()  # so that a name isn't given again after a restart
+        self._opened = time.time_ns()  # so that a name is not used again after a restart
         self._numbers = count()  # whose next() is atomic in both builds
         settings = Options(**options)
         self._rows = Rows(settings.capacity, _WIDTH)
@@ -82,7 +82,7 @@ class Trace(Folder):
             epoch_ns: nanoseconds since the epoch at that clock's zero.
 
         Raises:
-            JournalClock: the clock's answer is no whole number.
+            JournalClock: the clock does not return an integer.
         """
         clock = now_ns or time.monotonic_ns
         name = identify or self._running
@@ -97,8 +97,8 @@ class Trace(Folder):
         """A key of a purgatory has reached a level, now or at an instant of the monotonic clock.
 
         Raises:
-            JournalLevel: the level is no whole number of 64 bits.
-            TypeError: the key can't be one: it has no hash.
+            JournalLevel: the level is not a 64-bit integer.
+            TypeError: the key is not hashable.
         """
         at_ns = time.monotonic_ns() if at_ns is None else at_ns
         hash(key)
@@ -171,7 +171,7 @@ class _TraceObserver(Observer):
         self._shift = shift
 
     def parked(self, operation: Operation) -> None:
-        """Take down what the operation needs."""
+        """Write what the operation needs."""
         try:
             needs = self._needs(operation)
             name: Any = self._identify(operation)

@@ -62,7 +62,7 @@ _RETRY_S: Final = (0.05, 1.0)  # first and longest pause between two tries while
 
 
 class Buffer(Protocol):
-    """Where rows wait. Any thread may put; the writer's takes and drops. A `take` that raises leaves the rows in."""
+    """The buffer of rows. Any thread may put. The writer takes and drops. A `take` that raises removes no row."""
 
     def __len__(self) -> int: ...
     def put(self, row: Sequence[Any], /) -> bool: ...
@@ -91,7 +91,9 @@ class FolderWriter:
         self._schema = schema
         self._to_batch = to_batch
         self._part = part
-        self._unsealed: list[Path] = []  # once a full disk lets them be; after the start the sealer's alone
+        self._unsealed: list[
+            Path
+        ] = []  # retried once the disk has space; after the start, used by the sealer's thread alone
         self._lock = FolderLock(folder)
         try:
             check_schema(folder, schema)
@@ -148,7 +150,7 @@ class FolderWriter:
         self.count_dropped(rows)
 
     def count_dropped(self, rows: int) -> None:
-        """Count rows that are not written, whoever logs why."""
+        """Count rows that are not written. The caller logs the reason."""
         with self._counting:
             self._dropped += rows
 
@@ -162,7 +164,7 @@ class FolderWriter:
         return done.wait(timeout_s)
 
     def close(self, timeout_s: float = 30.0) -> JournalStats:
-        """Write what is left, seal the last segment, let go of the folder. Calling it again is harmless."""
+        """Write the remaining rows, seal the last segment and release the folder. Calling it again does nothing."""
         if self._is_copy:
             return self.stats()
         if not self._closing:
@@ -242,7 +244,7 @@ class FolderWriter:
             return None
 
     def _hold(self, rows: Any, count: int) -> None:
-        """Make frames of rows; those that can never be written are left out, counted and logged."""
+        """Make frames of rows. Rows that can never be written are dropped, counted and logged."""
         refused: list[Exception] = []
         for frame, held, dropped in self._frames(rows, count, refused):
             self._held.append((frame, held, dropped))
@@ -251,11 +253,11 @@ class FolderWriter:
             self.lose(len(refused), refused[0])
 
     def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int, int]]:
-        """One frame, how many rows it holds and tells of as dropped; or, where a row spoils it, its two halves'."""
+        """One frame, its rows, and the dropped rows that it reports. If a row spoils it, those of its halves."""
         try:
             dropped = self._dropped - self._told
             frame = encode(self._to_batch(rows, self._next + self._held_rows), dropped=dropped)
-        except Exception as error:  # a key that answers nonsense, say  # noqa: BLE001
+        except Exception as error:  # for example, a key whose repr raises  # noqa: BLE001
             if count == 1:
                 refused.append(error)
                 return
@@ -311,7 +313,7 @@ class FolderWriter:
         self._size += len(frame)
 
     def _cut(self) -> None:
-        """Cut a half-written frame off again; if even that fails, leave the torn tail to a segment closed."""
+        """Cut off a half-written frame. If that fails too, close the segment with its torn tail."""
         file = self._file
         assert file is not None
         try:
@@ -344,7 +346,7 @@ class FolderWriter:
                 self._sealer.submit(self._retain)
 
     def _roll(self) -> None:
-        """Close the segment; the sealer does the rest."""
+        """Close the segment. The sealer's thread does the rest."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -354,19 +356,19 @@ class FolderWriter:
         with contextlib.suppress(OSError):
             file.close()
         if not self._size:
-            return  # nothing of it was acknowledged, and the next try begins the file anew, under the same name
+            return  # nothing of it was acknowledged, and the next try writes the file again, under the same name
         with contextlib.suppress(RuntimeError):  # shut down: the next start seals it
             self._sealer.submit(self._seal, self._path)
 
     def _seal(self, *paths: Path) -> None:
-        """Seal these, and what could not be sealed before; on the sealer's thread."""
+        """Seal these, and segments that could not be sealed before. Runs on the sealer's thread."""
         before, self._unsealed = self._unsealed, []
         sealed = None
         for path in (*before, *paths):
             try:
                 sealed = seal(path, parquet=self.options.parquet)
             except Exception as error:  # the open segment stays readable, and is tried again  # noqa: BLE001
-                if is_sealed(path):  # somebody else was quicker: `purgatory journal seal`
+                if is_sealed(path):  # another process sealed it: `purgatory journal seal`
                     continue
                 self._unsealed.append(path)
                 if path in paths:
@@ -382,7 +384,7 @@ class FolderWriter:
             self._retain()
 
     def _retain(self) -> None:
-        """Delete what is too old or too much; on the sealer's thread."""
+        """Delete segments that are too old or beyond the size. Runs on the sealer's thread."""
         options = self.options
         try:
             gone = retain(self.folder, most_bytes=options.retain_bytes, most_seconds=options.retain_seconds)
@@ -406,7 +408,7 @@ class FolderWriter:
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             self.count_dropped(rest)
-        with contextlib.suppress(RuntimeError):  # shut down: who closes us has waited for long enough
+        with contextlib.suppress(RuntimeError):  # shut down: the caller of close() has waited long enough
             self._sealer.submit(self._end)
         with contextlib.suppress(OSError):
             sync_folder(self.folder)

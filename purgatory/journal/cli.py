@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit status: 0 well, 1 the journal isn't sound, 2 it couldn't be done."""
+    """Run one command. Return the exit status: 0 success, 1 the journal is not sound, 2 an error."""
     options = _parser().parse_args(argv)
     try:
         status: int = options.run(options)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_no_more() -> None:
-    """What is still to be written goes nowhere; else the interpreter would try again at its end, and complain."""
+    """Discard what is still to be written. Otherwise the interpreter would try again at its end, and print an error."""
     with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w", encoding="utf-8") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
 

@@ -65,15 +65,15 @@ class _Threshold(DelayedOperation):
         return not self._missing and self.force_complete()
 
     def on_complete(self) -> None:
-        """The journal notes the rest."""
+        """Remember it. The journal writes the rest."""
         self.answered = True
 
     def has_name_at(self, ts: int) -> bool:
-        """Whether another operation can't have its name at this instant, at which all that is due is done."""
+        """Whether no other operation can have its name at this instant, after all that is due has happened."""
         return not self.answered or ts == self.row.ts
 
     def is_of(self, row: TraceRow) -> bool:
-        """Whether the row says the same once more."""
+        """Whether the row says the same again."""
         mine = self.row
         return (row.ts, row.delay_ms, row.keys, row.levels) == (mine.ts, mine.delay_ms, mine.keys, mine.levels)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Deleted:
-    """What was let go of."""
+    """What was deleted."""
 
     segments: int = 0
     bytes: int = 0
@@ -54,7 +54,7 @@ def retain(
         if match := SEALED.fullmatch(path.name):
             try:
                 status = path.stat()
-            except FileNotFoundError:  # somebody else is at it, too
+            except FileNotFoundError:  # another process deletes, too
                 continue
             found.append((int(match[2]), int(match[3]), status.st_size, status.st_mtime, path))
     found.sort()

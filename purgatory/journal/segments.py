@@ -134,7 +134,7 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
 
 
 class FolderLock:
-    """At most one writer a folder; the kernel lets go when the process dies, however it dies."""
+    """Allows one writer per folder. The kernel releases it when the process ends, in any way."""
 
     def __init__(self, folder: Path) -> None:
         (folder / ".lock").touch(FILE_MODE)

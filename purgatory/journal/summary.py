@@ -63,10 +63,10 @@ class KindSummary:
     """The operations of one type in one purgatory.
 
     Attributes:
-        outcomes: records by outcome, without those that a shutdown ended; every outcome is there.
+        outcomes: records by outcome, without those that a shutdown ended. Every outcome is there.
         errors: records whose hooks raised something.
         checks: calls of ``try_complete`` a record, on average.
-        wait_us: waits in microseconds by percentile, 100 being the longest; empty if none waited.
+        wait_us: waits in microseconds by percentile, 100 being the longest. Empty if none waited.
         shut_down: records of operations that a shutdown ended. How they would have ended is unknown, so they are in no
             outcome and in no wait.
         ended_well: the share of the other records that ended well: immediate, satisfied, forced, or in a way that is
@@ -86,7 +86,7 @@ class KindSummary:
 
 @attrs.frozen
 class KeySummary:
-    """The operations of one purgatory that were watched under one key; the same key of another purgatory is another.
+    """The operations of one purgatory that were watched under one key. Keys of other purgatories are other keys.
 
     Attributes:
         share: of the purgatory's records.
@@ -247,7 +247,7 @@ def _of_folder(folder: Path, missing: list[tuple[int, int]], *, allow_gaps: bool
 
 
 def _noted(records: Iterable[Record], due: int, last: int, missing: list[tuple[int, int]]) -> Iterator[Record]:
-    """The same records; which numbers from `due` on they pass over is noted."""
+    """The same records. Numbers from `due` on that they skip are noted."""
     for record in records:
         if record.seq > due:
             missing.append((due, record.seq - 1))
@@ -333,7 +333,7 @@ def _rows_of(source: str | Path, *, allow_gaps: bool) -> Iterator[Record | Trace
 
 
 def _from_json(lines: Iterable[str], name: str) -> Iterator[Record]:
-    """Records as ``purgatory journal tail`` prints them; columns that this reader doesn't know are left out."""
+    """Records as ``purgatory journal tail`` prints them. Unknown columns are ignored."""
     number = 1
     try:
         for line in lines:

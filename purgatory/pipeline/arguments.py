@@ -9,9 +9,9 @@ from purgatory.journal.records.instants import add_keep_keys, add_normal, add_ra
 
 
 def place(text: str) -> str:
-    """Where something is; no name at all would be the folder that one happens to be in."""
+    """A folder or place. An empty name is rejected, because it would mean the current folder."""
     if not text:
-        message = "it has no name: give a folder, or . for this one"
+        message = "must not be empty: give a folder, or . for the current one"
         raise argparse.ArgumentTypeError(message)
     return text
 

@@ -1,4 +1,4 @@
-"""`purgatory pipeline COMMAND`: parse, start Spark, hand over."""
+"""`purgatory pipeline COMMAND`: parse the arguments and run the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit status."""
+    """Run one command. Return the exit status."""
     options = parser().parse_args(argv)
     try:
         if "master" in options and (options.master or options.conf):
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def spark_says(error: Exception) -> str:
-    """The one line that matters of what Spark says when a job has failed: the cause, without the stacks around it."""
-    text = str(error).partition("=== Streaming Query ===")[0]  # the query's plan, which says nothing about it
+    """The cause in Spark's report of a failed job, as one line without stack traces."""
+    text = str(error).partition("=== Streaming Query ===")[0]  # the query's plan
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     lines = [line for line in lines if line != "Driver stacktrace:"]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Exception|Error): ", line)]
@@ -240,7 +240,7 @@ def _gen(options: argparse.Namespace) -> int:
 
     _known([options.workload], [*gen.WORKLOADS, "journal"])
     if "://" in options.out:
-        message = f"{options.out} can't be used: gen writes into a folder of this machine"
+        message = f"{options.out} cannot be used: gen writes to a local folder"
         raise ValueError(message)
     folder = Path(options.out)
     if folder.exists() and not folder.is_dir():

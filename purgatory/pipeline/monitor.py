@@ -52,7 +52,7 @@ def start(
     once: bool = False,
     allow_gaps: bool = False,
 ) -> StreamingQuery:
-    """Start the query: to a folder of Parquet, a window once it is complete; or to the console, as it changes."""
+    """Start the query. A folder gets each window once it is complete, the console gets it as it changes."""
     spark.dataSource.register(PurgatoryDataSource)
     where = "url" if journal.startswith(("http://", "https://")) else "path"
     source = spark.readStream.format("purgatory").option(where, journal).option("allowGaps", str(allow_gaps)).load()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
 _WINDOWS: Final = 90
-_MOST_WINDOWS: Final = 900  # about one a pixel; with 2,000, busy ones of three types made a page of 7.7 MB
+_MOST_WINDOWS: Final = 900  # about one per pixel; 2,000 windows of three types made a page of 7.7 MB
 _SLOTS: Final = 1_500
 _ABOUT: Final = "about.json"
 _COMPARED: Final = {
@@ -59,7 +59,7 @@ class EmptyJournal(ValueError):
 
 
 class Progress:
-    """Says each step as it begins and how long it took, on standard error."""
+    """Prints each step as it begins, and how long it took, to standard error."""
 
     def __init__(self, steps: int, *, quiet: bool = False) -> None:
         self._steps = steps
@@ -94,17 +94,17 @@ class NoReport(ValueError):
 
 @attrs.frozen(kw_only=True)
 class Wishes:
-    """How a report is to be made.
+    """The settings of a report.
 
     Args:
-        window_s: the length of a window; by default what fits the journal's span.
+        window_s: the length of a window (default: chosen for the journal's span).
         title: the page's heading. By default the names of the instances that wrote the journal.
         expiry_normal: types whose operations end by their deadline as a rule, which is then no failure.
         cancel_normal: types whose operations end by a cancel as a rule, which is then a success.
         against: the folder of an earlier report, to compare with.
         allow_gaps: report on what is there where rows are missing, and say so on the page.
         quiet: no progress.
-        made: when the report was made, for the page; by default now.
+        made: when the report was made, for the page (default: now).
     """
 
     window_s: int | None = None
@@ -118,7 +118,7 @@ class Wishes:
 
 
 def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Path:
-    """Write the tables and the page; gives the page's path.
+    """Write the tables and the page. Return the page's path.
 
     Raises:
         EmptyJournal: the journals hold no record, or none that can be true.
@@ -215,7 +215,7 @@ def _window_s(span: _Span, wishes: Wishes) -> int:
 
 
 def _days(span_s: float, parts: int) -> int:
-    """So many whole days, in seconds, that no more than these parts make up the span."""
+    """The length of a part in whole days, in seconds, so that the span has at most this many parts."""
     return 86_400 * math.ceil(span_s / parts / 86_400)
 
 
@@ -244,7 +244,7 @@ def _describe(folder: Path, found: Tables) -> None:
 
 
 def _earlier(folder: Path) -> Tables:
-    """Of an earlier report what a later one is compared with."""
+    """The tables of an earlier report, for a comparison."""
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         rows: dict[str, Any] = {

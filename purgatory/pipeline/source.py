@@ -67,7 +67,7 @@ _FETCH: Final = 100_000
 
 
 class WrongOption(ValueError):
-    """An option of the source that can't be right."""
+    """An invalid option of the source."""
 
 
 @attrs.frozen
@@ -134,7 +134,7 @@ class PurgatoryDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """The name for `format()`."""
         return "purgatory"
 
     def schema(self) -> StructType:
@@ -155,17 +155,17 @@ class PurgatoryDataSource(DataSource):
         options = {key.lower(): value for key, value in self.options.items()}
         kind, folder, url = options.get("kind", "journal"), options.get("path"), options.get("url")
         if kind not in SCHEMAS:
-            message = f"kind is {kind!r}: choose journal or trace"
+            message = f"kind must be journal or trace, got {kind!r}"
             raise WrongOption(message)
         if (folder is None) == (url is None):
             message = "give either a folder (load(path)) or option url"
             raise WrongOption(message)
         if url is not None and not re.match(r"https?://", url):
-            message = f"url is {url!r}: it begins with http:// or https://"
+            message = f"url must begin with http:// or https://, got {url!r}"
             raise WrongOption(message)
         allow_gaps = options.get("allowgaps", "false").lower()
         if allow_gaps not in {"true", "false"}:
-            message = f"allowGaps is {allow_gaps!r}: it is true or false"
+            message = f"allowGaps must be true or false, got {allow_gaps!r}"
             raise WrongOption(message)
         return _Place(
             SCHEMAS[kind], folder, None if url is None else url.rstrip("/"), allow_gaps == "true", options.get("token")
@@ -174,7 +174,7 @@ class PurgatoryDataSource(DataSource):
     def _number(self, name: str, default: int) -> int:
         text = {key.lower(): value for key, value in self.options.items()}.get(name.lower(), str(default))
         if not text.isdigit() or int(text) < 1:
-            message = f"{name} is {text!r}: it is a whole number of at least 1"
+            message = f"{name} must be an integer of at least 1, got {text!r}"
             raise WrongOption(message)
         return int(text)
 
@@ -184,7 +184,7 @@ def _ranges(after: int, upto: int, rows: int) -> list[_Range]:
 
 
 class _Reader(DataSourceReader):
-    """A batch: everything up to where the journal ends when the job is planned."""
+    """A batch: all rows up to the end of the journal when the job is planned."""
 
     def __init__(self, place: _Place, rows: int) -> None:
         self._place = place
@@ -192,7 +192,7 @@ class _Reader(DataSourceReader):
         self._after, self._upto = -1, _NO_END
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Bounds of the sequence number are taken here; everything else is Spark's."""
+        """Take bounds of the sequence number. Spark applies all other filters."""
         for each in filters:
             match each:
                 case GreaterThan(attribute=("seq",), value=int(value)):
@@ -234,15 +234,15 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": self._place.tip()[0] - 1}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What a batch takes at most."""
+        """The most rows of a batch."""
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """A run to the end has its end fixed now."""
+        """Fix the end of a run that stops at the end of the input."""
         self._end = self._place.tip()[1]
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """Where the journal ends now, or as far as a batch may go."""
+        """The end of the journal now, or the limit of the batch."""
         last = self._place.tip()[1] if self._end is None else self._end
         if isinstance(limit, ReadMaxRows):
             last = min(last, start["seq"] + limit.max_rows)
@@ -258,4 +258,4 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._place.read(partition.after, partition.upto)
 
     def commit(self, end: dict[str, int]) -> None:
-        """The journal keeps its rows: nothing to do."""
+        """Do nothing: the journal keeps its rows."""

@@ -75,8 +75,8 @@ class StreamSettings:
     partitions: int = attrs.field(default=DEFAULT_PARTITIONS, validator=_at_least_one)  # tasks of each stage
     keep_ms: int | None = KEEP_KEYS_MS  # how long a key keeps its level after a row has named it; None for ever
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
-    files_out: int = attrs.field(default=1, validator=_at_least_one)  # that a batch writes at most, of each part
-    trigger_s: float = 0.0  # a batch begins no sooner than so long after the last one began
+    files_out: int = attrs.field(default=1, validator=_at_least_one)  # most files per batch and part
+    trigger_s: float = 0.0  # minimum interval between the starts of batches
     format: str = attrs.field(default="parquet", validator=attrs.validators.in_(FORMATS))  # of the answers
     once: bool = False
 
@@ -88,7 +88,7 @@ class StreamSettings:
 
 @attrs.frozen
 class Kept:
-    """What a checkpoint was begun with and must be gone on with: other buckets would look for state elsewhere."""
+    """The settings that a checkpoint fixes. With other buckets, the query would look for its state elsewhere."""
 
     semantics: int
     buckets: int
@@ -97,20 +97,20 @@ class Kept:
 
     @classmethod
     def of(cls, settings: StreamSettings) -> Kept:
-        """What it is by these settings."""
+        """From the settings of a query."""
         return cls(SEMANTICS, settings.buckets, settings.partitions, settings.keep_ms)
 
 
 class CheckpointDiffers(ValueError):
-    """A checkpoint that can't be gone on with by these settings or this version."""
+    """A checkpoint that these settings or this version cannot continue."""
 
 
 def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None:
-    """Write down what a new checkpoint begins with, or check it against what an old one was begun with.
+    """Write the settings into a new checkpoint, or compare them with those of an existing one.
 
     Raises:
-        CheckpointDiffers: it was begun with something else.
-        PlaceUnusable: it can't be written.
+        CheckpointDiffers: it was started with other settings.
+        PlaceUnusable: it cannot be written.
     """
     places.writable(spark, checkpoint)
     place = f"{checkpoint}/{_KEPT}"
@@ -118,14 +118,14 @@ def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None
     text = places.read(spark, place)
     if text is None:
         if places.exists(spark, f"{checkpoint}/offsets"):
-            message = f"{checkpoint} doesn't say what it was begun with ({_KEPT}): begin a new checkpoint"
+            message = f"{checkpoint} has no file {_KEPT} with its settings: use a new checkpoint"
             raise CheckpointDiffers(message)
         places.write(spark, place, json.dumps(wanted))
         return
     found = json.loads(text)
     if differ := [name for name in wanted if found.get(name) != wanted[name]]:
         said = ", ".join(f"{name} {found.get(name)}, not {wanted[name]}" for name in differ)
-        message = f"{checkpoint} was begun with {said}: go on with that, or begin a new checkpoint"
+        message = f"{checkpoint} was started with {said}: use these settings, or a new checkpoint"
         raise CheckpointDiffers(message)
 
 
@@ -142,7 +142,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     timed = (
         with_purgatory(rows)
         .withColumn("reason", F.expr(TRACE_PROBLEM))
-        # What is malformed must not move time: one row dated far ahead would make every other row late.
+        # A malformed row must not move time: one dated far ahead would make every other row late.
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
         .withWatermark("time", f"{settings.delay_ms} milliseconds")
     )
@@ -188,7 +188,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
 
 @contextmanager
 def settled(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
-    """What a session must be set to while a query is started, which keeps it; afterwards it is as it was.
+    """Set what a query needs while it is started. The query keeps it, and the session is restored.
 
     Raises:
         NoConnect: the session is one of Spark Connect.
@@ -215,10 +215,10 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
     """Start the query over a folder of sealed trace files.
 
     Raises:
-        CheckpointDiffers: the checkpoint was begun with other settings.
+        CheckpointDiffers: the checkpoint was started with other settings.
         NoConnect: the session is one of Spark Connect.
         PlaceMissing: there is no such source.
-        PlaceUnusable: output or checkpoint can't be written.
+        PlaceUnusable: output or checkpoint cannot be written.
     """
     places.classic(spark, "stream")
     places.readable(spark, source)

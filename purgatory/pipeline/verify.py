@@ -54,14 +54,14 @@ class Comparison:
 
     @property
     def differences(self) -> int:
-        """All of them."""
+        """The sum of both."""
         return self.stream_differs + self.library_differs
 
 
 def verify(
     spark: SparkSession, workload: str, folder: Path, *, operations: int, seed: int = 1, files: int = 6
 ) -> Comparison:
-    """Make a workload in a folder, answer it in the three ways, and compare."""
+    """Generate a workload in a folder, answer it in three ways, and compare."""
     if folder.exists():
         shutil.rmtree(folder)
     shape = attrs.evolve(gen.WORKLOADS[workload], operations=operations, events=2 * operations)
@@ -89,7 +89,7 @@ def verify(
 
 
 def place_trace(folder: Path, shape: gen.Workload, seed: int, files: int) -> None:
-    """Write a trace and, after it, a row that lets a stream settle whatever is still open."""
+    """Write a trace and, after it, a row that lets a stream complete all open operations."""
     flush_after(folder, gen.write(folder, gen.trace(shape, seed), TRACE, files=files))
 
 
@@ -111,7 +111,7 @@ def on_time(trace: DataFrame, given: DataFrame) -> DataFrame:
 
 
 def rehearsed(spark: SparkSession, trace: Path, journal: Path, keep_ms: int = KEEP_KEYS_MS) -> DataFrame:
-    """What the library answers, from the journal that it wrote.
+    """The library's answers, from the journal that it wrote.
 
     Raises:
         RehearsalFailed: it wrote none.

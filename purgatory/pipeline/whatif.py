@@ -43,7 +43,7 @@ _USES = "select purgatory, key, created_us as from_us, finished_us as to_us from
 def whatif(
     engine: Engine, out: str | Path, grid: Grid, *, allow_gaps: bool = False, normal: Collection[str] = ()
 ) -> Path:
-    """Write a table for each question, the choice as JSON, and a page; gives the page's path.
+    """Write a table for each question, the choice as JSON, and a page. Return the page's path.
 
     Args:
         engine: an engine over a trace (exact answers) or over journals (estimates). It is closed at the end.

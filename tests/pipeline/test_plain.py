@@ -89,7 +89,7 @@ def test_choice_prefers_the_shortest_timeout_that_will_do():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("timeouts_ms = []", "timeouts_ms is a list"),
+        ("timeouts_ms = []", "timeouts_ms must be a list"),
         ("timeouts_ms = [0]", "at least 1"),
         ("wheel_sizes = [1]", "at least 2"),
         ("colour = 3", "unknown colour"),
@@ -217,14 +217,14 @@ def test_a_folder_that_cant_be_written_is_refused_before_the_work(tmp_path, caps
     gen.write(tmp_path / "journal", gen.journal(50, seconds=60), JOURNAL, files=1)
     (tmp_path / "file").touch()
     assert 2 == main([command, "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "file" / "out")])
-    assert f"{tmp_path}/file/out can't be used: " in capsys.readouterr().err
+    assert f"{tmp_path}/file/out cannot be used: " in capsys.readouterr().err
 
 
 def test_a_workload_isnt_made_in_a_store(tmp_path, capsys, monkeypatch):
     """`gen` writes into a folder here, and makes none of a store's name."""
     monkeypatch.chdir(tmp_path)
     assert 2 == main(["gen", "--out", "s3a://bucket/trace"])
-    assert "gen writes into a folder of this machine" in capsys.readouterr().err
+    assert "gen writes to a local folder" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
 
 

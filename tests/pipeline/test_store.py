@@ -86,7 +86,7 @@ def test_a_place_that_the_driver_doesnt_see_doesnt_exist(spark, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     place = (tmp_path / "elsewhere").as_uri()
     assert 2 == main([*words, place, "--out", str(tmp_path / "out")])
-    assert ("", f"purgatory pipeline: {place} doesn't exist\n") == capsys.readouterr()
+    assert ("", f"purgatory pipeline: {place} does not exist\n") == capsys.readouterr()
 
 
 @pytest.mark.parametrize("command", ["report", "whatif"])
@@ -98,5 +98,5 @@ def test_a_page_that_cant_be_written_is_refused_before_the_work(spark, tmp_path,
     assert 2 == main([command, "--journal", "journal", "--out", place])
     out, said = capsys.readouterr()
     assert "" == out
-    assert re.fullmatch(rf"purgatory pipeline: {place} can't be used: .*\n", said)
+    assert re.fullmatch(rf"purgatory pipeline: {place} cannot be used: .*\n", said)
     assert ["journal"] == [path.name for path in tmp_path.iterdir()]

@@ -187,7 +187,7 @@ def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
         ({"partitions": 3, "keep_ms": 5}, "partitions 2, not 3, keep_ms 604800000, not 5"),
         ({"keep_ms": None}, "keep_ms 604800000, not None"),
     ):
-        with pytest.raises(stream.CheckpointDiffers, match=f"begun with {said}: go on with that, or begin a new"):
+        with pytest.raises(stream.CheckpointDiffers, match=f"started with {said}: use these settings, or a new"):
             stream.keep(spark, str(tmp_path), attrs.evolve(begun, **change))
     kept = json.loads((tmp_path / "purgatory.json").read_text())
     (tmp_path / "purgatory.json").write_text(json.dumps({**kept, "semantics": 1}))
@@ -199,7 +199,7 @@ def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
 def test_a_checkpoint_that_says_nothing_is_not_guessed_at(spark, tmp_path):
     """One of before there was anything written into it is rejected."""
     (tmp_path / "offsets").mkdir()
-    with pytest.raises(stream.CheckpointDiffers, match="begin a new checkpoint"):
+    with pytest.raises(stream.CheckpointDiffers, match="use a new checkpoint"):
         stream.keep(spark, str(tmp_path), stream.StreamSettings())
 
 
@@ -207,7 +207,7 @@ def test_a_checkpoint_that_says_nothing_is_not_guessed_at(spark, tmp_path):
 def test_an_output_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, place):
     """A store that this session can't reach is one line, before a batch has begun."""
     (tmp_path / "trace").mkdir()
-    with pytest.raises(PlaceUnusable, match=f"^{place} can't be used: "):
+    with pytest.raises(PlaceUnusable, match=f"^{place} cannot be used: "):
         stream.start(spark, str(tmp_path / "trace"), place, str(tmp_path / "checkpoint"), stream.StreamSettings())
     assert not (tmp_path / "checkpoint").exists()
 
@@ -230,7 +230,7 @@ def test_a_damaged_page_stops_a_stream_whatever_the_session_says(spark, request,
 
 def test_a_source_that_isnt_there_is_refused(spark, tmp_path):
     """A folder that doesn't exist is one line."""
-    with pytest.raises(PlaceMissing, match="nowhere doesn't exist"):
+    with pytest.raises(PlaceMissing, match="nowhere does not exist"):
         stream.start(spark, str(tmp_path / "nowhere"), "out", "checkpoint", stream.StreamSettings())
 
 
@@ -291,7 +291,7 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
 def test_spark_connect_is_answered_plainly(tmp_path):
     """A session of Spark Connect is rejected with a line that says what to use."""
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(NoConnect, match="stream doesn't run through Spark Connect: it needs a classic session"):
+    with pytest.raises(NoConnect, match="stream does not run through Spark Connect.*use a classic session"):
         stream.start(remote, str(tmp_path), "out", "checkpoint", stream.StreamSettings())
 
 

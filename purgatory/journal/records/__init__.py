@@ -132,7 +132,7 @@ _EVENTS_NAME_THEIRS: Final = 2
 OPERATION: Final = "operation"
 EVENT: Final = "event"
 FLUSH: Final = "flush"
-"""A trace row that only says that time has come so far; it lets a stream settle what is still open."""
+"""A trace row that only moves time. It lets a stream complete open operations."""
 
 ENDED: Final = "ended"
 """A trace row for an operation that no event explains: `outcome` says that it was cancelled, forced or extended."""
@@ -141,7 +141,7 @@ EXTENDED: Final = "extended"
 """The `outcome` of an `ENDED` row whose operation was extended, and was not cancelled or forced."""
 
 KEEP_KEYS_MS: Final = 7 * 86_400_000
-"""So long a key keeps its level after the latest row that named it, unless whoever answers is told otherwise."""
+"""How long a key keeps its level after the latest row that named it, by default."""
 
 SHUTDOWN: Final = "shutdown"
 """The value of a record's `ended_by` where the service's shutdown, and not the deadline, ended the operation."""
@@ -175,7 +175,7 @@ class Record:
 
     @property
     def is_censored(self) -> bool:
-        """Whether a shutdown ended the wait: how long it would have taken, and how it would have ended, is unknown."""
+        """Whether a shutdown ended the wait. How long it would have taken, and how it would have ended, is unknown."""
         return self.ended_by == SHUTDOWN
 
 
@@ -192,7 +192,7 @@ class TraceRow:
     delay_ms: int
     levels: tuple[int, ...]
     type: str = ""
-    """The operation's class; an event has none."""
+    """The operation's class. An event has none."""
     watches: tuple[str, ...] | None = None
     """The keys that an operation was watched under; None if these are `keys`."""
     outcome: str | None = None

@@ -39,7 +39,7 @@ DROPPED: Final = "purgatory.dropped"
 """The entry in a sealed Parquet file's metadata that says how many rows were dropped before or between its rows."""
 _DROPPED: Final = re.compile(DROPPED.encode() + rb"\x18.([0-9]+)", re.DOTALL)
 AT_END: Final = 1 << 16
-"""So far from a file's end its metadata are looked for; they are followed by some kilobytes at most."""
+"""How far from a file's end its metadata is looked for. At most some kilobytes follow it."""
 
 
 @attrs.frozen(order=True)
@@ -57,21 +57,21 @@ class Segment:
 
 
 END: Final = ".end"
-"""What a writer leaves in the folder, to say how far it came (`end`)."""
+"""The file in which a writer records the end of the folder (`end`)."""
 
 
 @attrs.frozen
 class End:
-    """The rows below `next` are there, all of them; where none follows, `dropped` were dropped since the last."""
+    """All rows below `next` are there. If none follows, `dropped` rows were dropped since the last one."""
 
     next: int = 0
     dropped: int = 0
 
 
 def end(folder: Path) -> End:
-    """How far the folder goes at least, by what its writer said of it. To be asked before the folder is listed.
+    """The end of the folder, as its writer recorded it. Read it before the folder is listed.
 
-    A folder of before has nothing of the kind, and of what isn't whole, or can't be read, nothing is believed.
+    Folders of earlier versions have no such file. A file that is incomplete or cannot be read counts as missing.
     """
     try:
         told = json.loads((folder / END).read_bytes())
@@ -93,7 +93,7 @@ def sealed_name(schema: Schema, first: int, last: int, *, parquet: bool) -> str:
 
 
 def segment_of(path: Path) -> Segment | None:
-    """What a file's name says of it; None if it is no segment's name."""
+    """What a file's name says about it. None if it is not the name of a segment."""
     if match := SEALED.fullmatch(path.name):
         return Segment(int(match[2]), int(match[3]), path)
     match = _OPEN.fullmatch(path.name)
@@ -101,7 +101,7 @@ def segment_of(path: Path) -> Segment | None:
 
 
 def list_segments(folder: Path) -> list[Segment]:
-    """All that a reader should look at, in sequence; of a segment sealed in both forms, the Parquet file."""
+    """All files that a reader should read, in sequence. Of a segment sealed in both forms, the Parquet file."""
     found = [segment for path in (folder.iterdir() if folder.is_dir() else ()) if (segment := segment_of(path))]
     found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), s.path.suffix != ".parquet"))
     return [s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)]
@@ -170,7 +170,7 @@ def _is_journal(folder: Path) -> bool:
 
 
 def check_kind(folder: Path, schema: Schema) -> None:
-    """Refuse a folder of the other kind.
+    """Reject a folder of the other kind.
 
     Raises:
         JournalMissing: there is no segment in it.

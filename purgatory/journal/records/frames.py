@@ -48,7 +48,7 @@ _LIMIT: Final = 2**63 - 1
 
 
 def packed(values: Sequence[int]) -> array[int]:
-    """Pack integers into 8 bytes each; what doesn't fit (a timeout of ten billion years) is clamped."""
+    """Pack integers into 8 bytes each. A value that does not fit (a timeout of ten billion years) is clamped."""
     try:
         return array("q", values)
     except (OverflowError, TypeError):  # TypeError: a float, which a delay may be
@@ -71,7 +71,7 @@ class Batch:
     index: array[int]
     numbers: dict[str, array[int]]
     dropped: int = 0
-    """So many rows were dropped since the frame before: they have no numbers."""
+    """How many rows were dropped since the frame before. They have no numbers."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -207,7 +207,7 @@ def frame_at(data: bytes | memoryview, start: int) -> Frame | None:
 
 
 def scan(data: bytes, start: int = 0) -> Iterator[Frame]:
-    """Every whole frame from `start` on. What is damaged between two frames is stepped over."""
+    """Every whole frame from `start` on. Damage between two frames is skipped."""
     while start < len(data):
         frame = frame_at(data, start)
         if frame is None:
@@ -220,7 +220,7 @@ def scan(data: bytes, start: int = 0) -> Iterator[Frame]:
 
 
 def check_version(version: int) -> None:
-    """Refuse what a newer program wrote.
+    """Reject what a newer program wrote.
 
     Raises:
         JournalFormat: the version is one that this reader doesn't know.

@@ -175,7 +175,7 @@ def _digits_in(data: memoryview) -> int | None:
 
 
 def _check_sum(path: Path) -> bool:
-    """Compare a file with its checksum; says whether it has one.
+    """Compare a file with its checksum. Return whether it has one.
 
     Raises:
         JournalDamaged: they differ.
@@ -216,7 +216,7 @@ def opened(path: Path, words: Sequence[str] = (), *, check: bool = True) -> Iter
     try:
         is_checked = not check or _check_sum(path)
         with pq.ParquetFile(path, read_dictionary=list(words), page_checksum_verification=True) as file:
-            # Every writer of ours says its version; a file that says none was rewritten by somebody: taken as new.
+            # Every writer of ours says its version; a file without one was rewritten by another tool: it counts as new.
             said = (file.schema_arrow.metadata or {}).get(b"purgatory.version")
             version = VERSION if said is None else int(said)
             check_version(version)
@@ -235,9 +235,9 @@ def opened(path: Path, words: Sequence[str] = (), *, check: bool = True) -> Iter
 
 
 def _check_columns(path: Path, found: pa.Schema, version: int, words: Sequence[str]) -> None:
-    """Refuse a file of this very version whose columns aren't this version's, where no checksum vouches for it.
+    """Reject a file of this version, without a checksum, whose columns are not those of this version.
 
-    A column that is missing would be given its default; so would one whose name has a bit turned over.
+    A missing column would be given its default, and so would one whose name has a flipped bit.
 
     Raises:
         JournalDamaged: a column is missing, or of another type.
@@ -281,7 +281,7 @@ def read_arrow(
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a sealed file with exactly this reader's columns.
 
-    Groups of rows that lie wholly outside of `after` and `upto` are not read; others are given whole.
+    Groups of rows that lie wholly outside of `after` and `upto` are not read. Others are yielded whole.
     `columns` are all by default; `words` are text columns that are to come dictionary-encoded.
     """
     import pyarrow as pa  # noqa: PLC0415

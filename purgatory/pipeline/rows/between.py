@@ -50,7 +50,7 @@ class Between:
         )
 
     def chosen(self, segments: Sequence[Segment], schema: Schema) -> list[Segment]:
-        """The segments that may hold rows of the range; those in between are among them, so that gaps show."""
+        """The segments that may hold rows of the range, and all between them, so that gaps show."""
         if self.everything:
             return list(segments)
         places = [place for place, segment in enumerate(segments) if self._may_hold(segment, schema)]

@@ -53,7 +53,7 @@ class Run:
 
 @attrs.frozen
 class Gap:
-    """Rows that should have been read and weren't (or were read more than once), and where they should be."""
+    """Rows that were not read, or were read more than once, and where they should be."""
 
     journal: str
     first: int
@@ -77,14 +77,14 @@ class IncompleteJournal(ValueError):
         where = sorted({gap.journal for gap in gaps})
         super().__init__(
             f"not all of {', '.join(where) or 'the journal'} could be read: {'; '.join(named[:_MOST_NAMED])}{more}. "
-            "--allow-gaps reports on the rest and says what is missing"
+            "pass --allow-gaps to use the rest and list what is missing"
         )
         self.gaps = tuple(gaps)
         self.damaged = tuple(damaged)
 
 
 def described(damaged: Sequence[str], gaps: Sequence[Gap]) -> tuple[str, ...]:
-    """What could not be read, each once: a damaged segment together with the rows that are missing for it."""
+    """What could not be read, each once: a damaged segment together with its missing rows."""
     rest, lines = list(gaps), []
     for text in damaged:
         mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
@@ -95,7 +95,7 @@ def described(damaged: Sequence[str], gaps: Sequence[Gap]) -> tuple[str, ...]:
 
 
 def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> Iterator[pa.RecordBatch]:
-    """The same batches; which sequence numbers went by is added to the runs."""
+    """The same batches. Their sequence numbers are added to the runs."""
     for batch in batches:
         seq = batch.column("seq").to_numpy(zero_copy_only=False)
         if len(seq):
@@ -164,7 +164,7 @@ def checked(
     expected = promised(spark, folder, schema)
     frame = load(spark, folder, schema, damaged=damaged, between=between)
     rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
-    runs = [Run(*row) for row in rows if row["last"] <= expected.last]  # what came since isn't asked for
+    runs = [Run(*row) for row in rows if row["last"] <= expected.last]  # rows that were written since are left out
     if not between.everything and "://" not in folder:
         expected = Run(0, min((run.first for run in runs), default=0), max((run.last for run in runs), default=-1))
     return frame, gaps_in([expected], runs, [folder])

@@ -52,7 +52,7 @@ class Workload:
     purgatories: int = attrs.field(
         default=1, validator=attrs.validators.in_(range(1, 5))
     )  # which have keys and operations of the same names
-    keep_keys_ms: int = KEEP_KEYS_MS  # whoever answers forgets a key after so long
+    keep_keys_ms: int = KEEP_KEYS_MS  # how long a key keeps its level
     reused: float = 0.0  # this share of the operations has the name of one that came shortly before
 
 
@@ -97,7 +97,7 @@ def _instants(rng: np.random.Generator, count: int, workload: Workload, bursts: 
 
 
 def _operations(rng: np.random.Generator, workload: Workload, event_key: Any, event_at: Any) -> tuple[Any, ...]:
-    """Arrival, number of keys, keys and levels of each operation; those of one operation lie together."""
+    """Arrival, number of keys, keys and levels of each operation. Those of one operation lie together."""
     count, most = workload.operations, workload.keys_per_operation
     at = _instants(rng, count, workload, workload.bursts)
     sizes = rng.integers(1, most + 1, count)
@@ -197,7 +197,7 @@ def _arrive(rng: np.random.Generator, workload: Workload, table: pa.Table, at: A
 
 
 def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
-    """Add a malformed copy of some rows: the good ones stay, so that what should come out is known."""
+    """Add a malformed copy of some rows. The good ones stay, so that the right output is known."""
     rows = table.take(pa.array(places)).to_pylist()
     for row in rows:
         damage = rng.integers(0, 5)
@@ -218,7 +218,7 @@ def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
 
 
 def flush_row(at_ms: int) -> pa.Table:
-    """A row that says time has come to `at_ms` since the epoch."""
+    """A row that moves time to `at_ms` since the epoch."""
     row = {
         "seq": 0,
         "kind": FLUSH,
@@ -236,7 +236,7 @@ def flush_row(at_ms: int) -> pa.Table:
 
 
 def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: int = 0) -> int:
-    """Write a table as sealed segments, each put in place whole and dated after the one before; the next number."""
+    """Write a table as sealed segments, each renamed into place and dated after the last. Return the next number."""
     folder.mkdir(parents=True, exist_ok=True)
     table = table.set_column(0, "seq", pa.array(np.arange(first, first + len(table))))
     table = table.cast(arrow_schema(schema))

@@ -55,7 +55,7 @@ def load(
         spark: the session.
         folder: where it is; `s3a://...` and its like are read by Spark alone.
         schema: which of the two it holds.
-        damaged: where given, segments that can't be read are noted here and left out.
+        damaged: if given, segments that cannot be read are noted here and left out.
         between: segments that hold no row of this range of time are left out.
 
     Raises:
@@ -65,7 +65,7 @@ def load(
     """
     columns = spark_schema(schema)
     reader = spark.read.schema(columns).options(**STRICT)
-    if "://" in folder:  # a store that only Spark can reach; sealed segments alone
+    if "://" in folder:  # a store that only Spark reaches: sealed segments alone
         return reader.parquet(folder)
     check_kind(Path(folder), schema)
     segments = between.chosen(list_segments(Path(folder)), schema)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class FolderUnusable(ValueError):
-    """A folder of this machine that can't be written."""
+    """A local folder that cannot be written."""
 
     __reduce__ = reduced
 
     def __init__(self, folder: str, why: str) -> None:
         self.folder = folder
-        super().__init__(f"{folder} can't be used: {why}")
+        super().__init__(f"{folder} cannot be used: {why}")
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def placed(out: str, command: str) -> Iterator[Path]:
 
     Args:
         out: a folder, which is then the one that is given, or a place of Spark's.
-        command: who writes; what a session is called that is made for it.
+        command: the command that writes, and the name of a session for it.
 
     Raises:
         FolderUnusable: the folder can't be made or written.

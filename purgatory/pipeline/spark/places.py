@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 
 class PlaceUnusable(ValueError):
-    """A place that this session can't read or write."""
+    """A place that this session cannot read or write."""
 
     __reduce__ = reduced
 
     def __init__(self, place: str, why: str) -> None:
         self.place = place
-        super().__init__(f"{place} can't be used: {why}")
+        super().__init__(f"{place} cannot be used: {why}")
 
 
 class NoConnect(ValueError):
-    """What was asked for needs a session in this process's JVM."""
+    """The command needs a session with a JVM in this process."""
 
     __reduce__ = reduced
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what} doesn't run through Spark Connect: it needs a classic session (--master, spark-submit), "
-            "since it asks the JVM for places and settings"
+            f"{what} does not run through Spark Connect, because it needs the JVM for places and settings: "
+            "use a classic session (--master, spark-submit)"
         )
 
 
 def classic(spark: SparkSession, what: str) -> None:
-    """Refuse a session of Spark Connect.
+    """Reject a session of Spark Connect.
 
     Raises:
         NoConnect: it is one.
@@ -51,17 +51,17 @@ def classic(spark: SparkSession, what: str) -> None:
 
 
 class PlaceMissing(ValueError):
-    """A folder that isn't there."""
+    """A folder that does not exist."""
 
     __reduce__ = reduced
 
     def __init__(self, place: str) -> None:
         self.place = place
-        super().__init__(f"{place} doesn't exist")
+        super().__init__(f"{place} does not exist")
 
 
 def readable(spark: SparkSession, place: str) -> None:
-    """See to it that there is something to read.
+    """Check that the place exists.
 
     Raises:
         PlaceMissing: there is nothing.
@@ -75,7 +75,7 @@ def readable(spark: SparkSession, place: str) -> None:
 
 
 def writable(spark: SparkSession, place: str) -> None:
-    """See to it that a folder exists and can be written.
+    """Create a folder if it is missing, and check that it can be written.
 
     Raises:
         PlaceUnusable: it can't.
@@ -83,7 +83,7 @@ def writable(spark: SparkSession, place: str) -> None:
     try:
         system, folder = _at(spark, place)
         if not system.mkdirs(folder):
-            raise PlaceUnusable(place, "the folder can't be made")
+            raise PlaceUnusable(place, "the folder cannot be created")
         probe = _path(spark, f"{place}/.writable-{uuid4().hex}")
         system.create(probe).close()
         system.delete(probe, False)
@@ -92,7 +92,7 @@ def writable(spark: SparkSession, place: str) -> None:
 
 
 def qualified(spark: SparkSession, place: str) -> str:
-    """A place as its file system spells it, by its full address; as it is if this session doesn't know that system."""
+    """A place by its full address, as its file system spells it. Unchanged if the session does not know that system."""
     try:
         system, path = _at(spark, place)
         return str(system.makeQualified(path).toString())
@@ -129,7 +129,7 @@ def write(spark: SparkSession, place: str, text: str) -> None:
         stream.close()
     if not system.rename(aside, path):
         system.delete(aside, False)
-        raise PlaceUnusable(place, "there is one already")
+        raise PlaceUnusable(place, "it exists already")
 
 
 def put(spark: SparkSession, local: Path, place: str) -> None:

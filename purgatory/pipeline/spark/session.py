@@ -59,7 +59,7 @@ _BAR: Final = "spark.ui.showConsoleProgress"
 
 
 class WrongSetting(ValueError):
-    """A setting for Spark that can't be."""
+    """An invalid setting for Spark."""
 
 
 def submitted() -> bool:
@@ -68,7 +68,7 @@ def submitted() -> bool:
 
 
 def say(master: str | None, settings: Iterable[str]) -> None:
-    """Have a session that is made later use this master and these settings (`NAME=VALUE`).
+    """Set the master and settings (`NAME=VALUE`) of a session that is started later.
 
     Raises:
         WrongSetting: a setting has no value, or it is too late: `spark-submit` has started the JVM already.
@@ -77,7 +77,7 @@ def say(master: str | None, settings: Iterable[str]) -> None:
     for setting in settings:
         name, found, _ = setting.partition("=")
         if not found or not name.startswith("spark."):
-            message = f"{setting!r} is no setting for Spark: write --conf spark.NAME=VALUE"
+            message = f"a Spark setting must be spark.NAME=VALUE, got {setting!r}: write --conf spark.NAME=VALUE"
             raise WrongSetting(message)
         words += ["--conf", setting]
     if not words:
@@ -93,8 +93,8 @@ def session(name: str, settings: Mapping[str, str] | None = None) -> SparkSessio
     """The running session, or a new one.
 
     Args:
-        name: what the application is called after us.
-        settings: what the caller insists on.
+        name: the name of the application, after "purgatory".
+        settings: settings that take precedence.
     """
     if os.environ.get("SPARK_REMOTE") or (settings or {}).get("spark.remote"):
         raise NoConnect(name)

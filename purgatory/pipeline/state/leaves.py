@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from purgatory.pipeline.state.leaf_index import Bound
 
 Waiting: TypeAlias = tuple[int, str, int, int, int]
-"""Who waits on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the
+"""A watch on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the
 print of the operation's row."""
 
 EVENT: Final = 0
@@ -42,12 +42,12 @@ WATCH: Final = 1
 """What a row to come is: its second column."""
 
 FOREVER: Final = 2**62
-_FEW: Final = 32  # of so few the last one's death is waited for: opening a leaf for less is not worth it
+_FEW: Final = 32  # a leaf with fewer entries is opened once the last one is dead: opening it earlier is not worth it
 _UNKNOWN: Final = -1
 
 
 class Key:
-    """A key's level, until when that counts, and a heap of those who wait, the lowest level first."""
+    """A key's level, until when it counts, and a heap of its watches, the lowest level first."""
 
     __slots__ = ("level", "until", "waiting")
 
@@ -57,20 +57,20 @@ class Key:
         self.waiting = [] if waiting is None else waiting
 
     def reached(self, level: int, at: int) -> bool:
-        """Whether it stands at a level, or above, at an instant."""
+        """Whether it has a level, or a higher one, at an instant."""
         return at <= self.until and level <= self.level
 
 
 class KeyLeaf:
-    """Keys, and those who wait on them."""
+    """Keys, and their watches."""
 
     __slots__ = ("keys",)
 
     def __init__(self, keys: dict[str, Key] | None = None) -> None:
-        self.keys: dict[str, Key] = defaultdict(Key, keys or {})  # one that is asked for is made if there is none
+        self.keys: dict[str, Key] = defaultdict(Key, keys or {})  # a missing key is created
 
     def reach(self, name: str, level: int, at: int, hits: list[tuple[str, int, int, int]]) -> None:
-        """Take out who waits on a key up to a level; those whose deadline is later are hit."""
+        """Remove the watches of a key up to a level. Those whose deadline is later are hit."""
         key = self.keys.get(name)
         waiting = None if key is None else key.waiting
         while waiting and waiting[0][0] <= level:
@@ -79,13 +79,13 @@ class KeyLeaf:
                 hits.append((operation, number, at, mark))
 
     def sweep(self, watermark: int) -> None:
-        """Drop what no row after the watermark can concern."""
+        """Drop entries that no row after the watermark can change."""
         empty = []
         for name, key in self.keys.items():
             if key.until <= watermark:
                 key.until = _UNKNOWN
             waiting = key.waiting
-            if len(waiting) == 1:  # as nearly always, where keys come and go
+            if len(waiting) == 1:  # the usual case for keys that come and go
                 if waiting[0][3] > watermark:
                     continue
                 key.waiting = waiting = []

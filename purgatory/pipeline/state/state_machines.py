@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from purgatory.pipeline.state.leaf_index import Store
 
 SEMANTICS: Final = 3
-"""The version of what is kept and decided here. A checkpoint of another one can't be gone on with."""
+"""The version of the semantics and the state. A checkpoint of another version is rejected."""
 
 Event: TypeAlias = tuple[int, str, int]
 """An instant (us), a key and the level that it has reached."""
@@ -77,10 +77,10 @@ class KeyCore:
     """Stage 1 for the keys of one bucket.
 
     Args:
-        agenda: what `agenda` was when the core was last saved; None for a new one.
-        leaves: where the keys and those who wait on them are kept.
-        inbox: where the rows are kept for which it isn't time yet.
-        keep_us: how long a key keeps its level after the latest row that named it; None for ever.
+        agenda: the value of `agenda` when the core was last saved (None: a new core).
+        leaves: the store of the keys and their watches.
+        inbox: the store of the rows that the watermark has not passed.
+        keep_us: how long a key keeps its level after the latest row that named it (None: forever).
     """
 
     __slots__ = ("_fresh", "_inbox", "_keep", "_shelf", "armed")
@@ -153,7 +153,7 @@ class KeyCore:
         return pickle.dumps((self._shelf.directory, self._inbox.directory, self.armed), 5)
 
     def _ripe(self, watermark: int) -> list[tuple[Any, ...]]:
-        """Put what is fresh into the inbox, and take out what is up to the watermark: in order, doubles neighbours."""
+        """Put new rows into the inbox. Take those up to the watermark, in order, doubles next to each other."""
         self._fresh.sort()
         for leaf, rows in self._inbox.shared(self._fresh):
             leaf.rows += rows
@@ -196,7 +196,7 @@ class OperationCore:
     """Stage 2 for the operations of one bucket.
 
     Args:
-        agenda: what `agenda` was when the core was last saved; None for a new one.
+        agenda: the value of `agenda` when the core was last saved (None: a new core).
         leaves: where the operations are kept.
     """
 
@@ -232,7 +232,7 @@ class OperationCore:
         return done, refused
 
     def _claims(self, opened: Iterable[Open], hits: Iterable[Hit]) -> dict[str, list[Operation]]:
-        """Who has a name that was opened or hit, or wants it: nearly always one. Who had it is taken out."""
+        """The operations that have or claim a name that was opened or hit, nearly always one. The holder is removed."""
         claims: dict[str, list[Operation]] = {}
         for name, count, arrival, deadline, mark, seq in opened:
             operation = Operation(arrival, deadline, mark, (1 << count) - 1, arrival, seq)
@@ -276,7 +276,7 @@ class OperationCore:
 
 
 def _holders(name: str, claims: list[Operation], watermark: int, refused: list[Refused]) -> list[Operation]:
-    """Those of several rows with one name that came while nobody had it."""
+    """Those of several rows with one name that came while no operation had it."""
     found: list[Operation] = []
     free_at: int | None = None  # when the last one is answered; None: not yet
     for operation in sorted(claims, key=lambda claim: (claim.arrival, claim.seq)):

@@ -28,12 +28,12 @@ _DEFAULTS: Final[Mapping[str, Sequence[int]]] = {
 
 
 class WrongGrid(ValueError):
-    """The grid file can't be right."""
+    """The grid file is invalid."""
 
 
 @attrs.frozen(kw_only=True)
 class Grid:
-    """What to try, and what is wanted of it."""
+    """What to try, and the limits for the choice."""
 
     timeouts_ms: tuple[int, ...] = tuple(_DEFAULTS["timeouts_ms"])
     ticks_ms: tuple[int, ...] = tuple(_DEFAULTS["ticks_ms"])
@@ -46,10 +46,10 @@ class Grid:
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
-        """From a TOML or JSON file; what it leaves out has a default.
+        """Read a TOML or JSON file. Settings that it leaves out have defaults.
 
         Raises:
-            WrongGrid: it isn't readable, or holds what isn't known or can't be.
+            WrongGrid: it cannot be read, or has an unknown or invalid setting.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ class Grid:
             values = found.get(name, [1])
             least = 2 if name == "wheel_sizes" else 1
             if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
-                message = f"{path}: {name} is a list of whole numbers of at least {least}"
+                message = f"{path}: {name} must be a list of integers of at least {least}"
                 raise WrongGrid(message)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         return cls(**given)
@@ -113,14 +113,14 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
     for (purgatory,), rows in _grouped(found["purges"], "purgatory"):
         row = next((r for r in rows if r["anew_share"] <= grid.max_anew), rows[-1])
         why = (
-            f"{row['anew']:,} of {row['parked']:,} waits under a key would find it forgotten; "
+            f"{row['anew']:,} of {row['parked']:,} waits under a key would find it forgotten, and "
             f"at most {row['idle_at_most']:,} keys are remembered while idle"
         )
         chosen.append(Choice("purge_interval", purgatory, row["purge_interval"], why))
     for (purgatory,), rows in _grouped(found["shards"], "purgatory"):
         floor = rows[-1]["busiest_key"]
         row = next((r for r in rows if r["busiest_shard"] <= 1.2 * floor), rows[-1])
-        why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches; the busiest key alone {floor:.3g}"
+        why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches, the busiest key alone {floor:.3g}"
         chosen.append(Choice("shards", purgatory, row["shards"], why))
     return chosen
 

@@ -48,12 +48,12 @@ first: the others are over within it.
 
 
 def forgetting(idle: Numbers, again: Numbers, limits: Sequence[int]) -> list[tuple[int, int]]:
-    """Of these spells, for each limit, after how many the key had to be made anew, and how many keys were idle at most.
+    """For each limit: after how many of these spells the key was created again, and how many keys were idle at most.
 
     Args:
-        idle: since when nobody waits.
-        again: until when; `NEVER` for good.
-        limits: so many keys may be idle.
+        idle: since when no operation waits.
+        again: until when (`NEVER`: to the end).
+        limits: how many keys may be idle.
     """
     order = np.argsort(idle, kind="stable")
     idle, again = idle[order], again[order]
@@ -66,7 +66,7 @@ def forgetting(idle: Numbers, again: Numbers, limits: Sequence[int]) -> list[tup
 
 
 def purging(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What makes of whole purgatories' spells, for each interval, how many keys are made, and made again."""
+    """A function that counts, for whole purgatories and each interval, the keys created, and created again."""
 
     def purge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = [batch.cast(SPELLS.columns) for batch in batches]  # Spark's own columns say which are never null

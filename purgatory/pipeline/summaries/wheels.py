@@ -32,7 +32,7 @@ COUNTED: Final = schema("tick_ms:int wheel_size operations levels:rank reinserti
 
 
 def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[int, int]:
-    """The levels that entries need, and how often they are put again.
+    """The levels that entries need, and how often they move to a lower level.
 
     Args:
         due: when each is due, in ticks.
@@ -68,7 +68,7 @@ def summed(counts: pa.Table) -> pa.Table:
 def counting(
     ticks_ms: tuple[int, ...], sizes: tuple[int, ...]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What counts each setting's entries in the batches of a task."""
+    """A function that counts each setting's entries in the batches of a task."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}

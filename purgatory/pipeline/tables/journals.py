@@ -19,7 +19,7 @@ def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[
     """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's); each once.
 
     Args:
-        given: as they were spelled, which is how they are called; of several spellings of one folder the first.
+        given: as the caller spelled them. Of several spellings of one folder, the first is used.
         schema: what they hold.
         qualified: spells a place of a store in the one way that its file system has for it.
 
@@ -94,5 +94,5 @@ def there(journals: Sequence[str]) -> list[Run]:
 
 
 def dropped_in(journals: Iterable[str]) -> int:
-    """How many operations the journals' writers dropped, as their segments say; those of a store aren't asked."""
+    """How many operations the journals' writers dropped, by their segments. Those of a store are not read."""
     return sum(dropped(Path(name)) for name in journals if "://" not in name)

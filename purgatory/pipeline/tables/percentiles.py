@@ -45,7 +45,7 @@ def _in_order(by: Sequence[str], value: str, where: str, places: Sequence[str]) 
 
 
 def _percentiles(by: Sequence[str]) -> str:
-    """Percentiles of the waits of answered operations; between two waits they lie in proportion."""
+    """Percentiles of the waits of answered operations, interpolated between two waits."""
     places = [f"{end}((total - 1) * {share}e0)" for share in PERCENTILES.values() for end in ("floor", "ceil")]
     between = [
         # They lie on a grid of a thousandth of a microsecond. Rounding makes the engines agree to the last bit.

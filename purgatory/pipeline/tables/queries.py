@@ -70,7 +70,7 @@ def waits() -> Table:
 
 
 def key_sums(widths: Widths) -> str:
-    """Operations and wasted checks by purgatory, type and key; those that expired also by window.
+    """Operations and wasted checks by purgatory, type and key. Those that expired are also divided by window.
 
     Both tables of keys read this relation, so an engine keeps it.
     """
@@ -182,7 +182,7 @@ def instances() -> Table:
 
 
 def quarantine() -> Table:
-    """The records that cannot be true, with the reason; of very many the first."""
+    """The records that cannot be true, with the reason, up to a limit."""
     names = ["seq", *(field.name for field in JOURNAL.fields)]
     kinds = {"text": pa.string(), "texts": pa.list_(pa.string()), "int": pa.int64(), "instant": INSTANT}
     fields = [("seq", pa.int64()), *((field.name, kinds[field.kind]) for field in JOURNAL.fields)]

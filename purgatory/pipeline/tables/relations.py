@@ -72,7 +72,7 @@ INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 def schema(text: str) -> pa.Schema:
-    """A schema from `name:type` words; a column without a type is `int`, one that ends in `_ms` is `real`."""
+    """A schema from `name:type` words. A column without a type is `int`, or `real` if its name ends in `_ms`."""
     fields = [word.partition(":") for word in text.split()]
     return pa.schema([(name, _TYPES[kind or ("real" if name.endswith("_ms") else "int")]) for name, _, kind in fields])
 
@@ -103,7 +103,7 @@ class Table:
 
 @attrs.frozen(kw_only=True)
 class Widths:
-    """The lengths of a window, of a slot, and of the parts of a slot in which a peak is looked for; microseconds."""
+    """The lengths of a window, of a slot, and of the parts of a slot that the peak is searched in, in microseconds."""
 
     window_us: int
     slot_us: int
