@@ -14,6 +14,7 @@ from purgatory._events.outcome import OUTCOMES
 from purgatory._operations.operation import LOBBY
 from purgatory._operations.subclasses import warn_still_open
 from purgatory._operations.user_lock import checked_lock
+from purgatory._purgatory import arguments as _arguments
 from purgatory._purgatory import parking as _parking
 from purgatory._purgatory.many_keys import RestOfCheck, checked_keys
 from purgatory._support.edition import CORE
@@ -111,12 +112,12 @@ if CORE is not None:
     CORE.bind(
         LOBBY,
         OUTCOMES,
-        admit=_parking.admit,
+        admit=_arguments.admit,
         future=Future,
         forgotten_init=_forgotten_init,
         already_parked=_already_parked,
         closed_error=_closed_error,
-        each_once=_parking.each_once,
+        each_once=_arguments.each_once,
         unhashable=_unhashable,
         contain=_contain,
         retry=_retry,
@@ -129,7 +130,7 @@ if CORE is not None:
         put_off=_put_off,
         extension=_extension,
         refuse_own_hook=_refuse_own_hook,
-        refuse_timed=_parking.refuse_timed,
+        refuse_timed=_arguments.refuse_timed,
         timer_closed=TimerClosed,
         hand_over=RestOfCheck.hand_over,
         checked_limit=_checked_limit,

@@ -24,26 +24,21 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterable, Sequence
 from contextvars import copy_context
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final
 
 from purgatory._events.log import log, throttle
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import LOBBY, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
+from purgatory._purgatory.arguments import admit, each_once, refuse_own_hook, refuse_unready
 from purgatory._purgatory.many_keys import check_keys
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
     AlreadyParked,
-    InvalidOperation,
     InvalidTenant,
-    NoKeys,
     PurgatoryClosed,
     PurgatoryFull,
-    WatchKeysType,
-    unhashable,
 )
-from purgatory._threads.watchdog import hooks_on_this_stack
 from timer import NS_PER_MS, TimerClosed
 
 if TYPE_CHECKING:
@@ -54,13 +49,6 @@ if TYPE_CHECKING:
     from timer import Timer
 
 __all__ = ["Parking"]
-
-#: The combinations of types that _warn_one_key() logged a warning for, and their greatest number.
-_said: set[tuple[str, ...]] = set()
-MOST_SAID: Final = 64
-
-#: Types that need no further check whether they are a sequence of keys.
-PLAIN: Final = frozenset({list, tuple})
 
 #: How long a parking thread sleeps while another thread checks the operation.
 REST_S: Final = 0.0001
@@ -287,121 +275,6 @@ def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
         refuse_own_hook(operation)
         time.sleep(REST_S)  # another thread checks the operation: rare, and usually short
     return True
-
-
-def refuse_unready(operation: DelayedOperation, timer: Timer | None) -> None:
-    """Check that an operation can be parked now.
-
-    Raises:
-        InvalidOperation: its ``__init__`` does not call the library's, or it was added to a timer.
-        AlreadyParked: it was parked before.
-    """
-    try:
-        if operation._op_home is not LOBBY:
-            raise AlreadyParked(operation)
-    except AttributeError:
-        raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)") from None
-    if timer is not None and operation._bucket is not None:
-        refuse_timed(operation)
-
-
-def admit(admitted: set[type], operation: object) -> None:
-    """Check a type of operations, once. A type whose hooks are coroutines is checked each time.
-
-    Raises:
-        InvalidOperation: such an operation cannot be parked.
-    """
-    if not isinstance(operation, DelayedOperation):
-        raise not_an_operation(operation)
-    kind = type(operation)
-    if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
-        raise InvalidOperation(operation, "operations are compared by identity; pass eq=False to attrs or dataclass")
-    if iscoroutinefunction(operation.try_complete):
-        raise InvalidOperation(operation, "its try_complete is a coroutine; make it a plain function")
-    if iscoroutinefunction(operation.on_complete) or iscoroutinefunction(operation.on_expiration):
-        raise InvalidOperation(
-            operation, "its hooks are coroutines, which need an event loop; await the park() of an AsyncPurgatory"
-        )
-    # AsyncPurgatory.park() gives an instance plain hooks, but its type has coroutines and is checked each time.
-    if not (iscoroutinefunction(kind.on_complete) or iscoroutinefunction(kind.on_expiration)):
-        admitted.add(kind)
-
-
-def not_an_operation(given: object) -> InvalidOperation:
-    """The error for an object that is not an operation, with a hint if it is a class."""
-    if not isinstance(given, type):
-        return InvalidOperation(given, "it is not a DelayedOperation")
-    name = given.__qualname__
-    reason = f"expected a DelayedOperation instance, got the class {name}; create one first: {name}(...)"
-    return InvalidOperation(given, reason)
-
-
-def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
-    """The keys without repetitions.
-
-    Raises:
-        WatchKeysType: ``watch_keys`` is not a sequence of keys.
-        NoKeys: it is empty.
-        UnhashableKey: a key has no hash.
-    """
-    kind = type(watch_keys)
-    if kind not in PLAIN and not _is_sequence_of_keys(watch_keys):
-        raise WatchKeysType(watch_keys)
-    keys = list(watch_keys)
-    if len(keys) == 1:
-        return keys
-    try:
-        keys = list(dict.fromkeys(keys))
-    except TypeError:
-        raise unhashable(watch_keys) from None
-    if not keys:
-        raise NoKeys
-    if kind is tuple and len(set(map(type, keys))) > 1:
-        _warn_one_key(watch_keys)
-    return keys
-
-
-def _is_sequence_of_keys(watch_keys: object) -> bool:
-    is_one_value = isinstance(watch_keys, (str, bytes, bytearray)) or hasattr(watch_keys, "_fields")  # a named tuple
-    return isinstance(watch_keys, Sequence) and not is_one_value
-
-
-def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
-    """Warn about ``("orders", 0)``: these are two keys, but one key, ``[("orders", 0)]``, was probably meant.
-
-    The keys of one purgatory rarely have several types. The warning is logged once per combination of types.
-    """
-    types = tuple(type(key).__qualname__ for key in watch_keys[:MOST_SAID])
-    if types not in _said and len(_said) < MOST_SAID:
-        _said.add(types)
-        log.warning(
-            "keys_look_like_one",
-            keys=watch_keys,
-            advice="a tuple is taken for a sequence of keys: write [key] for one, or a list of the keys to be sure",
-        )
-
-
-def refuse_own_hook(operation: DelayedOperation) -> None:
-    """Reject parking an operation from one of its own hooks: the thread would wait for itself.
-
-    Raises:
-        InvalidOperation: a hook of the operation parks it.
-    """
-    if id(operation) in map(id, hooks_on_this_stack()):
-        raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
-
-
-def refuse_timed(operation: DelayedOperation) -> None:
-    """Reject an operation that its user added to a timer.
-
-    Raises:
-        AlreadyParked: another thread has just parked it.
-        InvalidOperation: a timer has it.
-    """
-    if operation.is_pending:
-        if operation._op_home is not LOBBY:
-            raise AlreadyParked(operation)
-        raise InvalidOperation(operation, "it was added to a timer; the purgatory adds it and sets its deadline")
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:

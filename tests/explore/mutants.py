@@ -219,13 +219,13 @@ OURS = (
         "the lock is released while a task is put off",
         TIMER,
         """
-        if not target.take(task, source, now_ns + whole_ms * NS_PER_MS):
+        if not target.take(task, source, deadline_ns):
             return False
         """,
         """
         source.remove(task)
         self._lock.release()
-        task._deadline_ns = now_ns + whole_ms * NS_PER_MS
+        task._deadline_ns = deadline_ns
         self._lock.acquire()
         target.put(task)
         """,

@@ -25,6 +25,7 @@ class Mutant:
 OPERATION = "purgatory/_operations/operation.py"
 PURGATORY = "purgatory/_purgatory/purgatory.py"
 PARKING = "purgatory/_purgatory/parking.py"
+ARGUMENTS = "purgatory/_purgatory/arguments.py"
 MANY_KEYS = "purgatory/_purgatory/many_keys.py"
 IDLE = "purgatory/_keys/idle_keys.py"
 RETRIER = "purgatory/_threads/retrier.py"
@@ -603,21 +604,21 @@ MUTANTS = (
     ),
     Mutant(
         "no keys is an error",
-        PARKING,
+        ARGUMENTS,
         "    if not keys:\n        raise NoKeys\n",
         "",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
         "a str is not a sequence of keys",
-        PARKING,
+        ARGUMENTS,
         "isinstance(watch_keys, (str, bytes, bytearray)) or hasattr",
         "hasattr",
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
         "an operation is parked once",
-        PARKING,
+        ARGUMENTS,
         "        if operation._op_home is not LOBBY:\n            raise AlreadyParked(operation)\n    except",
         "        pass\n    except",
         T_PARK + "test_parking_twice_changes_nothing",
