@@ -96,10 +96,7 @@ class ParkingTurn:
         is_parked: whether the thread has taken the step to PARKED. Written under the home's lock.
     """
 
-    __slots__ = ("is_parked",)
-
-    def __init__(self) -> None:
-        self.is_parked = False
+    is_parked = False
 
 
 #: The hooks that an outcome owes, in their order.
@@ -116,12 +113,11 @@ class Owed:
         is_reported: whether the observers were notified of the end.
     """
 
-    __slots__ = ("error", "hooks", "is_reported")
+    error: BaseException | None = None
+    is_reported = False
 
     def __init__(self, hooks: tuple[str, ...]) -> None:
         self.hooks = hooks
-        self.error: BaseException | None = None
-        self.is_reported = False
 
 
 class DelayedOperation(TimerTask, abc.ABC):
