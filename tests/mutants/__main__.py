@@ -104,17 +104,8 @@ def shown(text: str, other: str) -> str:
 
 def write_page(mutants: list[Mutant]) -> None:
     """Put the table between its marks."""
-    rows = [
-        "| guarantee | where | the line that upholds it | changed to | the test that fails |",
-        "|---|---|---|---|---|",
-    ]
-    for mutant in mutants:
-        file, _, test = mutant.test.partition("::")
-        before, after = shown(mutant.line, mutant.instead), shown(mutant.instead, mutant.line)
-        rows.append(
-            f"| {mutant.guarantee} | `{mutant.file}` | {before} | {after} "
-            f"| `{test}` in `{file.removeprefix('tests/')}` |"
-        )
+    rows = ["| guarantee | test that fails without it |", "|---|---|"]
+    rows += [f"| {mutant.guarantee} | `{mutant.test.partition('::')[2]}` |" for mutant in mutants]
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
