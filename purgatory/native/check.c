@@ -165,20 +165,6 @@ static Py_ssize_t number_of_limit(PyObject *limit)
     return (Py_ssize_t)number;
 }
 
-/* The watchers of a key, as a reference that the caller owns. NULL if there are none, or with an error. */
-static Watchers *watchers_of(Parking *self, PyObject *key)
-{
-    Py_ssize_t number = number_of_shard(self, key);
-    Shard *shard = number < 0 ? NULL : shard_numbered(self, number);
-    if (number >= 0)
-        return shard == NULL ? NULL : find(shard, key);
-    PyObject *keys = PyTuple_Pack(1, key);
-    if (keys != NULL)
-        refuse_unhashable(keys);
-    Py_XDECREF(keys);
-    return NULL;
-}
-
 /* What a check returns. One that found nothing after the shutdown began is logged. -1 stands for an error. */
 static PyObject *number_completed(Parking *self, Py_ssize_t completed)
 {

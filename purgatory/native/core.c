@@ -14,6 +14,7 @@
  *     steps.c        the lock of an operation, its outcome, its check
  *     operation.c    Operation: its methods and attributes
  *     ready_made.c   FuturesWait, ThresholdWait: operations with a try_complete in C
+ *     shards.c       which shard a key belongs to
  *     park.c         try_complete_else_watch
  *     check.c        check_and_complete, check_and_complete_all
  *     parking.c      Parking: the type with both flows
@@ -53,6 +54,7 @@
 #include "purgatory/native/steps.c"
 #include "purgatory/native/operation.c"
 #include "purgatory/native/ready_made.c"
+#include "purgatory/native/shards.c"
 #include "purgatory/native/park.c"
 #include "purgatory/native/check.c"
 #include "purgatory/native/parking.c"

@@ -1,0 +1,84 @@
+/* The shards of a purgatory (_purgatory/shards.py): which of them a key belongs to. A shard is made for its first operation. */
+
+/* The number of the shard that a key belongs to: as hash(key) % count is in Python. -1 with an error if it has no hash. */
+static inline Py_ssize_t number_of_shard(Parking *self, PyObject *key)
+{
+    Py_hash_t hash = PyObject_Hash(key);
+    if (hash == -1)
+        return -1;
+    Py_ssize_t number = hash % self->count;
+    return number < 0 ? number + self->count : number;
+}
+
+/* The shard with a number, borrowed; NULL without an error if it was not made yet. Shards are made once and stay. */
+static inline Shard *shard_numbered(Parking *self, Py_ssize_t number)
+{
+    Shard **row = __atomic_load_n(&self->row, __ATOMIC_ACQUIRE);
+    return row == NULL ? NULL : __atomic_load_n(&row[number], __ATOMIC_ACQUIRE);
+}
+
+/* The same, made if need be. NULL with an error. */
+static Shard *make_shard(Parking *self, Py_ssize_t number)
+{
+    Shard **row = __atomic_load_n(&self->row, __ATOMIC_ACQUIRE), **none = NULL;
+    if (row == NULL) {
+        row = PyMem_Calloc((size_t)self->count, sizeof *row);
+        if (row == NULL)
+            return (Shard *)PyErr_NoMemory();
+        if (!__atomic_compare_exchange_n(&self->row, &none, row, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            PyMem_Free(row); /* another thread was faster */
+            row = none;
+        }
+    }
+    PyObject *given = PyLong_FromSsize_t(number), *made = NULL;
+    if (given != NULL)
+        made = PyObject_CallMethodOneArg(self->shards, core.str_numbered, given);
+    Py_XDECREF(given);
+    if (made != NULL && (!PyObject_TypeCheck(made, core.shard) || ((Shard *)made)->by_key == NULL)) {
+        PyErr_SetString(PyExc_TypeError, "shards must make Shard objects");
+        Py_CLEAR(made);
+    }
+    if (made != NULL) /* `shards` makes each one once, so what is there already is this one */
+        Py_XDECREF(__atomic_exchange_n(&row[number], (Shard *)made, __ATOMIC_ACQ_REL));
+    return (Shard *)made;
+}
+
+/* The shard that a key belongs to, borrowed. NULL with an error. */
+static inline Shard *shard_of(Parking *self, PyObject *key)
+{
+    Py_ssize_t number = number_of_shard(self, key);
+    Shard *shard = number < 0 ? NULL : shard_numbered(self, number);
+    return shard != NULL || number < 0 ? shard : make_shard(self, number);
+}
+
+/* The TypeError of a key that has no hash, as the library says it. */
+static void refuse_unhashable(PyObject *keys)
+{
+    if (PyErr_ExceptionMatches(PyExc_TypeError)) {
+        Kept kept = keep_error();
+        PyObject *error = PyObject_CallOneArg(core.unhashable, keys);
+        if (error == NULL || error == Py_None) { /* the key's own code: that error stays */
+            if (error == NULL)
+                PyErr_Clear();
+            Py_XDECREF(error);
+            set_again(kept);
+            return;
+        }
+        raise_made(error);
+        drop_kept(kept);
+    }
+}
+
+/* The watchers of a key, as a reference that the caller owns. NULL if there are none, or with an error. */
+static Watchers *watchers_of(Parking *self, PyObject *key)
+{
+    Py_ssize_t number = number_of_shard(self, key);
+    Shard *shard = number < 0 ? NULL : shard_numbered(self, number);
+    if (number >= 0)
+        return shard == NULL ? NULL : find(shard, key);
+    PyObject *keys = PyTuple_Pack(1, key);
+    if (keys != NULL)
+        refuse_unhashable(keys);
+    Py_XDECREF(keys);
+    return NULL;
+}
