@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copyreg
-import pickle
 from typing import Any
 
 __all__ = [
@@ -32,6 +31,8 @@ def reduced(error: BaseException) -> tuple[Any, ...]:
 
 
 def _portable(value: object) -> object:
+    import pickle  # noqa: PLC0415  # for a rare call, and it would make the import of the package slower
+
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301  # our own bytes
     except Exception:  # whatever a value's own methods raise  # noqa: BLE001
