@@ -96,7 +96,10 @@ class ParkingTurn:
         is_parked: whether the thread has taken the step to PARKED. Written under the home's lock.
     """
 
-    is_parked = False
+    __slots__ = ("is_parked",)
+
+    def __init__(self) -> None:
+        self.is_parked = False
 
 
 #: The hooks that an outcome owes, in their order.
@@ -113,11 +116,12 @@ class Owed:
         is_reported: whether the observers were notified of the end.
     """
 
-    error: BaseException | None = None
-    is_reported = False
+    __slots__ = ("error", "hooks", "is_reported")
 
     def __init__(self, hooks: tuple[str, ...]) -> None:
         self.hooks = hooks
+        self.error: BaseException | None = None
+        self.is_reported = False
 
 
 class DelayedOperation(TimerTask, abc.ABC):
