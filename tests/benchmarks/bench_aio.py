@@ -1,12 +1,12 @@
 """
 Awaiting in a purgatory on one loop, beside what asyncio offers: ``python -m tests.benchmarks.bench_aio``.
 
-Every case starts one task a waiter, lets all of them come to wait, makes each one's condition true, and collects the
-answers. What is counted is all of that, by waiter. So all carry the cost of a task, which the row *a bare future*
-shows: no timeout, no predicate, nobody to be told. The peers are given what suits them best: a ``Condition`` of its own
-for each waiter, so that no ``notify`` wakes anyone in vain.
+Every case starts one task per waiter, lets all of them come to wait, makes each one's condition true, and collects the
+answers. All of that is counted, per waiter. So all carry the cost of a task, which the row *a bare future*
+shows: no timeout, no predicate, no notification. The peers are given what suits them best: a ``Condition`` of its own
+for each waiter, so that no ``notify`` wakes a task without need.
 
-One loop is one thread, so what is counted is its processor time: who else uses the machine matters less.
+One loop is one thread, so its processor time is counted, which depends less on other load.
 
 A ratio is a case's cost to that of the first row, from the same round: 4.0 is four times as slow.
 """
@@ -40,7 +40,7 @@ TIMEOUT_MS = 300_000
 
 
 class Ready(DelayedOperation):
-    """Completes when it is told that it may."""
+    """Completes when the benchmark allows it."""
 
     __slots__ = ("ready",)
 
@@ -146,7 +146,7 @@ def start_condition(_: AsyncPurgatory[DelayedOperation], n: int, per_key: int = 
     return [_task(asyncio.wait_for(wait(key), TIMEOUT_MS / 1000)) for key in range(n)], satisfy
 
 
-#: The first is what the others are set beside.
+#: The first is the reference of the others.
 CASES: dict[str, Start] = {
     "purgatory.wait_for": start_wait_for,
     "purgatory.park": start_park,
@@ -210,7 +210,7 @@ def cycle(n: int, *, rounds: int = 5, scale: float = 1.0) -> Table:
 
 @contextlib.contextmanager
 def _news_on_a_loop(start: Start, per_key: int) -> Iterator[Run]:
-    """Time ``n`` events with their answers, where each event answers one of the many who wait under its key."""
+    """Time ``n`` events with their answers, where each event answers one of the many tasks that wait under its key."""
     with asyncio.Runner() as runner:
 
         async def events(n: int) -> float:

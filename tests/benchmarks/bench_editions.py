@@ -5,7 +5,7 @@ The Python edition is a private copy of the core, loaded from its sources beside
 imports (:mod:`tests.explore.edition`), so that their rows are interleaved like any others and share the machine's mood.
 Where there is no native implementation both rows are Python's, and say so by being alike.
 
-The tables' first case is what the others' ratios are to: the floor of :mod:`tests.benchmarks.bench_purgatory`, a
+The ratios are to the tables' first case: the floor of :mod:`tests.benchmarks.bench_purgatory`, a
 thousand keys, a dict's own insert and pop.
 """
 
@@ -41,7 +41,7 @@ def _editions() -> dict[str, tuple[ModuleType, ModuleType]]:
 
 def _ready(core: Any) -> Any:
     class Ready(core.DelayedOperation):
-        """Completes when it is told that it may."""
+        """Completes when the benchmark allows it."""
 
         __slots__ = ("ready",)
 

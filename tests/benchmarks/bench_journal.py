@@ -1,4 +1,4 @@
-"""What a journal costs the park and satisfy cycle: CPU time of the service's thread, and of all threads."""
+"""The cost of a journal in the park and satisfy cycle: CPU time of the service's thread, and of all threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DELAY_MS = 300_000
 
 
 class Ready(DelayedOperation):
-    """Completes when it is told that it may."""
+    """Completes when the benchmark allows it."""
 
     __slots__ = ("ready",)
 

@@ -1,10 +1,10 @@
 """
-Expiry: what it costs, and how late it is.
+Expiry: its cost, and its lateness.
 
-So many tasks fall due, evenly spread over five seconds. They are added before the first is due, so that what is seen is
-expiry alone: processor time a task, and lateness, which is the time from a task's deadline to the start of its ``run``.
-Beside an idle process stands one in which threads compute without a pause. Each holds the interpreter's lock for the
-*switch interval* at a time, so every wake-up waits for that long. ``sys.setswitchinterval`` shortens it, and
+A number of tasks fall due, evenly spread over five seconds. They are added before the first is due, so that only expiry
+is measured: processor time per task, and lateness, which is the time from a task's deadline to the start of its
+``run``. Beside an idle process stands one in which threads compute without a pause. Each holds the interpreter's lock
+for the *switch interval* at a time, so every wake-up waits for that long. ``sys.setswitchinterval`` shortens it, and
 ``InlineExecutor`` saves the second wake-up, that of the executor's thread.
 
 Each setting runs in a process of its own: memory, collector and threads of one don't touch the next.
@@ -190,7 +190,7 @@ def lateness(*, sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000), spread_ms
     settings: list[tuple[int, bool, float]] = [
         (busy, inline, switch_ms)
         for busy, inline, switch_ms in itertools.product((0, 1), (False, True), (5.0, 0.5))
-        if busy or switch_ms == 5.0  # nobody to switch from
+        if busy or switch_ms == 5.0  # no thread to switch from
     ]
     for tasks in sizes:
         for busy, inline, switch_ms in settings:
@@ -244,7 +244,7 @@ def starved(*, tasks: int = 10_000, spread_ms: int = 5_000, count: int = 4) -> T
 
 
 def million(*, tasks: int = 1_000_000, spread_ms: int = 5_000) -> Table:
-    """The row of the speed table: a million over five seconds, also with the collector told to disregard them."""
+    """The row of the speed table: a million over five seconds, also with the tasks frozen for the collector."""
     rows = []
     for inline, freeze in ((False, False), (True, False), (False, True), (True, True)):
         where = "inline" if inline else "own thread"

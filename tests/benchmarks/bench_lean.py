@@ -1,4 +1,4 @@
-"""What the user's class costs: the same operation written in five ways. See docs/recipes/lean.md."""
+"""The cost of the user's class: the same operation written in five ways. See docs/recipes/lean.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-What it costs to be looked at: the park and satisfy cycle without metrics, with the collector, and with histograms.
+The cost of observation: the park and satisfy cycle without metrics, with the collector, and with histograms.
 
 The collector reads counters when it is scraped and leaves the cycle alone. So that this is measured and not just said,
 the second and the third case are scraped once in every run, the page rendered whole: a run is some 30 ms, and a real
@@ -28,7 +28,7 @@ DELAY_MS = 300_000
 
 
 class Ready(DelayedOperation):
-    """Completes when it is told that it may."""
+    """Completes when the benchmark allows it."""
 
     __slots__ = ("ready",)
 
@@ -69,7 +69,7 @@ def _cycle(*observers: Observer, scraped: bool = True) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _scrape(parked: int, keys: int) -> Iterator[Run]:
-    """Render the page while so many operations are parked under so many keys, and no other case's are."""
+    """Render the page while a number of operations are parked under a number of keys, without those of other cases."""
 
     def run(n: int) -> float:
         registry = CollectorRegistry()

@@ -38,7 +38,7 @@ DELAY_MS = 300_000
 
 
 class Ready(DelayedOperation):
-    """Completes when it is told that it may."""
+    """Completes when the benchmark allows it."""
 
     __slots__ = ("ready",)
 
@@ -64,7 +64,7 @@ class Direct(Ready):
 
 
 class Bare(DelayedOperation):
-    """Carries nothing: what is measured is the library's."""
+    """Carries nothing, so that only the library is measured."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ class FloorReady(FloorOperation):
 def cycle(
     keys: int = 1, *, make: Callable[[int], Any] = Ready, kind: Callable[[str], Any] = DelayedOperationPurgatory
 ) -> Iterator[Run]:
-    """Ours: park under so many keys, then an event on the first."""
+    """Ours: park under several keys, then an event on the first."""
     with kind("bench") as purgatory:
 
         def run(n: int) -> None:
@@ -170,7 +170,7 @@ def threshold() -> Iterator[Run]:
 
 @contextlib.contextmanager
 def fulfilled() -> Iterator[Run]:
-    """What a future costs by itself: it is made, called back from, and fulfilled."""
+    """The cost of a future by itself: it is made, called back from, and fulfilled."""
 
     def run(n: int) -> None:
         for _ in range(n):
@@ -221,7 +221,7 @@ def wait_for() -> Iterator[Run]:
 
 @contextlib.contextmanager
 def thread_each() -> Iterator[Run]:
-    """A thread a request, waiting for an event of its own."""
+    """One thread per request, waiting for an event of its own."""
 
     def run(n: int) -> None:
         for _ in range(n):
@@ -329,7 +329,7 @@ def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
 
 @contextlib.contextmanager
 def threads(number: int, *, make: Callable[[int], Ready] = Ready, own: bool = False) -> Iterator[Run]:
-    """The cycle in so many threads at once, on keys of their own. *n* operations altogether.
+    """The cycle in several threads at once, on keys of their own. *n* operations altogether.
 
     With ``own`` each has a purgatory, and a timer, of its own.
     """
@@ -389,7 +389,7 @@ def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15,
 def rotation(
     number: int, *, make: Callable[[int], Any] = Ready, kind: Callable[[str], Any] = DelayedOperationPurgatory
 ) -> Iterator[Run]:
-    """The cycle under one key after the other, of so many: each falls idle before it is wanted again."""
+    """The cycle under many keys in rotation: each falls idle before it is used again."""
     keys = [[("topic", place)] for place in range(number)]
     with kind("bench") as purgatory:
         turn = itertools.cycle(keys)

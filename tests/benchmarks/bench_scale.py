@@ -2,7 +2,7 @@
 How the purgatory's costs grow: with the operations parked, with the keys, with the watchers of one key.
 
 A population is grown in one process, and at each size the cycle is measured on a key that the population doesn't use,
-with the floor beside it in the same rounds: what the processor's caches do to any Python program shows in both.
+with the floor beside it in the same rounds: the effect of the processor's caches on any Python program shows in both.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def grown(
 
 @contextlib.contextmanager
 def crowded(watchers: int) -> Iterator[Run]:
-    """Park under a key where so many wait, and complete by force: a check would look at all of them."""
+    """Park under a key with many waiting operations, and complete by force: a check would look at all of them."""
     with DelayedOperationPurgatory("bench") as purgatory:
         for _ in range(watchers):
             purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
@@ -93,7 +93,7 @@ def crowded(watchers: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def check_unready(watchers: int) -> Iterator[Run]:
-    """Checks of a key under which so many operations wait, none of them ready. The unit is one operation looked at."""
+    """Checks of a key with many waiting operations, none of them ready. The unit is one operation looked at."""
     with DelayedOperationPurgatory("bench") as purgatory:
         for _ in range(watchers):
             purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
@@ -111,7 +111,7 @@ def check_unready(watchers: int) -> Iterator[Run]:
 
 @contextlib.contextmanager
 def complete_all(watchers: int) -> Iterator[Run]:
-    """One check completes so many operations. The unit is one operation, parking not counted."""
+    """One check completes many operations. The unit is one operation, parking not counted."""
     with DelayedOperationPurgatory("bench") as purgatory:
 
         def run(n: int) -> float:
@@ -131,7 +131,7 @@ def complete_all(watchers: int) -> Iterator[Run]:
 
 
 def hot_key(*, sizes: tuple[int, ...] = (1, 100, 10_000, 100_000), rounds: int = 15, scale: float = 1.0) -> list[Table]:
-    """What one key's many watchers cost."""
+    """The cost of one key's many watchers."""
     join = [Case(f"{size:,}", functools.partial(crowded, size), 3_000) for size in sizes]
     look = [Case(f"{size:,}", functools.partial(check_unready, size), 30_000) for size in sizes]
     wake = [Case(f"{size:,}", functools.partial(complete_all, size), 10_000) for size in sizes]

@@ -1,4 +1,4 @@
-"""What the stream's state costs outside Spark: beside how many parked, what does an arrival cost?
+"""The cost of the stream's state outside Spark: the cost of an arrival by the number of parked operations.
 
 A bucket of each stage is filled with operations of two keys each. Then batches of a few arrivals come, as they do, each
 batch with the bucket loaded from its agenda and saved again: the leaves that it touches are read and written.
@@ -48,7 +48,7 @@ class _Bucket:
         self.operations(*found)
 
     def share(self, keys: int) -> None:
-        """Draw from so many keys."""
+        """Draw from a number of keys."""
         self._keys = keys
 
     def next_batch(self) -> None:
@@ -57,7 +57,7 @@ class _Bucket:
 
     @property
     def bytes(self) -> tuple[int, int]:
-        """What each stage keeps."""
+        """The state of each stage."""
         agendas = [len(agenda or b"") for agenda in self._agendas]
         leaves = [sum(map(len, store.values())) for store in self._stores]
         return agendas[0] + leaves[0] + leaves[1], agendas[1] + leaves[2]
@@ -117,7 +117,7 @@ def arrivals(operations: int, *, rounds: int = 30) -> Iterator[tuple[object, ...
 
 
 def parking(operations: int, *, rounds: int) -> tuple[object, ...]:
-    """An operation's time in each stage, where so many come at once into an empty bucket. Rows wait one batch."""
+    """An operation's time in each stage, where many come at once into an empty bucket. Rows wait one batch."""
     times: list[tuple[float, float, float]] = []
     for _ in range(rounds):
         bucket = _Bucket(0)

@@ -1,10 +1,9 @@
 """
 The timer: adding and cancelling beside what else Python offers, at any number of pending tasks, and expiring a million.
 
-A request that is answered in time costs its timer one ``add`` and one ``cancel``: that pair is what is measured, the
-task's or handle's allocation included on all sides. Two patterns of delays, for what is outstanding and for what is
-added: all the same (a service's request timeout), and drawn anew each time, which spreads over buckets of the wheel and
-the depth of a heap.
+A request that is answered in time costs its timer one ``add`` and one ``cancel``: this pair is measured, the task's or
+handle's allocation included on all sides. Two patterns of delays, for outstanding and for added tasks: all the same (a
+service's request timeout), and drawn each time, which spreads over buckets of the wheel and the depth of a heap.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def call_later(outstanding: int, *, varied: bool = False) -> Iterator[Run]:
 
 
 class LazyHeap:
-    """What one would write oneself: a heap under a lock. Cancelled entries stay until they are half of it."""
+    """The obvious own solution: a heap under a lock. Cancelled entries stay until they are half of it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

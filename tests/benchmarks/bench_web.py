@@ -6,9 +6,9 @@ round asks each once, on the same open connections. A client opens its connectio
 until the server says that all wait, and then sends the events. For each poll it notes the time from the event that
 answers it to its answer.
 
-- *one hot key*: everybody waits for the same event.
+- *one hot key*: all polls wait for the same event.
 - *many keys*: each event answers those of its key.
-- *differing conditions*: everybody waits under one key, and each event answers some of them.
+- *differing conditions*: all polls wait under one key, and each event answers some of them.
 
 The processor time is the server's, for request, wait and answer, by poll. The ratio is to the server written by hand,
 of the same round.
@@ -38,7 +38,7 @@ from tests.benchmarks.webpolls import KINDS
 
 __all__ = ["SCENARIOS", "Scenario", "compare_servers", "main"]
 
-#: How long a server may take to start, or to have everybody waiting.
+#: How long a server may take to start, or until all polls wait.
 PATIENCE_S = 60.0
 
 

@@ -1,8 +1,9 @@
 """
 Where the time of a cycle goes: loops that do ever more of it, and the atoms that it is made of.
 
-A profiler that counts calls makes calls look dear, and one that samples can't see inside a function of 200 bytecodes.
-So the cycle is cut into steps, each measured by itself, and its building blocks, the interpreter's, beside them.
+A profiler that counts calls makes calls look expensive, and one that samples can't see inside a function of 200
+bytecodes. So the cycle is cut into steps, each measured by itself, and its building blocks, the interpreter's, beside
+them.
 """
 
 from __future__ import annotations
@@ -154,7 +155,7 @@ def _atom(statement: str) -> Iterator[Run]:
 
 
 def atoms(*, rounds: int = 15, scale: float = 1.0) -> Table:
-    """What the interpreter's building blocks cost here, the loop around them included."""
+    """The cost of the interpreter's building blocks, the loop around them included."""
     cases = [Case(what, functools.partial(_atom, statement), 50_000) for what, statement in _ATOMS.items()]
     note = "each contains the empty loop"
     return compare("where the time goes: atoms", cases, rounds=rounds, scale=scale, note=note, slug="where-atoms")

@@ -1,4 +1,4 @@
-"""What the broker example does with real clients: a table, with what a first prototype of it did beside.
+"""The broker example with real clients: a table, with the figures of its first prototype.
 
     python -m tests.benchmarks.broker [--replicas 1 3] [--seconds 3]
 
@@ -205,7 +205,7 @@ def request_for(fetch, number=0):
 
 
 def small_fetches(bootstrap, pid, seconds, replicas):
-    """Fetches of a record each, one after the other, from a plain socket: what a reader costs that keeps up."""
+    """Fetches of a record each, one after the other, from a plain socket: the cost of a reader that keeps up."""
     warm(bootstrap, "sync")
     frames = [
         request_for(FetchRequest(-1, 500, 1, topics=[FetchTopic("sync", [FetchPartition(0, -1, offset, -1, 100)])]))
@@ -361,7 +361,7 @@ def many_partitions(count, prototype, rounds=200):
 
 
 def serve_eagerly(arguments):
-    """Run a node whose action queue runs each check on the spot: what the queue is measured against."""
+    """Run a node whose action queue runs each check at once, for comparison with the queue."""
     from examples.broker.__main__ import main  # noqa: PLC0415
     from purgatory import ActionQueue  # noqa: PLC0415
 

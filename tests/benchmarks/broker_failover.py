@@ -3,10 +3,11 @@
     python -m tests.benchmarks.broker_failover [--kills 30] [--session-ms 2000]
 
 Three nodes, 12 partitions, acks=all. A leader is killed (-9) or asked to stop (SIGTERM), and from that moment on an
-unmodified producer that sends to every partition all the time is watched: when the first write to what the victim led
-is acknowledged, and when writes to all partitions are. The tree shows where the time goes: when the victim's session
-is over, and when the last partition has another leader. The victim is started again, and the next round waits until it
-leads again. Beside it stands what a real Kafka 0.9 with sessions of 2 s took on the machine of its own measurement.
+unmodified producer that sends to every partition all the time is watched: when the first write to one of the victim's
+partitions is acknowledged, and when writes to all partitions are. The tree shows where the time goes: when the victim's
+session is over, and when the last partition has another leader. The victim is started again, and the next round waits
+until it leads again. Beside it stands what a real Kafka 0.9 with sessions of 2 s took on the machine of its own
+measurement.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ EAGER = {
 
 
 class Probe:
-    """Writes to all partitions, a few times a second each, and knows when each was last sent what was acknowledged."""
+    """Writes to all partitions, a few times a second each, and knows when the last acknowledged record of each was
+    sent.
+    """
 
     def __init__(self, bootstrap, settings):
         self.acknowledged = {}

@@ -5,8 +5,8 @@ A bare number says little: the machine is busy, the clock rate moves, caches are
 measured *interleaved*: every round runs each case once, the next round starts with the next case, and what counts is
 the ratio of two cases **of the same round**. A figure in the table is the median over the rounds.
 
-Time is the *processor time* of the whole process: what an operation costs, however many others want the machine. Where
-waiting is what is measured, a case returns wall time itself.
+Time is the *processor time* of the whole process: the cost of an operation, however busy the machine is. If waiting is
+measured, a case returns wall time itself.
 
 A case is a context manager that prepares what is needed and yields a function ``run(n)``, which does *n* operations and
 is timed as a whole, or returns the seconds itself if part of what it does should not count:
@@ -23,8 +23,8 @@ is timed as a whole, or returns the seconds itself if part of what it does shoul
     >>> table.columns
     ('case', 'ns', 'p10-p90', 'ratio')
 
-Garbage is collected before each run, and collection stays enabled in it: a service has it enabled too. What was
-prepared is frozen (``gc.freeze``), so that collecting between the runs doesn't walk a million objects each time.
+Garbage is collected before each run, and collection stays enabled in it: a service has it enabled too. Prepared objects
+are frozen (``gc.freeze``), so that collecting between the runs doesn't walk a million objects each time.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def compare(
 
 
 def say(text: str) -> None:
-    """Tell what is going on, on the error stream, where it doesn't get into the tables."""
+    """Report progress on the error stream, apart from the tables."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -204,7 +204,7 @@ def markdown(table: Table) -> str:
 
 
 def write_json(tables: Sequence[Table], path: Path) -> None:
-    """Keep the tables, with what they were measured on, in a file."""
+    """Keep the tables, with the machine's description, in a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     result = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -5,9 +5,9 @@ Requests arrive at random (a Poisson process of the given rate), each is parked 
 and is completed by another thread after a latency drawn from a log-normal distribution, which is given by its median
 and its upper quartile. A request whose latency is beyond the timeout is left to the purgatory to expire.
 
-What is drawn is drawn before the clock starts. Arrivals and completions keep to the millisecond: a thread that is ahead
-of its time sleeps, one that is behind goes on at full speed. So as long as the actual rate is the target rate, the load
-is held. When it falls behind, that is what one process can do, generator included.
+All random numbers are drawn before the clock starts. Arrivals and completions keep to the millisecond: a thread that is
+ahead of its time sleeps, one that is behind goes on at full speed. So as long as the actual rate is the target rate,
+the load is held. When it falls behind, one process can do no more, generator included.
 
 The last line, tab-separated: milliseconds from the first arrival to the last, target rate, actual rate, milliseconds of
 processor time of the whole process until everything was answered.
@@ -39,7 +39,7 @@ _QUARTILE = statistics.NormalDist().inv_cdf(0.75)
 
 @attrs.frozen
 class Load:
-    """What is asked.
+    """The load.
 
     Attributes:
         num: how many requests.

@@ -8,7 +8,7 @@ load before a run says how much its seconds are worth: much above 0, they are mo
 - local: a report in one process, as a command.
 - localreplay: a replay in one process, as a command.
 - report, replay, stream, whatif: rows a second. The stream is compared with the batch twin, operation by operation.
-- state: a stream that only parks. What a batch writes and takes as the parked grow.
+- state: a stream that only parks. The output and the time of a batch as the parked operations grow.
 - latency: a stream fed in real time. How long after its instant an answer can be read.
 
 Results are kept by name, so that a part can be run again by itself.

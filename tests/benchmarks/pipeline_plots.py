@@ -23,7 +23,7 @@ _COLOURS = {"local": FLOOR, "report": OURS, "replay": THEIRS, "stream": FOURTH}
 
 
 def _sizes(table: Table, column: str, kind: str) -> list[tuple[float, float]]:
-    """Rows, and a figure of a run on so many. The names are `replay, 10,000,000 trace rows`."""
+    """Rows, and a figure of a run on that number. The names are `replay, 10,000,000 trace rows`."""
     found = []
     for name, value in table.column(column).items():
         match = re.match(rf"{kind}, ([\d,]+) ", name)

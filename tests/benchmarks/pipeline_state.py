@@ -1,9 +1,9 @@
-"""What a stream's state and checkpoint cost as the parked grow, and how long answers take.
+"""The cost of a stream's state and checkpoint as the parked operations grow, and the time of answers.
 
 *State*: operations on two keys each, with deadlines days away and levels that never come, parked a quarter of a million
-a batch, and beside them, at the start, in the middle and at the end, batches of a thousand. After each batch: what it
-took, the processor seconds of driver, JVM and workers, and the bytes that it left in the checkpoint. Rows are decided
-on in the batch after the one that they come with, so of several small batches only the inner ones count.
+a batch, and beside them, at the start, in the middle and at the end, batches of a thousand. After each batch: its time,
+the processor seconds of driver, JVM and workers, and the bytes that it left in the checkpoint. Rows are decided on in
+the batch after the one that they come with, so of several small batches only the inner ones count.
 
 *Latency*: a file of fresh rows put in place each half second. An answer's latency runs from its own instant to the end
 of the batch after which it can be read. The watermark's delay is part of it.
@@ -41,7 +41,7 @@ WARM_BATCHES = 6
 
 
 def state(spark: SparkSession, home: Path, operations: int) -> Table:
-    """Park so many, and some at a time beside them."""
+    """Park a number of operations, and some at a time beside them."""
     trace, out, checkpoint = (home / f"state-{name}" for name in ("trace", "out", "checkpoint"))
     for folder in (trace, out, checkpoint):
         shutil.rmtree(folder, ignore_errors=True)
@@ -98,7 +98,7 @@ def _bytes(folder: Path) -> int:
 
 
 def latency(spark: SparkSession, home: Path, operations: int) -> Table:
-    """Feed so many in a minute, in real time, and see when each answer can be read."""
+    """Feed a number per minute, in real time, and see when each answer can be read."""
     trace, out, checkpoint = (home / f"latency-{name}" for name in ("trace", "out", "checkpoint"))
     for folder in (trace, out, checkpoint):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Processor seconds of this process and of all that it has started: what a run costs, however busy the machine is."""
+"""Processor seconds of this process and of all that it has started: the cost of a run, however busy the machine is."""
 
 from __future__ import annotations
 

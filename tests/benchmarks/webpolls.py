@@ -67,7 +67,7 @@ class WithPurgatory:
 
 
 class ByHand:
-    """The same features, written by hand: a hang-up, a deadline, a bound, and a stop that answers everybody."""
+    """The same features, written by hand: a hang-up, a deadline, a bound, and a stop that answers every poll."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, dict[asyncio.Future[str], Callable[[], bool]]] = defaultdict(dict)
@@ -129,7 +129,7 @@ def _answer(future: asyncio.Future[str], answer: str) -> None:
 
 
 class WithCondition:
-    """What one writes first."""
+    """The simplest way."""
 
     def __init__(self) -> None:
         self._conditions: defaultdict[str, asyncio.Condition] = defaultdict(asyncio.Condition)

@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _collect_garbage():
-    """Have what a client left collected here, not in somebody else's test."""
+    """Collect the garbage of a client here, not in another test."""
     yield
     gc.collect()
 
@@ -199,7 +199,7 @@ class Cluster:
             time.sleep(0.05)
 
     def _ask(self):
-        """What a client is told that begins with a node which runs: an older one may hold on to one that is stopped."""
+        """The first nodes of a client, a running one first: an older one may hold on to one that is stopped."""
         nodes = zip(self.addresses, self.nodes.values(), strict=True)
         living = ",".join(address for address, node in nodes if node.is_running)
         return AdminClient({"bootstrap.servers": living, "log_level": 0}).list_topics(timeout=10)
@@ -231,7 +231,7 @@ def broker(tmp_path_factory):
 
 @pytest.fixture(name="free_ports")
 def free_ports_fixture():
-    """Ports that nobody listens on."""
+    """Ports without a listener."""
     return free_ports
 
 

@@ -1,4 +1,4 @@
-"""What the tests of a cluster have in common: topics that every node knows, load that is noted, and reading it back."""
+"""The common part of the tests of a cluster: topics that every node knows, load that is noted, and reading it back."""
 
 import collections
 import contextlib
@@ -41,7 +41,7 @@ def is_moving(tree):
 
 
 class Load:
-    """A producer that sends all the time, idempotent unless told otherwise, and what became of each record."""
+    """A producer that sends all the time, idempotent by default, and the result of each record."""
 
     def __init__(self, cluster, topic, partitions=1, per_second=300, **settings):
         self.topic, self.partitions, self.pause = topic, partitions, 1 / per_second

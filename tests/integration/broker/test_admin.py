@@ -1,4 +1,4 @@
-"""Settings, partitions and groups, by admin clients that nobody here wrote."""
+"""Settings, partitions and groups, by admin clients of other projects."""
 
 import time
 
@@ -43,7 +43,7 @@ def refusal(future):
 
 
 def test_a_topics_settings_are_shown(admin, topic):
-    """What a topic has of its own is told from what holds anyway, and what can be changed from what can't."""
+    """A topic's own settings are distinguished from defaults, and changeable settings from fixed ones."""
     admin.create_topics([NewTopic(topic, 1, 1, config={"max.message.bytes": "5000"})])[topic].result(10)
     shown = settings(admin, topic)
     assert ("5000", False, False) == (
@@ -179,7 +179,7 @@ def test_followers_grow_along(start_cluster, topic, eventually):
 
 
 def test_offsets_and_groups_are_deleted(admin, topic, broker):
-    """Offsets that nobody uses are taken back. Then the group. Then there is none of that name."""
+    """Unused offsets are removed. Then the group. Then there is none of that name."""
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(10)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
     parts = [TopicPartition(topic, index, 5) for index in range(2)]
@@ -210,7 +210,7 @@ def test_a_group_in_use_is_not_deleted(admin, topic, broker):
 
 
 def test_offsets_by_a_meaningless_time_are_refused(admin, topic):
-    """A special timestamp that nobody knows is an error, not the end of the log."""
+    """An unknown special timestamp is an error, not the end of the log."""
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
     part = TopicPartition(topic, 0)
     found = admin.list_offsets({part: confluent_kafka.admin.OffsetSpec.for_timestamp(-99)})
@@ -228,7 +228,7 @@ def test_a_node_alone_needs_no_election(admin, topic):
 
 
 def test_everything_is_authorized(admin, topic):
-    """Without an authorizer, a client that asks is told that it may do everything."""
+    """Without an authorizer, a client that asks for its rights gets all of them."""
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
     names = TopicCollection([topic])
     described = admin.describe_topics(names, include_authorized_operations=True)[topic].result(10)
@@ -243,7 +243,7 @@ def test_everything_is_authorized(admin, topic):
 
 
 def test_a_commit_without_metadata_has_empty_metadata(admin, broker, topic):
-    """What one client commits without metadata another reads as an empty text, not as null."""
+    """A commit without metadata is read by another client as an empty string, not as null."""
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic})
     consumer.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)

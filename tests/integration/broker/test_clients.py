@@ -101,7 +101,7 @@ CONSUMERS = {"confluent": confluent_consume, "kafka-python": python_consume, "ai
 
 @pytest.mark.parametrize("client", PRODUCERS)
 def test_what_a_client_produces_every_client_consumes(broker, topic, client, kcat):
-    """What one client produces with acks=all, all four read back, in order and whole."""
+    """All four clients read back what one of them produces with acks=all, in order and whole."""
     PRODUCERS[client](broker.bootstrap, topic, VALUES, acks="all")
     for consume in CONSUMERS.values():
         assert VALUES == consume(broker.bootstrap, topic, len(VALUES))
@@ -205,7 +205,7 @@ def test_offsets_by_timestamp(broker, topic):
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_offsets_by_timestamp_inside_a_batch(broker, topic, compression):
-    """A client that asks by time is told of the very record, in the midst of a batch, with each codec."""
+    """A client that asks by time gets the exact record, in the midst of a batch, with each codec."""
     settings = {"bootstrap.servers": broker.bootstrap, "linger.ms": 500, "compression.type": compression}
     producer = confluent_kafka.Producer(settings)
     for number in range(100):
@@ -302,7 +302,7 @@ def test_kcat_lists_the_cluster(broker, topic, kcat):
 
 
 def test_a_transactional_producer_is_refused_at_once(broker, topic):
-    """There are no transactions here: who begins with them is told so, and doesn't try until its timeout."""
+    """There are no transactions here: a client that begins one gets an error, and doesn't try until its timeout."""
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
     began = time.monotonic()
     with pytest.raises(confluent_kafka.KafkaException) as caught:

@@ -56,7 +56,9 @@ def test_a_cluster_starts_and_stops_by_one_command(cluster, kcat, eventually):
 
 
 def test_a_node_without_input_runs_on(tmp_path, free_ports):
-    """A node of several that a service manager starts, with nothing for its standard input, runs until it is told."""
+    """A node of several that a service manager starts, with nothing for its standard input, runs until it gets a
+    signal.
+    """
     ports = ",".join(map(str, free_ports(2)))
     process = subprocess.Popen(
         command("--node-id", 1, "--ports", ports, "--data", tmp_path),
@@ -114,7 +116,7 @@ sys.exit(Supervisor({1: [sys.executable, "-c", child]}).run(lambda pids: print(*
 
 
 def test_a_second_signal_kills(eventually):
-    """A process that doesn't stop when it is asked is killed by a second signal at once, and that is told."""
+    """A process that doesn't stop when it is asked is killed by a second signal at once, and the output says so."""
     process = subprocess.Popen([sys.executable, "-c", STUBBORN], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     with process:
         pid, up = (process.stdout.readline() for _ in range(2))
@@ -174,7 +176,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
     ],
 )
 def test_mistakes_are_named(tmp_path, arguments, message):
-    """An argument that can't be is rejected with what is wrong with it, and exit code 2."""
+    """An impossible argument is rejected with the reason, and exit code 2."""
     done = subprocess.run(
         command("--data", tmp_path, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
     )
@@ -182,7 +184,7 @@ def test_mistakes_are_named(tmp_path, arguments, message):
 
 
 def test_a_port_that_is_taken_is_an_error(tmp_path):
-    """A port that somebody has is an error message, not a traceback."""
+    """A port in use is an error message, not a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = subprocess.run(
             command("--data", tmp_path, "--port", taken.getsockname()[1]),
@@ -204,7 +206,9 @@ def run_in_vain(*arguments):
 
 
 def test_a_data_folder_has_one_node(tmp_path, start_cluster, kcat, topic):
-    """A second node on the data folder of another is rejected. What the first acknowledged is there after a kill -9."""
+    """A second node on the data folder of another is rejected. Records that the first acknowledged are there after a
+    kill -9.
+    """
     cluster = start_cluster()
     values = [f"{number}\n".encode() for number in range(20)]
     for value in values[:10]:

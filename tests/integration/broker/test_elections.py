@@ -1,4 +1,4 @@
-"""Leaders elected because somebody asks for it, with an admin client that nobody here wrote."""
+"""Leaders elected on request, with an admin client of another project."""
 
 import pytest
 from confluent_kafka.admin import NewTopic
@@ -62,7 +62,7 @@ def test_preferred_leader_is_elected_on_demand(cluster, topic, elect, eventually
 
 
 def test_unclean_leader_is_elected_on_demand(cluster, topic, elect, eventually):
-    """When all in-sync replicas are gone, one that isn't leads only if somebody asks for that."""
+    """When all in-sync replicas are gone, one that isn't leads only on request."""
     create_on(cluster, topic, [1, 2])
     cluster.nodes[2].kill()
     eventually(lambda: cluster.isr_of(topic) == [1])

@@ -73,7 +73,9 @@ def test_killed_in_turn(cluster, topic):
 
 
 def test_rolling_restart(cluster, topic):
-    """Nodes are stopped in an orderly way and started, one after the other: nothing is lost, nobody waits long."""
+    """Nodes are stopped in an orderly way and started, one after the other: nothing is lost, and no client waits
+    long.
+    """
     create(cluster, topic, 3)
     with Load(cluster, topic, 3) as load:
         time.sleep(1)
@@ -156,7 +158,7 @@ def test_coordinator_dies(cluster, topic, eventually):
 
 
 def test_late_controller_is_refused(cluster, topic):
-    """What a controller of an epoch that is over says is rejected by every node, and changes nothing."""
+    """Instructions of a controller of an earlier epoch are rejected by every node, and change nothing."""
     create(cluster, topic, 1)
 
     async def say(port):
@@ -201,7 +203,7 @@ def test_follower_that_ends_before_the_leaders_start(cluster, topic, eventually)
 
 
 def test_new_node_waits_to_be_told(start_cluster, topic):
-    """Who asks a node before a controller has told it what there is waits for that. No topic seems to be missing."""
+    """A request to a node that has no instructions of a controller yet waits for them. No topic seems to be missing."""
     cluster = start_cluster(3)
     create(cluster, topic)
     controller = cluster.nodes[admin_of(cluster).list_topics(timeout=20).controller_id]
@@ -230,7 +232,7 @@ def test_new_node_waits_to_be_told(start_cluster, topic):
 
 
 def test_topics_by_admin(cluster, topic, eventually):
-    """An unmodified admin client creates, grows and deletes topics. What it was told is so at every node."""
+    """An unmodified admin client creates, grows and deletes topics. Its answers hold at every node."""
     create(cluster, topic, 2, min_insync_replicas="2")
     admin = admin_of(cluster)
     eventually(lambda: sorted(admin.list_topics(topic).topics[topic].partitions) == [0, 1])

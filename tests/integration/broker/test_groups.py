@@ -260,7 +260,7 @@ def test_static_members_share_and_keep_their_shares(broker, topic4):
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_coordinator_that_restarts_disturbs_nobody(start_cluster, topic, how):
-    """Members of a group read on through a restart of the broker: nothing is read twice, and nobody joins again."""
+    """Members of a group read on through a restart of the broker: nothing is read twice, and no member joins again."""
     cluster = start_cluster(1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(10)

@@ -102,7 +102,7 @@ def test_an_epoch_that_the_tree_does_not_have_is_rejected(cluster, topic, secret
 
 
 def test_apis_between_nodes_are_not_advertised(cluster):
-    """A client is told of no API that only nodes may use."""
+    """A client is offered no API that only nodes may use."""
     answer = say(cluster, 1, ApiKey.API_VERSIONS, APIS[ApiKey.API_VERSIONS].request())
     assert not {4, 5, 6, 7, ApiKey.NODE_HANDSHAKE} & {version.api_key for version in answer.api_keys}
 

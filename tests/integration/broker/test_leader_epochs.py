@@ -38,7 +38,7 @@ def ask(port, api, request, version, key=None):
 
 
 def advertised(port, topic, version=8):
-    """The leader and its epoch, as a node tells a client."""
+    """The leader and its epoch, as a node reports it to a client."""
     (found,) = ask(port, ApiKey.METADATA, tm.MetadataRequest([topic]), version).topics
     return found.partitions[0].leader_id, found.partitions[0].leader_epoch
 
@@ -96,9 +96,10 @@ def test_epochs_are_advertised_and_fence(cluster, topic, eventually):
 
 
 def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
-    """A node that hears who leads tells clients so from that moment, not only once the metadata has come as well.
+    """A node that learns of a leader reports it to clients from that moment, not only once the metadata has come as
+    well.
 
-    Writes that waited for a dead node are answered then, and whoever asks next is not told of the leader before.
+    Writes that waited for a dead node are answered then, and the next request does not get the old leader.
     """
     create(cluster, topic)
     store = EmbeddedStore(cluster.folder / "coordination.sqlite")

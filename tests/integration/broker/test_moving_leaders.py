@@ -1,4 +1,4 @@
-"""Leadership that goes to and fro while writes are parked, with producers that nobody here wrote."""
+"""Leadership that goes to and fro while writes are parked, with producers of other projects."""
 
 import collections
 import time
@@ -30,19 +30,19 @@ def tree(cluster):
 
 
 def contents(cluster, topic):
-    """What the nodes have of a partition, each different content once."""
+    """The contents of a partition on the nodes, each different content once."""
     folders = [cluster.folder / f"node-{node}" / f"{topic}-0" for node in cluster.nodes]
     return {b"".join(path.read_bytes() for path in sorted(folder.glob("*.log"))) for folder in folders}
 
 
 def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
-    """What an idempotent producer has parked is there once, in order, however often the leader changes meanwhile.
+    """Parked writes of an idempotent producer are there once, in order, however often the leader changes meanwhile.
 
     Each write was appended when its leader went, and is answered NOT_LEADER_OR_FOLLOWER. The producer sends it to the
     new leader, which has it already and recognises it. So the leaders that come and go must all know their producers.
 
-    The other topic shows that this was put to the test: nothing tells a leader that a batch without a number is one
-    it has, and librdkafka sends it again whatever `retries` says.
+    The other topic shows that this was put to the test: a leader cannot recognize a batch without a number, and
+    librdkafka sends it again whatever `retries` says.
     """
     plain = f"{topic}-plain"
     silent = next(node for node in (3, 2) if node != layout.controller_of(tree.get(layout.CONTROLLER).data))

@@ -27,7 +27,7 @@ def cluster(start_cluster):
 
 @pytest.fixture
 def tree(cluster):
-    """The tree of the cluster, opened by somebody who is no node."""
+    """The tree of the cluster, opened by a client that is not a node."""
     store = EmbeddedStore(cluster.folder / "coordination.sqlite")
     store.start()
     yield store
@@ -93,7 +93,7 @@ def test_partitions_move_under_load(cluster, tree, topic, eventually):
 def test_move_outlives_its_controller(cluster, tree, topic, eventually):
     """A move goes on though the controller dies in it, being what it moves from, and the new node is away for a while.
 
-    When the dead one is back, it lets go of what it had: it may not come up again should the topic be made again.
+    When the dead one is back, it releases its records: it may not come up again should the topic be made again.
     """
     create_on(cluster, topic, BEFORE)
     with Load(cluster, topic, 3) as load:
@@ -158,7 +158,7 @@ def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually
 
 
 def test_the_readmes_way(cluster, topic, eventually):
-    """What the README says to write moves a partition, as it stands there but for the names."""
+    """The README's command moves a partition, unchanged except for the names."""
     readme = (Path(__file__).parents[3] / "examples" / "broker" / "README.md").read_text()
     (snippet,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     snippet = textwrap.dedent("  " + snippet.lstrip())

@@ -1,4 +1,4 @@
-"""Three nodes, real clients, and followers that stop: what clients are told, and that nothing acknowledged is lost."""
+"""Three nodes, real clients, and followers that stop: the clients' answers, and that nothing acknowledged is lost."""
 
 import threading
 import time
@@ -88,7 +88,7 @@ def consume_all(bootstrap, topic):
 
 
 def test_followers_have_what_was_acknowledged(start_cluster, topic, kcat, eventually):
-    """What acks=all acknowledged is in every node's log, byte for byte. Any node tells who leads."""
+    """What acks=all acknowledged is in every node's log, byte for byte. Any node names the leader."""
     cluster = start_cluster(3)
     values = [b"%d" % number for number in range(200)]
     kcat("-b", cluster.bootstrap, "-P", "-t", topic, "-X", "acks=all", stdin=b"\n".join(values))

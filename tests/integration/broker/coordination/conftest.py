@@ -76,7 +76,7 @@ def zookeeper(tmp_path_factory):
 
 
 class Told:
-    """Callbacks to hand out, and a bounded wait for what they are told."""
+    """Callbacks to hand out, and a bounded wait for their calls."""
 
     def __init__(self):
         self.calls = []

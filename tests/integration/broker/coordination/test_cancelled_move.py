@@ -17,7 +17,7 @@ NODES = [1, 2, 3]
 
 @pytest.fixture(params=["embedded", "zookeeper"])
 def parts(request, tmp_path, start_cluster):
-    """Four nodes, and their tree, opened by somebody who is none."""
+    """Four nodes, and their tree, opened by a client that is none of them."""
     if request.param == "embedded":
         cluster = start_cluster(4, *OPTIONS)
         tree = EmbeddedStore(cluster.folder / "coordination.sqlite")

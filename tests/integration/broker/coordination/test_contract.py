@@ -138,7 +138,7 @@ def test_check_guards_other_writes(store):
 
 @pytest.mark.parametrize("path", ["", "/", "a", "/a/", "//a", "/a/../b", "/a/./b"])
 def test_bad_path(store, path):
-    """What is no path is rejected before anything is sent."""
+    """A string that is not a path is rejected before anything is sent."""
     for call in (
         lambda: store.get(path),
         lambda: store.children(path),
@@ -150,7 +150,7 @@ def test_bad_path(store, path):
 
 
 def test_sessions_share_one_tree(stores, store):
-    """What one session writes the next one reads."""
+    """One session's writes are read by the next one."""
     store.multi([Create("/a", b"x")])
 
     assert b"x" == stores.open().get("/a").data
@@ -198,7 +198,7 @@ def test_set_if_version_counts_exactly(stores):
 
 
 def test_session_is_told(stores, told):
-    """A session that begins is told before `start` returns."""
+    """The start of a session is reported before `start` returns."""
     stores.open(on_session=told)
 
     assert [SessionChange.ESTABLISHED] == told.calls
@@ -226,7 +226,7 @@ def test_ephemeral_has_no_children(store):
 
 
 def test_ephemeral_is_seen_by_all(stores, store):
-    """An ephemeral node lives as long as its session, for every session, though nobody else touches it."""
+    """An ephemeral node lives as long as its session, for every session, though no other session touches it."""
     store.multi([Create("/a", ephemeral=True)])
     other = stores.open(session_ms=1_000)
 
@@ -236,7 +236,9 @@ def test_ephemeral_is_seen_by_all(stores, store):
 
 
 def test_expired_session(stores, told):
-    """A session that others ended: its ephemeral nodes are gone, it can't write, is told, and begins a new one."""
+    """A session that others ended: its ephemeral nodes are gone, it can't write, gets a report, and begins a new
+    one.
+    """
     store = stores.open(on_session=told)
     store.multi([Create("/a", ephemeral=True)])
 
@@ -249,7 +251,7 @@ def test_expired_session(stores, told):
 
 
 def test_expired_session_writes_nothing(stores):
-    """From the end of a session until the next is told, a write of its owner raises or belongs to the next."""
+    """From the end of a session until the next is reported, a write of its owner raises or belongs to the next."""
     refused, writes = [], []
     store = stores.open()
     store.multi([Create("/w")])
@@ -282,7 +284,7 @@ def test_expired_session_writes_nothing(stores):
 
 
 def test_watch_tells_of_each_kind(stores, store, told):
-    """A watch on a node tells that it was created, set and deleted, by whichever session."""
+    """A watch on a node reports that it was created, set and deleted, by whichever session."""
     store.watch("/a", told)
     other = stores.open()
 
@@ -302,7 +304,7 @@ def test_watch_tells_own_writes(store, told):
 
 
 def test_change_after_the_call_is_told(stores, store):
-    """Who reads in the callback misses nothing: the last read is of the last write."""
+    """A callback that reads misses nothing: the last read is of the last write."""
     store.multi([Create("/a", b"0")])
     seen = []
     store.watch("/a", lambda: seen.append(int(store.get("/a").data)))
@@ -316,7 +318,7 @@ def test_change_after_the_call_is_told(stores, store):
 
 
 def test_watch_of_children(stores, store, told):
-    """A watch on children tells of names that come and go, not of what is in them or below them."""
+    """A watch on children reports names that come and go, not of what is in them or below them."""
     store.multi([Create("/a"), Create("/a/b")])
     store.watch_children("/a", told)
     other = stores.open()
@@ -333,7 +335,7 @@ def test_watch_of_children(stores, store, told):
 
 
 def test_watch_of_ephemeral(stores, store, told):
-    """A watch tells when an ephemeral node goes with its session."""
+    """A watch reports that an ephemeral node goes with its session."""
     store.watch("/a", told)
     other = stores.open()
     other.multi([Create("/a", ephemeral=True)])
@@ -347,7 +349,7 @@ def test_watch_of_ephemeral(stores, store, told):
 
 
 def test_cancelled_watch(store, told):
-    """A cancelled watch tells nothing more. Another on the same node goes on."""
+    """A cancelled watch reports nothing more. Another on the same node goes on."""
     second = []
     watch = store.watch("/a", told)
     store.watch("/a", lambda: second.append(1))
@@ -360,7 +362,7 @@ def test_cancelled_watch(store, told):
 
 
 def test_new_session_sets_off_watches(stores, told):
-    """With a new session every watch is told once, since nobody watched in between, and goes on."""
+    """With a new session every watch is called once, because changes in between are unknown, and goes on."""
     store = stores.open()
     store.multi([Create("/a")])
     store.watch("/b", told)

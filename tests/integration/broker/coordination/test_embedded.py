@@ -71,7 +71,7 @@ def test_lease_runs_out_for_whoever_looks(by_hand, clock):
 
 
 def test_lease_is_renewed_by_polling(by_hand, clock):
-    """Who looks often enough keeps its session."""
+    """A process that looks often enough keeps its session."""
     busy, other = by_hand(), by_hand()
     busy.multi([Create("/a", ephemeral=True)])
 
@@ -99,7 +99,7 @@ def test_given_up_process_writes_nothing(by_hand, clock):
 
 
 def test_lonely_process_keeps_session(by_hand, clock):
-    """A lease that is over but that nobody ended is renewed: there was nobody to whom the process was dead."""
+    """A lease that is over but was not ended is renewed: no other process saw it as dead."""
     told = []
     store = by_hand(on_session=told.append)
     store.multi([Create("/a", ephemeral=True)])
@@ -125,7 +125,7 @@ def test_leases_end_with_the_boot(by_hand, clock):
 
 
 def test_who_slept_through_the_changes_is_told(by_hand):
-    """A process that looks after more changes than are kept has all its watches told."""
+    """A process that looks after more changes than are kept has all its watches called."""
     calls = []
     sleeper, writer = by_hand(session_ms=1_000_000), by_hand(session_ms=1_000_000)
     writer.multi([Create("/a"), Create("/b")])
