@@ -31,7 +31,7 @@ def finds(hammer, *arguments):
     return any(hammer(*arguments) for _ in range(50))
 
 
-# -- who takes something out is the only one
+# -- one thread only removes an item
 
 
 def pop(things, thing):
@@ -287,7 +287,7 @@ def test_a_walk_is_many_steps():
     assert finds(torn, walk, dict)
 
 
-# -- who comes first is there for all
+# -- the first insertion counts for all
 
 
 def set_default(held, key, fresh):

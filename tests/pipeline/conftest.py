@@ -44,7 +44,7 @@ def brute():
         named = [(r["ts"], key) for r in rows for key in r["keys"]]
 
         def counts(instant, key, at):
-            """Whether nowhere between an event and a watch the key was unnamed for so long that it was forgotten."""
+            """Whether nowhere between an event and a watch the key was unnamed for long enough to be forgotten."""
             if instant > at:
                 return True
             between = sorted({t for t, k in named if k == key and instant <= t <= at})

@@ -86,7 +86,7 @@ def read(spark, broker, topic="trace", **options):
 
 
 def answers(spark, broker):
-    """What is in the topic of answers."""
+    """The records of the topic of answers."""
     rows = read(spark, broker, "answers").orderBy("offset")
     taken = rows.select("offset", F.col("value").cast("string")).collect()
     assert list(range(len(taken))) == [row["offset"] for row in taken]
@@ -94,7 +94,7 @@ def answers(spark, broker):
 
 
 def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_path, brute, trace_rows):
-    """What two runs make of the topic's two halves, a few records a batch, is what one makes of the whole."""
+    """Two runs over the topic's halves, a few records per batch, give the same as one run over the whole."""
     rows = sorted(trace_rows("kafka", operations=100, events=200), key=lambda row: row["ts"])
 
     def run():
@@ -135,7 +135,7 @@ def test_a_leader_that_is_killed_costs_no_answer(spark, broker, tmp_path, brute,
 
 
 def test_records_that_are_gone_are_an_error(spark, broker, tmp_path):
-    """Spark's source is told where a topic begins now: what a checkpoint has yet to read of it is missed aloud."""
+    """Spark's source learns where a topic begins now: unread records that are gone are an error."""
     query = answer(spark, broker, str(tmp_path / "checkpoint"), {"availableNow": True})
     query.awaitTermination()
     produce(broker, [as_json(END)] * 20)

@@ -40,7 +40,7 @@ class Service:
         return self
 
     def end(self, where, at_us, outcome, ended_by=None):
-        """Some leave earlier, for a reason that has nothing to do with what they need."""
+        """Some leave earlier, for a reason that is independent of their need."""
         gone = where & (at_us < self.left_us)
         self.left_us = np.where(gone, at_us, self.left_us)
         self.outcome[gone], self.ended_by[gone] = outcome, ended_by

@@ -1,4 +1,4 @@
-"""A standalone cluster of two worker processes, and a job submitted to it by one who has the package in a zip."""
+"""A standalone cluster of two worker processes, and a job submitted to it with the package in a zip."""
 
 import contextlib
 import json

@@ -119,7 +119,7 @@ def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys, eng
 
 
 def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trace):
-    """Rows of version 1 name no purgatory that means anything. File by file that can't be told, so it is rejected."""
+    """Rows of version 1 name no purgatory that means anything. Single files do not show that, so it is rejected."""
     folder, segments = trace
     check_streamable(folder)
     table = pq.read_table(segments[1]).replace_schema_metadata({"purgatory.version": "1"})
@@ -164,7 +164,7 @@ def test_the_newest_segment_of_a_journal_that_is_closed_is_missed(tmp_path, caps
 
 
 def test_the_newest_segment_is_missed_where_a_later_one_was_begun(tmp_path, trace, capsys):
-    """An open segment tells of the rows before it, for a stream as for a report."""
+    """An open segment proves the rows before it, for a stream as for a report."""
     folder, segments = trace
     (folder / open_name(300)).touch()
     check_streamable(folder)

@@ -87,12 +87,12 @@ class Page:
         self.sections = {unescape(name): body for name, body in found}
 
     def tiles(self):
-        """By name: what is written large, and what small."""
+        """By name: the large text and the small text."""
         tile = r'<div class="tile"><b>(.*?)</b><span>(.*?)</span><small>(.*?)</small></div>'
         return {name: (value, unescape(more)) for value, name, more in re.findall(tile, self.text)}
 
     def figures(self, section):
-        """By caption, what each mark of a plot tells."""
+        """By caption, the title of each mark of a plot."""
         found = {}
         for figure in re.findall(r"<figure>(.*?)</figure>", self.sections[section], re.DOTALL):
             caption = re.search(r"<figcaption><b>(.*?)</b>", figure)

@@ -248,7 +248,7 @@ def test_no_two_ticks_of_a_time_axis_read_alike(span_s):
 
 
 def test_windows_shorter_than_a_minute_are_told_apart():
-    """What a plot tells of its windows says the seconds where windows begin between minutes."""
+    """A plot's titles show seconds where windows begin between minutes."""
     at = [START + n * 15_000_000 for n in range(80)]
     svg = plots.stacked("x", at, 15_000_000, [Series("a", "red", [1] * 80)])
     told = re.findall(r"<title>(.*?)\n", svg)
@@ -337,7 +337,7 @@ def test_the_heading_names_the_instances(tables, names, heading):
 
 @pytest.mark.parametrize("how", ["cancelled", "forced"])
 def test_a_type_that_nobody_let_finish_is_not_in_order(tables, how):
-    """Where all were cancelled or forced, that nobody expired is no good news, and of timeouts nothing is known."""
+    """Where all were cancelled or forced, no expiry is not good news, and timeouts are unknown."""
     stopped = tables(outcomes=[outcome(n, satisfied=0, **{how: 1_000}) for n in range(30)])
     found = find(stopped)
     (told,) = [each for each in found if each.cause == "Cancelled or forced"]
@@ -346,7 +346,7 @@ def test_a_type_that_nobody_let_finish_is_not_in_order(tables, how):
 
 
 def test_answers_after_the_deadline_are_told(tables):
-    """Who was satisfied too late isn't among those answered in time, and is a finding."""
+    """An operation that was satisfied too late was not answered in time, and is a finding."""
     late = tables(outcomes=[outcome(n, late=20) for n in range(30)])
     (told,) = [each for each in find(late) if each.cause == "Late answers"]
     assert "2% were answered after their deadline (600 of 30k)" in told.text
@@ -361,7 +361,9 @@ def test_a_type_that_is_not_there_is_said_to_be(tables):
 
 
 def test_types_of_one_name_are_told_apart_by_their_purgatories(tables):
-    """A finding names the type alone, unless another purgatory has one of that name: then both are told with theirs."""
+    """A finding names the type alone, unless another purgatory has one of that name: then both are named with
+    theirs.
+    """
     other = [{**outcome(n, 3), "purgatory": "mirror"} for n in range(30)]
     raised = [
         {"purgatory": name, "type": "DelayedProduce", "error": "KeyError", "example": "", "times": 2, "rank": n}

@@ -52,7 +52,7 @@ def reader(broker, topic="trace"):
 
 @pytest.mark.spark
 def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_path, brute, trace_rows):
-    """What two runs make of the topic's two halves is what one makes of the whole, each operation answered once."""
+    """Two runs over the topic's halves give the same as one run over the whole, each operation answered once."""
     rows = sorted(trace_rows("kafka", operations=100, events=200), key=lambda row: row["ts"])
 
     def run():
@@ -79,7 +79,7 @@ def test_answers_between_two_topics_go_on_where_they_were(spark, broker, tmp_pat
 
 
 def test_records_that_are_gone_are_an_error(broker):
-    """What a query has yet to read and the topic has deleted is told, with the offsets, and nothing is given for it."""
+    """Records that the topic has deleted before a query read them are an error with the offsets."""
     produce(broker, "trace", ["1", "2", "3", "4"])
     whole = list(reader(broker).read(_Range(1, 0, 2)))
     assert [b"2", b"4"] == [value for batch in whole for value in batch.column("value").to_pylist()]
@@ -134,7 +134,7 @@ def test_heartbeat_sends_rows_that_let_time_pass(broker):
 
 
 def records(broker, part):
-    """What one partition of the topic of rows has."""
+    """The records of one partition of the topic of rows."""
     ends = reader(broker).latestOffset({}, None)
     return [
         value

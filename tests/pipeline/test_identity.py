@@ -30,11 +30,11 @@ class Threshold(DelayedOperation):
         return all(self.levels.get(key, 0) >= need for key, need in self.needs.items()) and self.force_complete()
 
     def on_complete(self):
-        """Nothing to tell."""
+        """Nothing to report."""
 
 
 def test_keys_and_purgatories_that_look_alike_are_told_apart(spark, tmp_path):
-    """Under keys whose names are alike, what the trace says would happen is what the journal says did."""
+    """Under keys whose names are alike, the trace's outcomes are the journal's outcomes."""
     timer, epoch_ns = MockTimer(), gen.START_MS * 1_000_000
     names = ("produce", "fetch")
     with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:

@@ -1,4 +1,4 @@
-"""The packed leaves: whatever is put in and taken out, what is found is what is there, in leaves of a fair size."""
+"""The packed leaves: whatever is inserted and removed, the lookups are right, in leaves of a fair size."""
 
 import heapq
 import random
@@ -92,7 +92,7 @@ def test_touching_an_entry_reads_and_writes_its_leaf_alone():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_key_that_many_wait_on_goes_over_leaves(seed, sound):
-    """Watches on few keys, far more than a leaf holds: each level reached finds just those who waited for it."""
+    """Watches on few keys, far more than a leaf holds: each level reached finds exactly its waiting operations."""
     rng = random.Random(seed)
     store, expected, directory = Memory(), {"a": [], "b": [], "c": []}, None
     for step in range(40):

@@ -65,7 +65,7 @@ CASES = [
 
 @pytest.mark.spark
 def test_a_row_that_can_t_be_true_is_given_its_reason(spark):
-    """Each kind of a wrong row is told, whatever the number of its keys, and a right one is let through."""
+    """Each kind of a wrong row is reported, whatever the number of its keys, and a right one passes."""
     rows = [{**values, "seq": number} for number, (values, _) in enumerate(CASES)]
     frame = spark.createDataFrame(rows, spark_schema(TRACE))
     found = frame.selectExpr("seq", f"{TRACE_PROBLEM} as reason").collect()

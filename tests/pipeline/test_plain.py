@@ -1,4 +1,4 @@
-"""What the pipeline does without Spark: workloads, grids, purge runs, the command line's refusals."""
+"""The pipeline without Spark: workloads, grids, purge runs, the command line's errors."""
 
 import os
 
@@ -46,7 +46,7 @@ def test_no_operation_names_a_key_twice(trace_rows):
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 8, 50])
 def test_forgetting_agrees_with_a_queue_of_idle_keys(limit):
-    """The search says a key is made again just where a queue that forgets the longest idle has let go of it."""
+    """The search says a key is made again just where a queue that forgets the longest idle has dropped it."""
     rng = np.random.default_rng(limit)
     spells, at = [], dict.fromkeys(range(20), 0)
     for _ in range(400):

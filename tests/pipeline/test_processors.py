@@ -53,7 +53,7 @@ def packed():
 
 @pytest.fixture
 def given():
-    """Rows of stage 2, packed: what to open, what was reached, and what was set aside."""
+    """Rows of stage 2, packed: operations to open, reached watches, and rejected rows."""
 
     def given(opened=(), hits=(), aside=()):
         return pd.DataFrame([(value,) for _, value in hand(list(opened), list(hits), list(aside), 1)], columns=["rows"])
@@ -118,7 +118,7 @@ def test_a_late_row_is_set_aside_and_says_so(stage, raw, packed, said):
 
 
 def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, raw, packed, said):
-    """What can't be true is never judged by its instant, nor taken apart."""
+    """An impossible row is never judged by its instant, nor divided."""
     tester, _ = stage(KeyStage(1))
     tester.setWatermark(10)
     bad = raw("wish", None, None, [None], reason="no keys", detail="{}")

@@ -82,7 +82,7 @@ def test_no_timeout_is_advised_for_a_type_that_ends_by_its_deadline_as_a_rule(ma
 
 
 def test_a_timeout_beyond_those_in_use_has_no_share(made):
-    """What no operation was given a chance to tell is not known."""
+    """The answer is unknown for waits that no operation was allowed."""
     shares = {(row["type"], row["timeout_ms"]): row["expiry_share"] for row in rows_of(made, "timeouts")}
     assert shares["DelayedFetch", 10**6] is None
     assert 0 < shares["DelayedFetch", 400] < shares["DelayedFetch", 1] < 1

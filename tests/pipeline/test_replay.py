@@ -1,4 +1,4 @@
-"""The replay on both engines, beside the plainest reading of what a trace means."""
+"""The replay on both engines, beside the plainest reading of a trace."""
 
 import itertools
 import random
@@ -138,7 +138,7 @@ def test_generated_traces_are_answered_as_a_look_at_all_events_does(session, wor
 
 @pytest.mark.parametrize("session", BOTH, indirect=True)
 def test_a_range_answers_the_rows_inside_of_it(session, tmp_path):
-    """The rows of the range are a trace of their own: what was before it, or comes after it, has not happened."""
+    """The rows of the range are a trace of their own: earlier and later rows have not happened."""
     rows = worlds("range", 40)
     since, until = START_US + 10_000, START_US + 30_000
     inside = [row for row in rows if since <= row["ts"] < until]

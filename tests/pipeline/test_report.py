@@ -79,7 +79,7 @@ def test_the_first_look_gives_span_and_count(tables, journal):
 
 
 def test_outcomes_are_those_counted(tables, journal):
-    """Operations by purgatory and outcome add up to what the journal holds, so do checks and the wasted ones."""
+    """Operations by purgatory and outcome add up to the journal's total, and so do checks and wasted checks."""
     found = Counter()
     checks = wasted = 0
     for row in tables["outcomes"]:
@@ -485,7 +485,7 @@ def test_names_of_any_length_fit_the_page(tmp_path):
 
 
 def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
-    """What an earlier report could not read is said beside its figures, and in the findings."""
+    """The gaps of an earlier report are named beside its figures, and in the findings."""
     gen.write(tmp_path / "journal", gen.journal(900, seconds=60), JOURNAL, files=3)
     whole, part = Wishes(quiet=True), Wishes(quiet=True, allow_gaps=True)
     report(Local([str(tmp_path / "journal")]), tmp_path / "whole", whole)
@@ -508,14 +508,14 @@ def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
 
 
 def test_a_journal_larger_than_that_goes_to_spark(spark, tmp_path, monkeypatch):
-    """What is too much for this process is Spark's."""
+    """A journal that is too large for this process is read by Spark."""
     gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
     monkeypatch.setattr(engines, "MOST_LOCAL", 49)
     assert "spark" == engines.engine_for([str(tmp_path)]).name
 
 
 def test_open_segments_are_read_too(spark, tmp_path):
-    """What is not sealed yet, or sealed without pyarrow, is part of what is loaded, once."""
+    """Segments that are open, or sealed without pyarrow, are loaded once."""
 
     class Operation:
         keys, created_ns, delay_ms, checks = ("a",), 1, 5, 1

@@ -102,7 +102,7 @@ def test_nothing_is_kept_of_what_is_done(answer, trace_rows):
 
 
 def test_at_most_half_of_what_is_kept_is_dead(one_by_one):
-    """Watches that nobody reaches are swept as their deadlines pass, without a row that concerns them."""
+    """Watches that are not reached are swept as their deadlines pass, without a row that concerns them."""
     core = one_by_one([(n, f"op-{n}", 0, 1, f"k{n}", 1, 1_000 + n, 7, n) for n in range(1, 1_001)])
     assert 1_000 == core.kept
     for watermark in range(1_001, 2_002, 50):
@@ -169,7 +169,7 @@ def test_keys_that_are_forgotten_all_the_time_change_no_answer(seed, answer, bru
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_ever_new_keys_leave_no_more_than_those_named_of_late(waiting):
-    """Over five hundred batches, each of keys that never come again: what is kept stays what it was after few."""
+    """Over five hundred batches, each of keys that never come again: the kept state does not grow."""
     bucket = Bucket(KeyCore, keep_us=20_000)
     sizes = []
     for batch in range(500):
@@ -236,7 +236,7 @@ def test_ties_and_thresholds(events, expected, one):
 
 
 def test_hits_count_for_operations_opened_with_them_and_before():
-    """An operation on three keys is hit as it is opened, and later. What is done already is owed nothing."""
+    """An operation on three keys is hit as it is opened, and later. A completed operation is owed nothing."""
     core = OperationCore()
     assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1)], [("op", 1, 10, 7)], 10)
     assert ([], []) == core.settle([], [("op", 0, 15, 7)], 20)

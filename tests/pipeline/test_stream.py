@@ -146,7 +146,9 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
 
 
 def test_operations_without_events_and_events_without_operations(spark, tmp_path):
-    """Operations that nobody answers expire. Events that nobody waits for go by. The malformed are distinguished."""
+    """Operations without an answer expire. Events without a waiting operation have no effect. The malformed are
+    distinguished.
+    """
     shape = gen.Workload(operations=20, events=40, unreachable=1.0, keys_per_operation=1, delays_ms=(100,))
     table = gen.trace(shape)
     broken = [{**row, "operation": "broken", "levels": []} for row in table.slice(0, 1).to_pylist()]
@@ -191,7 +193,7 @@ def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
             stream.keep(spark, str(tmp_path), attrs.evolve(begun, **change))
     kept = json.loads((tmp_path / "purgatory.json").read_text())
     (tmp_path / "purgatory.json").write_text(json.dumps({**kept, "semantics": 1}))
-    (tmp_path / ".purgatory.json.crc").unlink()  # Hadoop's, of what it wrote
+    (tmp_path / ".purgatory.json.crc").unlink()  # Hadoop's, of its own files
     with pytest.raises(stream.CheckpointDiffers, match="started with semantics 1, not 3"):
         stream.keep(spark, str(tmp_path), begun)
 
@@ -296,7 +298,7 @@ def test_spark_connect_is_answered_plainly(tmp_path):
 
 
 def test_a_stream_says_what_is_parked_also_when_it_goes_on(spark, tmp_path, capsys):
-    """What is parked can be read from the checkpoint, and is told of each batch, after a restart as well."""
+    """The parked operations can be read from the checkpoint, and are reported per batch, after a restart as well."""
     shape = gen.Workload(operations=30, events=10, seconds=10, keys=5, unreachable=3.0, delays_ms=(86_400_000,))
     trace, out, checkpoint = (str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
     following = gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)

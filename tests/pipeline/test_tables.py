@@ -74,7 +74,7 @@ def test_advice_is_the_shortest_timeout_that_does(waits):
 
 @pytest.mark.parametrize("operations", [20, 100, 140, 190, 1_000])
 def test_a_target_that_is_met_to_the_letter_is_met(waits, operations):
-    """Where exactly so many need longer, that is at most so many, however the curve's factors were rounded."""
+    """A share of exactly the target counts as at most the target, however the curve's factors were rounded."""
     curve = advice.survival(waits(*((wait, "satisfied", 1) for wait in range(1, operations + 1))))
     expected = {}
     for target in ("0.1", "0.05", "0.01", "0.001"):

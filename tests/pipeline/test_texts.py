@@ -17,7 +17,7 @@ from purgatory.pipeline.pages.texts import count_text, digits, duration_text, sh
     ],
 )
 def test_counts_for_people(value, expected):
-    """Large numbers are shortened, by the unit of what is shown."""
+    """Large numbers are shortened, by the unit of the shown number."""
     assert expected == count_text(value)
 
 

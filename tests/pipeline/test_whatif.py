@@ -40,7 +40,7 @@ def table_of(folder, name):
 
 @pytest.mark.parametrize("session", BOTH, indirect=True)
 def test_whatif_of_a_trace_is_exact(session, tmp_path, brute, trace_rows):
-    """For every timeout tried, the expiry share is what a replay under that timeout gives."""
+    """For every timeout tried, the expiry share equals that of a replay under that timeout."""
     shape = {"operations": 200, "events": 400, "delays_ms": (1_000,)}
     gen.write(tmp_path / "trace", gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape)), TRACE, files=1)
     grid = Grid(timeouts_ms=(10, 1_000, 60_000), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
@@ -57,7 +57,7 @@ def test_whatif_of_a_trace_is_exact(session, tmp_path, brute, trace_rows):
 
 
 def idle_spells(rows, answers):
-    """Since when until when nobody waits under a key, and how long the keys are waited under in all, key by key."""
+    """The times when a key is idle, and the total time in use, key by key."""
     uses = {}
     for row in rows:
         if row["kind"] == "operation":
@@ -107,7 +107,7 @@ def test_purge_intervals_of_a_trace_are_tried_exactly(session, tmp_path, brute, 
 
 @pytest.mark.parametrize("session", BOTH, indirect=True)
 def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(session, tmp_path):
-    """From a journal the wheels count every record, and a timeout that nobody was given has no expiry share."""
+    """From a journal the wheels count every record, and a timeout that was not in use has no expiry share."""
     records = gen.journal(500, seconds=60)
     gen.write(tmp_path / "journal", records, JOURNAL, files=2)
     folder = str(tmp_path / "journal")

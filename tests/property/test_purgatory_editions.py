@@ -1,9 +1,9 @@
 """The purgatory's two implementations, held to each other: random calls to both, and the same answers from both.
 
-The calls are random but their seed decides them, so each edition runs in a process of its own and writes down all that
-it answers, tells and raises. The records are compared. Operations call back into the purgatory from their
-hooks, raise, extend themselves and are parked again, so that the steps meet in every order that one thread can bring
-about. Threads are left to tests/concurrency.
+A seed decides the random calls. Each implementation runs in a process of its own, and records all that it returns,
+reports and raises. The records are compared. Operations call back into the purgatory from their hooks, raise, extend
+themselves and are parked again, so that the steps meet in every order that one thread can bring about. Threads are left
+to tests/concurrency.
 """
 
 import os

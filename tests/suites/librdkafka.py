@@ -4,7 +4,7 @@
 
 The sources come from Debian (`apt-get source librdkafka`), and are built in the folder. That takes gcc and the
 headers of OpenSSL and zlib. The tests run one by one in quick mode against one node, about fifteen minutes in all.
-What is left out needs something that the broker does not have: see `LEFT_OUT`.
+The tests that are left out need something that the broker does not have: see `LEFT_OUT`.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def run(tests, port, number, part=""):
 
 
 def main():
-    """Run the suite. The exit code tells whether something failed."""
+    """Run the suite. The exit code shows whether something failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "var" / "suites", help="where it is built (var/suites)")
     parser.add_argument("--only", nargs="*", help="the numbers of some tests (all)")

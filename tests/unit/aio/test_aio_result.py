@@ -146,7 +146,7 @@ def test_no_result_in_time_is_an_error(run, opened):
 
 
 def test_wait_that_is_taken_out_is_an_error(run, opened):
-    """Who is taken out by ``cancel_for_key`` gets that error."""
+    """A wait that is removed by ``cancel_for_key`` gets that error."""
 
     async def main():
         async with opened() as purgatory:

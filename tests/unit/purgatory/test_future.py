@@ -404,7 +404,7 @@ def test_slow_callback_is_seen(purgatory):
 
 
 def test_forgotten_init_is_said(purgatory):
-    """A subclass that forgets to call ``super().__init__()`` is told so."""
+    """A subclass that forgets to call ``super().__init__()`` gets that error."""
     made = type("Made", (DelayedFuture,), {"__init__": lambda self: None})
     with pytest.raises((AttributeError, InvalidOperation)):
         purgatory.try_complete_else_watch(made(), ["k"])

@@ -662,7 +662,7 @@ def test_operation_without_the_librarys_init_is_refused(purgatory):
 
 @pytest.mark.parametrize("call", ["force_complete", "maybe_try_complete", "cancel"])
 def test_operation_without_the_librarys_init_says_so(call):
-    """What is asked of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""
+    """Every call of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""
 
     class Forgetful(Waiting):
         def __init__(self):

@@ -497,7 +497,7 @@ class Told(Waiting):
 
 
 def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
-    """A parker who comes second has the hold for a moment: a check that misses it then is repeated before the error."""
+    """A second parking thread has the turn for a moment: a check that misses it then is repeated before the error."""
     operation, refused = Told(purgatory), []
 
     def park():

@@ -36,7 +36,7 @@ def test_key_in_use_stays_open(purgatory):
 @pytest.mark.interpreted
 @pytest.mark.parametrize("keys", [["k"], ["k", "another"]])
 def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
-    """Someone who found the list of a key just before it was removed puts itself into the new one."""
+    """An operation whose thread found the list of a key just before it was removed is put into the new one."""
     first = Waiting()
     purgatory.try_complete_else_watch(first, ["k"])
     shard = purgatory._shards.of("k")
