@@ -169,21 +169,10 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     )
     counts = [F.count_if(F.col("part") == part).alias(name) for part, name in _COUNTED.items()]
     parked = F.sum(F.when(F.col("part") == PARKED, F.col("created_us")).otherwise(0)).alias("parked")
-    return (
-        answered.observe(METRICS, *counts, parked)
-        .where(F.col("part") != PARKED)
-        .select(
-            "part",
-            "purgatory",
-            "operation",
-            "outcome",
-            F.timestamp_micros("created_us").alias("created"),
-            F.timestamp_micros("finished_us").alias("finished"),
-            (F.col("finished_us") - F.col("created_us")).alias("waited_us"),
-            "reason",
-            "detail",
-        )
-    )
+    instants = [F.timestamp_micros(f"{name}_us").alias(name) for name in ("created", "finished")]
+    waited = (F.col("finished_us") - F.col("created_us")).alias("waited_us")
+    observed = answered.observe(METRICS, *counts, parked).where(F.col("part") != PARKED)
+    return observed.select("part", "purgatory", "operation", "outcome", *instants, waited, "reason", "detail")
 
 
 @contextmanager

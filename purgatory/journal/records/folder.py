@@ -191,29 +191,26 @@ def check_kind(folder: Path, schema: Schema) -> None:
 
 
 def tip(folder: Path, *, there: bool = False) -> dict[str, int]:
-    """The first and the last sequence number of what has been written, as names, open frames and the `.end` say.
+    """The first and the last sequence number that were written, by names of segments, open frames and the `.end` file.
 
-    An open segment is begun once all rows before its number are in others: so these are to be found, too, even if it
-    holds nothing yet.
+    An open segment is started once all rows before its number are in others. So these must exist, even if it is empty.
 
     Args:
         folder: a journal's, or a trace's.
-        there: the last is that of the segments which are there, whatever the `.end` says.
+        there: the last number is that of the segments that exist, whatever the `.end` file says.
     """
     while True:
         written = -1 if there else end(folder).next - 1
         segments = list_segments(folder)
         if not segments:
             raise JournalMissing(folder)
-        last = written
         try:
-            for segment in segments:
-                if segment.last is not None:
-                    last = max(last, segment.last)
-                else:
-                    last = max(last, segment.first - 1)
-                    for batch in batches(segment.path, last):
-                        last = max(last, batch.last)
+            return {"first": segments[0].first, "last": max(written, *map(_last_of, segments))}
         except FileNotFoundError:  # sealed since it was listed
             continue
-        return {"first": segments[0].first, "last": last}
+
+
+def _last_of(segment: Segment) -> int:
+    if segment.last is not None:
+        return segment.last
+    return max((frame.last for frame in scan(segment.path.read_bytes())), default=segment.first - 1)
