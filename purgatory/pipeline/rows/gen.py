@@ -140,26 +140,6 @@ def trace(workload: Workload, seed: int = 1) -> pa.Table:
         labels = names.take(pa.array(keys.astype(np.int64) % workload.keys))
         return pa.ListArray.from_arrays(offsets, labels), pa.ListArray.from_arrays(offsets, pa.array(levels))
 
-    def table(
-        kind: str, home: Any, instants: Any, operation: Any, *, delay: Any, parts: tuple[pa.Array, pa.Array]
-    ) -> pa.Table:
-        count = len(instants)
-        stamp = pa.array((instants + START_MS) * 1000).cast(pa.timestamp("us", "UTC"))
-        columns = {
-            "seq": pa.array(np.zeros(count, np.int64)),
-            "kind": pa.array([kind] * count),
-            "purgatory": pa.array(_PURGATORIES).take(pa.array(home)),
-            "operation": operation,
-            "keys": parts[0],
-            "ts": stamp,
-            "delay_ms": pa.array(delay, pa.int64()),
-            "levels": parts[1],
-            "type": pa.array(_TYPES if kind == OPERATION else [""] * len(_TYPES)).take(pa.array(home)),
-            "watches": pa.nulls(count, pa.list_(pa.string())),
-            "outcome": pa.nulls(count, pa.string()),
-        }
-        return pa.table(columns, schema=arrow_schema(TRACE))
-
     # Operations take turns, so that two purgatories use the same names at nearly the same time.
     number = np.arange(workload.operations)
     home = number % workload.purgatories
@@ -173,10 +153,30 @@ def trace(workload: Workload, seed: int = 1) -> pa.Table:
     none = pa.nulls(workload.events, pa.string())
     nothing = np.zeros(workload.events, np.int64)
     reached = lists(event_key, event_level, ones)
-    events = table(EVENT, event_key // workload.keys, event_at, none, delay=nothing, parts=reached)
-    parked = table(OPERATION, home, at, ids, delay=delays, parts=lists(key, need, sizes))
+    events = _rows(EVENT, event_key // workload.keys, event_at, none, delay=nothing, parts=reached)
+    parked = _rows(OPERATION, home, at, ids, delay=delays, parts=lists(key, need, sizes))
     whole = pa.concat_tables([parked, events])
     return _arrive(rng, workload, whole, np.concatenate([at, event_at]))
+
+
+def _rows(
+    kind: str, home: Any, instants: Any, operation: Any, *, delay: Any, parts: tuple[pa.Array, pa.Array]
+) -> pa.Table:
+    count = len(instants)
+    columns = {
+        "seq": pa.array(np.zeros(count, np.int64)),
+        "kind": pa.array([kind] * count),
+        "purgatory": pa.array(_PURGATORIES).take(pa.array(home)),
+        "operation": operation,
+        "keys": parts[0],
+        "ts": pa.array((instants + START_MS) * 1000).cast(pa.timestamp("us", "UTC")),
+        "delay_ms": pa.array(delay, pa.int64()),
+        "levels": parts[1],
+        "type": pa.array(_TYPES if kind == OPERATION else [""] * len(_TYPES)).take(pa.array(home)),
+        "watches": pa.nulls(count, pa.list_(pa.string())),
+        "outcome": pa.nulls(count, pa.string()),
+    }
+    return pa.table(columns, schema=arrow_schema(TRACE))
 
 
 def _arrive(rng: np.random.Generator, workload: Workload, table: pa.Table, at: Any) -> pa.Table:

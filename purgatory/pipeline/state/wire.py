@@ -74,7 +74,7 @@ def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
 
 
 def keyed(rows: pa.Table, buckets: int) -> pa.Table:
-    """A row for each key, with the key's bucket; those that say the time only are done with, and have none."""
+    """One row per key, with the key's bucket. Rows that are neither an operation nor an event have none."""
     well = rows.filter(pc.and_(pc.is_null(rows.column("reason")), pc.is_in(rows.column("kind"), _ANSWERED)))
     well = well.combine_chunks()
     keys, levels = (well.column(name).combine_chunks() for name in ("keys", "levels"))
@@ -110,10 +110,11 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
         "detail": pa.nulls(len(owner), pa.string()),
         "row": whole,
     }
-    found = pa.table(columns)
     bad = rows.filter(pc.is_valid(rows.column("reason")))
-    if not len(bad):
-        return found
+    return _with_malformed(pa.table(columns), bad, buckets) if len(bad) else pa.table(columns)
+
+
+def _with_malformed(found: pa.Table, bad: pa.Table, buckets: int) -> pa.Table:
     detail = bad.column("detail").to_pylist()
     count = len(detail)
     given = {
