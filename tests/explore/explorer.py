@@ -11,9 +11,10 @@ family:
 
 - a schedule whose last word is such an idle preemption has no successors, but those that keep A aside for longer;
 - a preemption is not tried before a step that has nothing in common with anything that any other thread was ever seen
-  to do, in any schedule. What was seen grows, and so what was left out for this reason is looked at again in the end.
-  (If such a preemption mattered after all, then for the sake of a step of another thread's that was never seen. The
-  first such step is reached, too, if A goes on to where it blocks or ends. That schedule runs: so it was seen.)
+  to do, in any schedule. The known objects grow, and so the preemptions left out for this reason are examined again in
+  the end. (If such a preemption mattered after all, then for the sake of a step of another thread's that was never
+  seen. The first such step is reached, too, if A goes on to where it blocks or ends. That schedule runs: so it was
+  seen.)
 
 Both are checked against the enumeration of everything, and by the mistakes planted (``test_explorer``,
 ``test_mutants``). ``everything=True``, or ``--everything``, does without.
@@ -42,8 +43,8 @@ UNTRACED = ("log.py", "live.py", "errors.py", "_check.py", "snapshot.py", "_cli.
 HARMLESS = ("log.py", "errors.py", "_check.py")
 
 
-#: Threads that are not struck: those that only let time pass, or end something. In a service these are the library's
-#: own or whoever ends it, and no signal's exception comes to them but with the end of everything.
+#: Threads that are not struck: those that only let time pass, or end something. In a service these threads are the
+#: library's own, and a signal's exception does not reach them.
 UNSTRUCK = ("time", "driver", "other driver", "looker", "shutdown", "purger")
 
 
@@ -71,8 +72,8 @@ class Explorer:
     def run_once(self, scenario, plan=(), *, record=False, scheduler=None, strike=None):
         """Run one schedule. Gives the scheduler, with ``problem`` set if something was wrong.
 
-        If a thread was struck, what the scenario expects of all of its threads can't be had: then what must hold always
-        is all that is looked at, and that is no less: see :meth:`World.settle`.
+        If a thread was interrupted, the scenario's own expectations do not hold. Then only the general conditions are
+        checked: see :meth:`World.settle`.
         """
         scheduler = scheduler or Scheduler(
             plan, self.traced, opaque=self.opaque, record=record, strike=strike, struck_in=self.edition.files
@@ -273,7 +274,7 @@ class Seen:
 
 
 class World:
-    """What a scenario builds in: one edition of the core, one scheduler, and the operations and what became of them."""
+    """The parts of a scenario: one implementation of the core, one scheduler, and the operations with their results."""
 
     def __init__(self, scheduler, core):
         self.scheduler = scheduler

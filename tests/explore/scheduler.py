@@ -69,7 +69,7 @@ class Scheduler:
         self._in_c = None
         self.locks = []
         self.traced = traced
-        self.opaque = opaque  # files that are not looked into: what they touch may be anything
+        self.opaque = opaque  # files that are not examined: they may touch anything
         self.record = record
         self.workers = []
         self.current = None

@@ -1,4 +1,4 @@
-"""What the broker's README promises of its source."""
+"""The statements of the broker's README about its source."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ def test_every_module_that_is_named_is_there():
 
 
 def test_the_first_part_is_short():
-    """What is to be read first has fewer than 1,500 lines."""
+    """The files to read first have fewer than 1,500 lines."""
     section = (BROKER / "README.md").read_text().partition("## Reading order")[2].partition("Second:")[0]
     modules = re.findall(r"\]\(([^)]+\.py)\)", section)
     assert len(modules) > 5

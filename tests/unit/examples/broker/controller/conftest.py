@@ -154,7 +154,7 @@ class Cluster:
             node.channel.sent.clear()
 
     def told(self, node_id, key):
-        """The leadership that a node was told last, by whoever told it."""
+        """The last leadership that a node got, from any controller."""
         found = None
         for node in self.nodes.values():
             for message in node.channel.of(LeaderAndIsrRequest, node_id):

@@ -1,4 +1,4 @@
-"""Who is the controller: elected once, watched by the others, replaced when gone, fenced when late."""
+"""The controller: elected once, watched by the others, replaced when gone, fenced when late."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_dead_controller_is_replaced(cluster):
 
 
 def test_closed_controller_is_replaced_at_once(cluster):
-    """A controller that leaves takes its node along, so that nobody waits for its session."""
+    """A controller that leaves removes its node, so that the others need not wait for its session."""
     cluster.add(1, 2)
 
     cluster.nodes[1].close()
@@ -47,7 +47,7 @@ def test_closed_controller_is_replaced_at_once(cluster):
 
 @pytest.mark.parametrize("nonsense", [b"", b"\xff", b"[]", b'{"brokerid":"x"}', b'{"version":1}', b'{"brokerid":null}'])
 def test_nonsense_is_replaced(cluster, nonsense):
-    """What names no node is nobody's office: an election is held."""
+    """A controller entry without a node is ignored: an election is held."""
     cluster.add(1)
     cluster.write(Delete("/controller"), Create("/controller", nonsense))
 
@@ -130,7 +130,7 @@ def test_resumed_controller_steps_back(cluster):
 
 
 def test_refused_request_makes_it_look(cluster):
-    """A controller that a node rejects, since that node knows a newer one, looks who it is and steps back."""
+    """A controller that a node rejects, because that node knows a newer one, looks for it and resigns."""
     cluster.add(1, 2)
     cluster.write(Delete("/controller"))
     old, new = sorted(cluster.nodes.values(), key=lambda node: node.controller.is_active)

@@ -1,4 +1,4 @@
-"""What the active controller does with topics, dead nodes, elections, moves and deletions."""
+"""The duties of the active controller: topics, dead nodes, elections, moves and deletions."""
 
 import pytest
 
@@ -11,7 +11,7 @@ T0 = ("t", 0)
 
 
 def test_new_topic_gets_leaders(cluster):
-    """A topic that appears gets its leaders, which its replicas are told, and everybody hears of it."""
+    """A new topic gets its leaders, its replicas get instructions, and all nodes get its metadata."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
 
@@ -32,7 +32,7 @@ def test_new_topic_with_a_dead_node(cluster):
 
 
 def test_one_event_is_few_requests(cluster):
-    """Many partitions are told in one request of each kind a node."""
+    """Many partitions go in one request of each kind per node."""
     cluster.add(1, 2)
     cluster.forget_messages()
     cluster.create_topic("t", dict.fromkeys(range(300), (1, 2)))
@@ -68,7 +68,7 @@ def test_dead_controller_and_leader(cluster):
 
 
 def test_dead_follower_leaves_the_isr(cluster):
-    """A dead follower leaves the in-sync replicas, and the leader stays, in a new epoch that says who has left."""
+    """A dead follower leaves the in-sync replicas, and the leader stays, in a new epoch without the dead node."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2)})
 
@@ -80,7 +80,9 @@ def test_dead_follower_leaves_the_isr(cluster):
 
 
 def test_last_in_sync_replica_dies(cluster):
-    """With nobody left who is in sync there is no leader, until that one is back. Who has the records is remembered."""
+    """Without an in-sync replica there is no leader, until the last one is back. The replica that has the records is
+    remembered.
+    """
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3)})
     cluster.change_isr(T0, (2,))
@@ -94,7 +96,7 @@ def test_last_in_sync_replica_dies(cluster):
 
 
 def test_unclean_election_by_the_topic(cluster):
-    """A topic that says so is led by whoever lives, although records are lost by that."""
+    """A topic that allows it is led by any live replica, although records are lost by that."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3)}, unclean_leader_election_enable="true")
     cluster.change_isr(T0, (2,))
@@ -121,7 +123,7 @@ def test_unclean_election_switched_on_later(cluster):
 
 
 def test_all_die_and_come_back(cluster):
-    """After all nodes were gone, the in-sync replicas lead again as they come back, whoever is first."""
+    """After all nodes were gone, the in-sync replicas lead again as they come back, in any order."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2)})
     cluster.die(1)
@@ -146,7 +148,7 @@ def crashed(cluster):
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (2, 3, 1), (3, 1, 2)])
 def test_after_a_crash_of_all_the_longest_log_leads(cluster, order):
-    """Whichever node is back first, nobody leads before all in-sync replicas are back. Then the longest log does."""
+    """Whichever node is back first, no node leads before all in-sync replicas are back. Then the longest log does."""
     crashed(cluster)
     ends = {1: (0, 80), 2: (0, 100), 3: (0, 100)}
     for node in order[:2]:
@@ -179,7 +181,7 @@ def test_after_a_crash_of_all_a_replica_is_not_waited_for_forever(cluster):
 
 
 def test_a_crash_of_all_that_is_noticed_one_by_one(cluster):
-    """Sessions do not end together: a node that was elected when it was gone already loses nobody's log."""
+    """Sessions do not end together: a node that was elected when it was gone already loses no log."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (1, 2, 3)})
     cluster.die(1)  # 2 is elected, but all of them have crashed: it never leads
@@ -245,7 +247,7 @@ def test_bounced_node(cluster):
 
 
 def test_newcomer_hears_everything(cluster):
-    """A node that joins is told of every partition, and of all nodes."""
+    """A node that joins gets every partition, and all nodes."""
     cluster.add(1)
     cluster.create_topic("t", {0: (1,)})
 
@@ -256,7 +258,7 @@ def test_newcomer_hears_everything(cluster):
 
 
 def test_isr_change_is_told_to_all(cluster):
-    """In-sync replicas that the leader changed are told to all, and the note of it is removed."""
+    """A leader's change of the in-sync replicas is reported to all, and its note is removed."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2)})
     cluster.forget_messages()
@@ -269,7 +271,7 @@ def test_isr_change_is_told_to_all(cluster):
 
 
 def test_leader_and_controller_write_at_once(cluster, monkeypatch):
-    """A state that its leader changes while the controller elects is read again: nobody's change is lost."""
+    """A state that its leader changes while the controller elects is read again: no change is lost."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3, 1)})
     machine = cluster.active.duties.partitions
@@ -311,7 +313,7 @@ def test_controlled_shutdown(cluster):
 
 
 def test_controlled_shutdown_of_the_only_one(cluster):
-    """What nobody else may lead is named, and stays where it is."""
+    """A partition that no other node may lead is named, and stays where it is."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (2, 1)})
     cluster.change_isr(T0, (2,))
@@ -444,7 +446,7 @@ def test_more_partitions(cluster):
 
 
 def test_deletion(cluster):
-    """A topic is deleted once every replica has let go: nothing of it is left in the tree."""
+    """A topic is deleted once every replica has released it: nothing of it is left in the tree."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1, 2), 1: (2, 1)})
 
@@ -504,7 +506,7 @@ def test_unknown_topic_to_delete(cluster):
 
 
 def test_reassignment(cluster):
-    """A partition moves: the newcomers follow, then one of them leads, then the old ones let go."""
+    """A partition moves: the newcomers follow, then one of them leads, then the old ones release it."""
     cluster.add(1, 2, 3, 4)
     cluster.create_topic("t", {0: (1, 2)})
 
@@ -549,7 +551,7 @@ def assignment(cluster):
 
 
 def deleted_by(cluster):
-    """The nodes that were told to let go of their records."""
+    """The nodes that were instructed to release their records."""
     return [
         node for node in cluster.nodes if any(m.delete for m in cluster.active.channel.of(StopReplicaRequest, node))
     ]
@@ -557,7 +559,7 @@ def deleted_by(cluster):
 
 @pytest.mark.parametrize("dead", [(), (1,), (4,), (1, 4)], ids=str)
 def test_cancelled_reassignment(cluster, dead):
-    """Who asks for the replicas of before has them back: the newcomers let go, also if one or the controller died."""
+    """A request for the earlier replicas restores them: the new ones release it, also if one or the controller died."""
     cluster.add(1, 2, 3, 4)
     cluster.create_topic("t", {0: (2, 3)})
     ask_to_move(cluster, (3, 4))
@@ -575,7 +577,7 @@ def test_cancelled_reassignment(cluster, dead):
 
 
 def test_cancelling_waits_for_who_is_out_of_sync(cluster):
-    """While one of the replicas of before is dead the newcomers stay. Once it is back in sync, they let go."""
+    """While one of the replicas of before is dead the newcomers stay. Once it is back in sync, they release it."""
     cluster.add(1, 2, 3, 4)
     cluster.create_topic("t", {0: (2, 3)})
     ask_to_move(cluster, (2, 4))
@@ -607,7 +609,7 @@ def test_reassignment_elsewhere_on_the_way(cluster):
 
 @pytest.mark.parametrize("targets", [(), (9,)])
 def test_impossible_targets_on_the_way(cluster, targets):
-    """Targets that make no sense leave a move as it is, and the tree tells so."""
+    """Impossible targets leave a move as it is, and the tree says so."""
     cluster.add(1, 2)
     cluster.create_topic("t", {0: (1,)})
     ask_to_move(cluster, (2,))

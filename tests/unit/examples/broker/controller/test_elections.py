@@ -1,4 +1,4 @@
-"""Who leads next: the pure functions."""
+"""The next leader: the pure functions."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_preferred():
 
 
 def test_after_shutdown():
-    """Whoever is about to stop leaves the in-sync replicas, and somebody else leads."""
+    """A node that is about to stop leaves the in-sync replicas, and another one leads."""
     assert (2, (2, 3)) == elections.after_shutdown((1, 2, 3), (1, 2, 3), {2, 3}, {1})
     assert None is elections.after_shutdown((1, 2), (1,), {2}, {1})
 

@@ -1,4 +1,4 @@
-"""What the tree's nodes hold: written and read back, and nonsense rejected."""
+"""The content of the tree's nodes: written and read back, and nonsense rejected."""
 
 import json
 import threading
@@ -43,7 +43,7 @@ def test_broker_is_read_back():
 
 
 def test_controller_is_written_as_tools_expect():
-    """Who is the controller is written as other tools of the trade read it."""
+    """The controller is written in the form that other tools read."""
     content = json.loads(layout.write_controller(3))
 
     assert {"version": 1, "brokerid": 3} == {name: content[name] for name in ("version", "brokerid")}

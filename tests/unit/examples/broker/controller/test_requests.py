@@ -1,4 +1,4 @@
-"""What one event of the controller sends to the nodes."""
+"""The requests that one event of the controller sends to the nodes."""
 
 from examples.broker.controller.context import Context
 from examples.broker.controller.partitions.requests import Requests

@@ -25,7 +25,7 @@ def test_a_zookeeper_needs_its_client(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("address", ["zookeeper.example:2181/orders", "foo", "zk:/somewhere", "zk://", "zk:///orders"])
 def test_an_address_that_names_no_store(tmp_path, address):
-    """What is no address of a ZooKeeper is rejected, rather than taken for none: that is a cluster of one's own."""
+    """A string that is not an address of a ZooKeeper is rejected. It does not start a cluster of its own."""
     with pytest.raises(ValueError, match=f"must be like zk://host:2181/chroot, got '{address}'"):
         open_store(address, tmp_path / "cluster", session_ms=2_000, durable=False)
     assert not (tmp_path / "cluster").exists()
@@ -41,7 +41,7 @@ def test_an_address_that_names_no_store(tmp_path, address):
     ],
 )
 def test_a_store_is_started_first(tmp_path, call):
-    """Whoever has opened a store and asks it before it has a session is told what to do."""
+    """A call of an opened store without a session raises an error with the remedy."""
     store = open_store("", tmp_path, session_ms=2_000, durable=False)
     with pytest.raises(Unreachable, match=r"call start\(\) first"):
         call(store)

@@ -90,7 +90,7 @@ class Fixture:
         return codes[0]
 
     def stable(self, count):
-        """Have a stable group of so many members, and give their ids, the leader first."""
+        """Make a stable group of a number of members. Returns their ids, the leader first."""
         joins = [self.join() for _ in range(count)]
         self.advance(300)
         ids = [answers[0].member_id for answers in joins]

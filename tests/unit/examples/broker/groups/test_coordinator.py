@@ -69,7 +69,7 @@ def test_assignments_reach_everyone(groups):
 
 
 def test_a_newcomer_makes_everyone_rejoin(groups):
-    """A join to a stable group tells members by their heartbeats, and completes when all have rejoined."""
+    """A join to a stable group is reported to members by their heartbeats, and completes when all have rejoined."""
     one, two = groups.stable(2)
     newcomer = groups.join()
     assert ErrorCode.REBALANCE_IN_PROGRESS is groups.heartbeat(one, 1)
@@ -81,7 +81,7 @@ def test_a_newcomer_makes_everyone_rejoin(groups):
 
 
 def test_who_does_not_rejoin_is_left_behind(groups):
-    """At the rebalance timeout the generation begins without who is missing."""
+    """At the rebalance timeout the generation begins without the missing members."""
     one, two = groups.stable(2)
     newcomer = groups.join()
     groups.join(one)
@@ -246,7 +246,7 @@ def test_a_group_is_deleted_once_it_is_empty(groups):
     ],
 )
 def test_offsets_in_use_are_not_deleted(groups, metadata, code):
-    """Offsets of a topic that a member reads, or may read as far as anyone can tell, are kept. Others can go."""
+    """Offsets of a topic that a member reads, or may read, are kept. Others can go."""
     joined = groups.join(metadata=metadata)
     groups.advance(300)
     groups.sync(joined[0].member_id, 1)
@@ -286,7 +286,7 @@ def test_who_is_alone_may_speak_something_else(groups):
 
 
 def test_members_without_a_common_protocol_are_sent_away(groups):
-    """A rebalance whose members have nothing in common, which nobody lets in, ends all the same: without them."""
+    """A rebalance whose members have no common protocol ends all the same, without them."""
     joins = [groups.join(), groups.join()]
     list(groups.group.members.values())[1].protocols = {"roundrobin": b""}
     groups.advance(300)
@@ -295,6 +295,6 @@ def test_members_without_a_common_protocol_are_sent_away(groups):
 
 
 def test_a_negative_offset_is_taken(groups):
-    """What a client commits is its own affair, a negative offset too, as with the protocol's own broker."""
+    """A client may commit any offset, a negative one too, as with the protocol's own broker."""
     assert {T0: ErrorCode.NONE} == groups.commit("", -1, {T0: Commit(-7)})
     assert {T0: Commit(-7)} == groups.coordinator.commits.committed("g")

@@ -46,7 +46,7 @@ def load_again(groups, topic_ids):
 
 
 def test_offsets_go_with_their_topic(groups, restart):
-    """When a topic is deleted, what a group has of it is forgotten permanently, and of other topics it is kept."""
+    """When a topic is deleted, a group's offsets of it are removed permanently, and those of other topics stay."""
     create(groups, "u")
     (one,) = groups.stable(1)
     groups.commit(one, 1, {T0: Commit(100), U0: Commit(7)})
@@ -78,7 +78,7 @@ def test_a_kill_in_the_midst_of_a_deletion(groups, restart):
 
 @pytest.mark.parametrize("there", [{}, {"t": "new"}])
 def test_a_topic_deleted_while_another_coordinated(groups, there):
-    """Who takes groups over forgets what they have of topics that the tree doesn't know, or knows by another id."""
+    """A node that takes groups over forgets their offsets of topics that the tree lacks, or has with another id."""
     give_id(groups, "t", "old")
     groups.commit("", -1, {T0: Commit(100)})
     del groups.replicas.store.topics["t"]
@@ -89,7 +89,7 @@ def test_a_topic_deleted_while_another_coordinated(groups, there):
 
 @pytest.mark.parametrize("there", [{"t": "old"}, None])
 def test_offsets_of_topics_that_are_there_are_kept(groups, there):
-    """Who takes groups over keeps what the tree knows, and everything if the tree doesn't answer."""
+    """A node that takes groups over keeps the offsets of the tree's topics, and all if the tree doesn't answer."""
     give_id(groups, "t", "old")
     groups.commit("", -1, {T0: Commit(100)})
     del groups.replicas.store.topics["t"]
@@ -98,7 +98,7 @@ def test_offsets_of_topics_that_are_there_are_kept(groups, there):
 
 
 def test_a_tree_that_is_late_takes_nothing(groups):
-    """What this node knows of the very topic is kept, although the tree has not heard of it yet."""
+    """Offsets of a topic that this node knows are kept, although the tree does not have it yet."""
     give_id(groups, "t", "new")
     groups.commit("", -1, {T0: Commit(100)})
     load_again(groups, {})
@@ -116,7 +116,7 @@ def test_a_commit_from_before_is_not_given(groups):
 
 
 def test_commits_without_an_id_are_of_whatever_topic_there_is(groups):
-    """What was committed before topics had ids is given as it always was."""
+    """Offsets from before topics had ids are returned as before."""
     groups.commit("", -1, {T0: Commit(100)})
     give_id(groups, "t", "new")
     load_again(groups, {"t": "new"})

@@ -1,4 +1,4 @@
-"""A coordinator that starts again: what it finds of its groups."""
+"""A coordinator that starts again: the state of its groups."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_member_that_did_not_survive_is_found_out(groups, restart):
 
 
 def test_a_rebalance_that_was_under_way_is_begun_again(groups, restart):
-    """Who waited for a join when the coordinator stopped joins again, as the member that it was."""
+    """A member that waited for a join when the coordinator stopped joins again, as the same member."""
     one, two = groups.stable(2)
     groups.join(one)
     again = restart(groups)
@@ -65,7 +65,7 @@ def test_a_generation_is_stored_before_it_is_told(groups):
 
 
 def test_a_rebalance_overtakes_a_generation_that_is_being_stored(groups):
-    """When somebody joins meanwhile, those who wait are told to join again, and the late answer changes nothing."""
+    """When a member joins meanwhile, the waiting ones must join again, and the late answer changes nothing."""
     joins = [groups.join()]
     groups.advance(300)
     leader = joins[0][0].member_id

@@ -9,7 +9,7 @@ from timer import ManualClock, SystemTimer
 
 
 class Loop:
-    """An executor that runs what it was given when it is told to."""
+    """An executor that runs its tasks on request."""
 
     def __init__(self):
         self.given = []

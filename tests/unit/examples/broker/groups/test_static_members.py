@@ -9,7 +9,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 @pytest.fixture
 def pair(groups):
-    """A stable group of the static members "a", who leads, and "b". Gives their ids."""
+    """A stable group of the static members "a", which leads, and "b". Gives their ids."""
     joins = {name: groups.join(instance=name) for name in "ab"}
     groups.advance(300)
     ids = {name: answers[0].member_id for name, answers in joins.items()}
@@ -29,7 +29,7 @@ def test_who_comes_back_has_its_assignment_without_a_rebalance(groups, pair):
 
 
 def test_a_leader_that_comes_back_does_not_assign_anew(groups, pair):
-    """A static leader that restarts is told of its former self as the leader, gets its assignment, and leads."""
+    """A static leader that restarts gets its former self as the leader, gets its assignment, and leads."""
     (joined,) = groups.join(instance="a")
     assert (ErrorCode.NONE, 1, pair["a"], ()) == (joined.code, joined.generation, joined.leader_id, joined.members)
     assert [(ErrorCode.NONE, b"a")] == groups.sync(joined.member_id, 1, instance="a")
@@ -37,7 +37,7 @@ def test_a_leader_that_comes_back_does_not_assign_anew(groups, pair):
 
 
 def test_who_comes_back_with_another_subscription_causes_a_rebalance(groups, pair):
-    """What a static member says under its protocol has changed: the group must assign again."""
+    """The metadata of a static member has changed: the group must assign again."""
     joined = groups.join(instance="b", metadata=b"another")
     assert ([], GroupState.PREPARING) == (joined, groups.group.state)
     groups.join(pair["a"], instance="a")
@@ -53,7 +53,7 @@ def test_who_comes_back_must_speak_what_the_others_do(groups, pair):
 
 
 def test_a_former_self_is_fenced_everywhere(groups, pair):
-    """The member whose place was taken is told so by heartbeat, commit, join, sync and leave, and changes nothing."""
+    """The replaced member gets an error for heartbeat, commit, join, sync and leave, and changes nothing."""
     (joined,) = groups.join(instance="b")
     old = pair["b"]
     assert ErrorCode.FENCED_INSTANCE_ID is groups.heartbeat(old, 1, "b")
@@ -71,7 +71,7 @@ def test_a_former_self_is_fenced_everywhere(groups, pair):
 
 
 def test_a_former_self_that_waits_is_fenced(groups):
-    """Who waits for its join while another one takes its place is answered FENCED_INSTANCE_ID."""
+    """A member whose place is taken while it waits for its join is answered FENCED_INSTANCE_ID."""
     first = groups.join(instance="a")
     second = groups.join(instance="a")
     assert [ErrorCode.FENCED_INSTANCE_ID] == [joined.code for joined in first]

@@ -5,7 +5,7 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 
-# The newest version of each API in release 2.4 that is not flexible: what that release could say to a client of 2.3.
+# The newest version of each API in release 2.4 that is not flexible: the answers of that release to a client of 2.3.
 PINNED = {
     ApiKey.PRODUCE: 8,
     ApiKey.FETCH: 11,
@@ -53,6 +53,6 @@ def test_the_table_is_pinned():
 
 @pytest.mark.parametrize("key", PINNED, ids=lambda key: key.name)
 def test_the_pinned_table_is_that_of_a_release(key):
-    """What is pinned is what another implementation has on record for the release, the flexible versions left out."""
+    """The pinned versions are those that another implementation lists for the release, without the flexible ones."""
     _, newest = BROKER_API_VERSIONS[2, 4][key]
     assert PINNED[key] == newest - (key in FLEXIBLE)

@@ -1,4 +1,4 @@
-"""Decompression, of what other implementations have compressed and of what is made to take all memory."""
+"""Decompression of other implementations' data, and of data made to take all memory."""
 
 import struct
 import zlib
@@ -38,7 +38,7 @@ PACKERS = {
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_every_codec_is_understood(kind):
-    """What is compressed by each codec is as it was."""
+    """Data compressed by each codec is decompressed to the same data."""
     codec, pack = PACKERS[kind]
     assert PLAIN == decompress(codec, bytes(pack(PLAIN)))
 

@@ -1,4 +1,4 @@
-"""Fetch sessions: naming and being told of changes only, and waiting under one key for many partitions."""
+"""Fetch sessions: requests and answers with changes only, and one wait key for many partitions."""
 
 import pytest
 
@@ -62,7 +62,7 @@ def test_what_was_sent_is_sent_again_until_the_client_moves_on(leader, session):
 
 
 def test_a_watermark_that_moved_is_told_with_the_next_answer(leader, session):
-    """A watermark alone wakes nobody, and is told when the wait is over. Once."""
+    """A watermark alone wakes no fetch, and is reported when the wait is over. Once."""
     leader.append(T1, acks=1)
     leader.run()
     go_on(leader, session, {T1: Wanted(1, 1_000)})
@@ -90,7 +90,7 @@ def test_a_consumer_is_told_what_is_committed(leader):
 
 
 def test_a_forgotten_partition_is_not_told_of(leader, session):
-    """What a client drops from its session wakes it no longer. What it adds does."""
+    """A partition that a client drops from its session wakes it no longer. A partition that it adds does."""
     go_on(leader, session, forgotten=[T1])
     leader.append(T1, acks=1)
     leader.run()
@@ -112,7 +112,7 @@ def test_small_answers_take_turns(leader, session):
 
 
 def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
-    """Who waits for a partition that is deleted is told that there is none."""
+    """A fetch that waits for a deleted partition gets the error that there is none."""
     go_on(leader, session)
     run_at_once(leader.topics.delete_in_steps("t"))
     leader.run()

@@ -17,7 +17,7 @@ def fetches(followers, now, offset, end, node=2):
 
 
 def test_who_keeps_up_without_ever_being_at_the_end(followers):
-    """Whoever asks for what was the end at its fetch before was at the end then, so the header has it."""
+    """A follower that asks for the end of its last fetch was at the end then, as the header's example shows."""
     behind = []
     for now, end, offset, was_there in ((1.0, 20, 20, 1.0), (2.0, 25, 23, 1.0), (3.0, 30, 25, 2.0)):
         followers.end_moves(end)
@@ -49,7 +49,7 @@ def test_a_session_that_forgets_the_partition_says_nothing_more(followers):
 
 
 def test_who_was_known_stays_as_known(followers):
-    """Others may come and go. What is known of who stays stays."""
+    """Others may come and go. The state of the remaining followers is kept."""
     fetches(followers, 1.0, 20, 20)
     followers.know([2, 4], now=5.0)
     assert (20, -1) == (followers.end_of(2), followers.end_of(4))

@@ -1,4 +1,4 @@
-"""A follower's side of a fetch session: what it names, and what it takes back."""
+"""A follower's side of a fetch session: the partitions that it names and removes."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,6 @@
-"""Leadership that comes and goes: epochs that fence, in-sync replicas by wish, and what becomes of what is parked."""
+"""Leadership that comes and goes: epochs that fence, requested in-sync replicas, and the answers of parked
+operations.
+"""
 
 import collections
 import time
@@ -23,7 +25,7 @@ BATCH = build([(None, b"x")], timestamps=[1])
 
 
 class Node:
-    """Node 1 of three, told by a controller who leads."""
+    """Node 1 of three, with a leader named by a controller."""
 
     def __init__(self, folder):
         self.timer = MockTimer()
@@ -94,7 +96,7 @@ def test_thousands_parked_are_answered_when_leadership_moves(node):
 
 
 def test_stopped_replica_answers_too(node):
-    """Being told to stop a replica answers what waits for it as well. Its records stay."""
+    """An instruction to stop a replica also answers its waiting operations. Its records stay."""
     node.decide(1, 0)
     answers = []
     node.append(answers.append)
@@ -117,7 +119,7 @@ def test_older_decision_is_ignored(node):
 
 @pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 def test_other_epochs_are_refused(node, epoch, code):
-    """Who fetches by another leader epoch is told whether it is old or not known yet."""
+    """A fetch with another leader epoch gets an error: the epoch is old, or not known yet."""
     node.decide(1, 5)
     found = []
     session = node.manager.fetches.open_session(0, -1, node=2, wanted={KEY: Wanted(0, 100, 0, epoch)}, forgotten=[])
@@ -184,7 +186,7 @@ def test_leaving_node_is_not_taken_in(node):
 
 
 def test_epoch_is_written_into_batches(node):
-    """What a leader appends carries its epoch, and its log knows where each epoch ended."""
+    """A leader's records carry its epoch, and its log knows where each epoch ended."""
     node.decide(1, 3)
     node.append()
     node.decide(2, 4)
@@ -244,7 +246,9 @@ def test_deleted_replica_leaves_nothing(node):
 
 
 def test_other_replicas_under_one_leadership(node):
-    """Who joins the replicas without an election may fetch and be wished for. Who leaves them counts while in sync."""
+    """A node that joins the replicas without an election may fetch, and may be requested as in sync. A node that leaves
+    them counts while it is in sync.
+    """
     node.decide(1, 0)
     node.append()
     now = Leadership(1, 0, ALL, 1, node.version)
@@ -265,7 +269,7 @@ def test_other_replicas_under_one_leadership(node):
 
 
 def test_stray_is_dropped(node):
-    """What is left of a partition that other nodes have is removed, opened in this life or not. Nothing else is."""
+    """The remains of a partition that other nodes have are removed, opened in this run or not. Nothing else is."""
     node.decide(2, 0)
     folder = node.partition.log.folder
     node.manager.drop_stray(KEY)

@@ -1,4 +1,4 @@
-"""One partition's arithmetic: in-sync replicas, high and low watermark, what an acks=all write waits for."""
+"""One partition's arithmetic: in-sync replicas, high and low watermark, and the condition of an acks=all write."""
 
 import google_crc32c
 import pytest
@@ -134,7 +134,9 @@ def test_what_was_sent_counts_when_it_has_arrived(make):
 
 
 def test_too_few_in_sync_replicas_refuse_before_and_after(make):
-    """Below min.insync.replicas a write is rejected. One appended before is told that it was not enough."""
+    """Below min.insync.replicas a write is rejected. An earlier append is answered "not enough replicas after
+    append".
+    """
     partition = make(replicas=(1, 2), min_isr=2, now=0.0)
     _, required = append(partition)
     partition.shrink_isr(10.0, LAG_S)

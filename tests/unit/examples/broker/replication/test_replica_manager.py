@@ -1,4 +1,4 @@
-"""What waits for partitions: produces, fetches and deletions, on a clock moved by hand."""
+"""Operations that wait for partitions: produces, fetches and deletions, on a clock moved by hand."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_a_consumer_is_woken_by_the_watermark(leader):
 
 
 def test_a_fetch_waits_for_its_bytes(leader):
-    """A fetch is answered once min.bytes have gathered, and at the end of its wait with what there is."""
+    """A fetch is answered once min.bytes have gathered, and at the end of its wait with the available records."""
     leader.fetch(min_bytes=2 * len(BATCH))
     for count, answered in ((1, 0), (2, 1)):
         leader.append(acks=1)
@@ -97,7 +97,7 @@ def test_a_fetch_waits_for_its_bytes(leader):
 
 
 def test_a_fetch_of_what_is_there_does_not_wait(leader):
-    """What can be answered is not parked. Neither is a fetch out of range."""
+    """A request that can be answered is not parked. Neither is a fetch out of range."""
     leader.append(acks=1)
     leader.followers_reach(1)
     assert leader.fetch(0) is None
@@ -109,7 +109,7 @@ def test_a_fetch_of_what_is_there_does_not_wait(leader):
 @pytest.mark.parametrize("by_follower", [True, False])
 @pytest.mark.parametrize("offset", [0, 99])
 def test_who_is_out_of_range_learns_the_range(leader, offset, by_follower):
-    """A fetch from before the start or past the end is told where log and watermark stand: a follower goes by that."""
+    """A fetch from before the start or past the end gets the log's bounds and the watermark, for a follower's use."""
     for _ in range(3):
         leader.append(acks=1)
     leader.followers_reach(2)

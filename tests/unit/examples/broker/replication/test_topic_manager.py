@@ -40,7 +40,7 @@ def test_a_new_topic_is_empty(leader, tmp_path):
     ],
 )
 def test_impossible_topics_are_refused(leader, wish, code):
-    """A topic that exists, has no proper name, can't be replicated so, or wants what nobody heeds, is rejected."""
+    """A topic that exists, has no proper name, can't be replicated so, or has an unsupported setting, is rejected."""
     with pytest.raises(BrokerError) as caught:
         leader.topics.plan(**{"name": "new", "partitions": 1, **wish})
     assert code is caught.value.code
@@ -58,7 +58,7 @@ def test_what_holds_anyway_may_be_asked_for(leader):
 
 
 def test_a_topic_grows(leader, tmp_path):
-    """More partitions are there at once and after a restart. What was there is untouched."""
+    """More partitions are there at once and after a restart. Existing topics are untouched."""
     leader.append(acks=1)
     leader.topics.create(leader.topics.plan_growth("t", 5))
     assert [1, 0, 0, 0, 0] == [leader.manager.partitions["t", index].log.next_offset for index in range(5)]

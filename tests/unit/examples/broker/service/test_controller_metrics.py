@@ -9,7 +9,7 @@ from examples.broker.service.cluster.metrics import ControllerMetrics
 
 
 def test_events_are_shown_by_kind():
-    """What was handled, what failed and what waits is shown, until it is unregistered."""
+    """Handled, failed and waiting events are exported, until the metrics are unregistered."""
     events, registry = EventQueue(), CollectorRegistry()
     unregister = ControllerMetrics(SimpleNamespace(events=events, is_active=True), registry).register()
     events.put("brokers", lambda: None)

@@ -1,4 +1,4 @@
-"""What a node runs on."""
+"""The loop of a node."""
 
 import asyncio
 import sys

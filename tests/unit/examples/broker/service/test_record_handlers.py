@@ -126,7 +126,7 @@ def test_each_version_has_the_format_of_its_day(client, version, magic):
 
 
 def compressed(data, method):
-    """The batch as if it were compressed: nobody looks inside."""
+    """The batch as if it were compressed: its records are not read."""
     data = data[:21] + struct.pack(">h", method) + data[23:]
     return data[:17] + struct.pack(">I", google_crc32c.value(data[21:])) + data[21:]
 
@@ -157,7 +157,7 @@ def test_a_batch_cut_short_is_broken_not_compressed(client):
 
 
 def test_a_session_on_the_wire(client, connect):
-    """The first answer of a session names it and tells all. The next waits, and tells of what came and nothing else."""
+    """The first answer of a session names it and has all partitions. The next waits, and has only the changes."""
     first = client.ask(ApiKey.FETCH, 11, fetch(0, 0, epoch=0))
     assert (True, [(0, False), (1, False)]) == (first.session_id > 0, told(first))
     assert None is client.ask(ApiKey.FETCH, 11, fetch(session=first.session_id, epoch=1, wait=500))
@@ -170,7 +170,7 @@ def test_a_session_on_the_wire(client, connect):
     [(99, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (None, 5, ErrorCode.INVALID_FETCH_SESSION_EPOCH)],
 )
 def test_a_lost_session_is_an_error_of_the_whole_request(client, session, epoch, code):
-    """A client that goes on with a session which isn't there, or not where it thinks, is told to begin again."""
+    """A client that continues an unknown session, or at a wrong place, gets an error and begins again."""
     first = client.ask(ApiKey.FETCH, 11, fetch(0, epoch=0))
     response = client.ask(ApiKey.FETCH, 11, fetch(session=session or first.session_id, epoch=epoch))
     assert (code, []) == (response.error_code, response.topics)
@@ -209,7 +209,7 @@ def test_a_new_leader_does_not_guess_the_end(connect, version, code):
     ("epoch", "code"), [(3, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH), (4, ErrorCode.NONE)]
 )
 def test_offsets_are_fenced(connect, epoch, code):
-    """Who asks for offsets by another leader epoch is told so."""
+    """A request for offsets with another leader epoch gets an error."""
     connect.replicas.partitions["t", 0].lead(Leadership(1, 4, (1,)), (1,), 0.0)
     assert code == listed(connect(), 5, epoch=epoch).error_code
 

@@ -54,7 +54,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class FakeLoop:
-    """Runs what is to be called soon when told to."""
+    """Runs the calls that are due soon, on request."""
 
     def __init__(self):
         self.soon = []
@@ -119,7 +119,7 @@ def test_responses_go_out_in_the_order_of_their_requests(make):
 
 
 def test_responses_to_one_input_are_one_write(make):
-    """What one chunk of input asked for is answered together."""
+    """The requests of one chunk of input are answered together."""
     client = make()
     client.server.handlers[HEARTBEAT] = lambda _request, _version, reply: reply(HeartbeatResponse())
     client.send(b"".join(heartbeat(number) for number in range(10)))
@@ -184,7 +184,7 @@ def test_requests_arrive_in_any_pieces(count, cuts):
 
 
 def test_checks_come_after_the_answer(make):
-    """What a handler queued runs when its own answer has been written."""
+    """A handler's queued calls run when its own answer has been written."""
     client = make()
     seen = []
 
@@ -286,7 +286,7 @@ def test_what_waits_for_a_lost_client_is_told(make):
 
 
 def test_what_nodes_say_to_each_other_is_not_advertised(tmp_path):
-    """Clients are told of the APIs that are handled, but not of those between nodes, whose form is our own."""
+    """Clients see the APIs that are handled, but not those between nodes, which are private."""
     server = Server(Config(data=tmp_path), ActionQueue())
     server.handlers |= dict.fromkeys((0, 4, 5, 6, 7), None)
     assert [0, API_VERSIONS] == [row.api_key for row in server.api_versions(ErrorCode.NONE).api_keys]
@@ -320,7 +320,7 @@ def test_a_handler_in_steps_lets_others_have_their_turn(make):
 
 
 def test_many_requests_in_one_input_are_handled_in_turns(make):
-    """What one connection has sent at once is handled in several turns of the loop, in order."""
+    """Many requests of one connection are handled in several turns of the loop, in order."""
     client = make(turn_ms=0)
     client.send(b"".join(map(heartbeat, range(4))))
     assert 1 == len(client.replies)

@@ -1,4 +1,4 @@
-"""What clients ask of topics, on a node alone and in a cluster, from wire messages to what is planned."""
+"""Clients' requests about topics, on a node alone and in a cluster, from wire messages to plans."""
 
 from types import SimpleNamespace
 
@@ -134,7 +134,7 @@ def test_only_the_offsets_topic_is_internal(ask, topics, name, code):
 
 
 def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topics, tree):
-    """If too few nodes live for a topic that is asked for, the log says so. It is asked for many times a second."""
+    """If too few nodes live for a topic that is asked for, the log says so. It is requested many times per second."""
     config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
     membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
     membership.controller = SimpleNamespace(controller_id=1)

@@ -1,4 +1,4 @@
-"""What a node writes about topics into the tree, on a store of its own."""
+"""A node's writes about topics into the tree, on a store of its own."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def jobs(tmp_path):
 
 
 def test_a_topic_keeps_its_id_as_it_grows(jobs):
-    """A topic is told from others of its name by an id that it has from its creation on."""
+    """An id distinguishes a topic from earlier and later ones of its name."""
     jobs.create_topic("t", {0: (1, 2)}, {})
     before = jobs.read_topics(["t"])["t"]
     jobs.grow_topic("t", {1: (2, 1)})
@@ -39,7 +39,7 @@ def settings_of(jobs, name):
 
 
 def test_a_setting_is_added_to_those_in_the_tree(jobs):
-    """A change begins from what stands in the tree, and what it gives is what stands there then."""
+    """A change begins from the tree's content, and its result is the new content."""
     jobs.create_topic("t", {0: (1, 2)}, {"a": "1"})
     assert {"a": "1", "b": "2"} == jobs.change_settings("t", setting("b", "2"))
     assert {"a": "1", "b": "2"} == settings_of(jobs, "t")
@@ -67,7 +67,7 @@ def test_no_settings_without_their_topic(jobs):
 
 
 def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
-    """What a change raises is told, and nothing is written."""
+    """An error of a change is reported, and nothing is written."""
     jobs.create_topic("t", {0: (1, 2)}, {"a": "1"})
 
     def refuse(_):

@@ -42,7 +42,7 @@ def test_an_empty_folder_is_not_worth_a_line(tmp_path):
 
 @pytest.mark.parametrize("content", [*DAMAGED[:4], b'{"t-0": 1}', b'{"t-0": ["a", 2]}'])
 def test_a_damaged_checkpoint_is_moved_aside(tmp_path, content):
-    """The node goes on without the lower bounds, and keeps the damaged file for whoever wants to look."""
+    """The node goes on without the lower bounds, and keeps the damaged file for inspection."""
     (tmp_path / "checkpoint.json").write_bytes(content)
     with capture_logs() as lines:
         store = TopicStore(tmp_path)

@@ -1,4 +1,4 @@
-"""A disk that rejects writes: what the log, the producers' sequences and the small files make of it."""
+"""A disk that rejects writes: its effect on the log, the producers' sequences and the small files."""
 
 import pytest
 from structlog.testing import capture_logs

@@ -32,7 +32,7 @@ def holder(tmp_path):
 
 
 def test_a_held_folder_is_refused(tmp_path, holder):
-    """Whoever comes second is told which folder, and who has it."""
+    """A second owner gets an error with the folder, and the process that has it."""
     with pytest.raises(FolderInUse, match=f"{tmp_path} is in use by process {holder.pid}") as caught:
         FolderLock(tmp_path)
     assert (tmp_path, str(holder.pid)) == (caught.value.folder, caught.value.holder)
@@ -46,7 +46,7 @@ def test_a_killed_holder_leaves_the_folder_free(tmp_path, holder):
 
 
 def test_a_released_folder_is_free(tmp_path):
-    """Whoever has let go of a folder may have it again."""
+    """A released folder can be locked again."""
     FolderLock(tmp_path / "new").release()
     FolderLock(tmp_path / "new").release()
 

@@ -22,7 +22,7 @@ def test_no_epochs():
 
 
 def test_epoch_of_an_offset():
-    """An offset is of the epoch that began at or before it last. What is to be written next is of the newest."""
+    """An offset is of the epoch that began at or before it last. The next record is of the newest epoch."""
     known = epochs((0, 2), (2, 5), (7, 9))
 
     assert [UNKNOWN, 0, 0, 2, 7, 7] == [known.at(offset) for offset in (1, 2, 4, 5, 9, 100)]
@@ -66,7 +66,7 @@ def append(log, epoch, value=b"x"):
 
 
 def test_epoch_is_in_the_batch(tmp_path):
-    """A batch carries its leader's epoch, is sound, and tells it when the log is opened again."""
+    """A batch carries its leader's epoch, is sound, and restores it when the log is opened again."""
     log = Log(tmp_path / "t-0")
     append(log, 3)
     append(log, 5)
@@ -78,14 +78,14 @@ def test_epoch_is_in_the_batch(tmp_path):
     again.close()
 
 
-# One step: somebody leads in a new epoch, writes, and some of the others get some of it.
+# One step: a replica leads in a new epoch, writes, and some of the others get some of it.
 steps = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.lists(st.integers(0, 3), min_size=3, max_size=3)))
 
 
 @given(steps)
 def test_logs_agree_after_comparing(history):
     """Whatever was written and followed, a log cut as the leader's epochs say is the leader's beginning."""
-    logs = [[] for _ in range(3)]  # of each replica: the epoch of each record, and who it is
+    logs = [[] for _ in range(3)]  # of each replica: the epoch of each record, and its id
 
     def known(log):
         found = LeaderEpochs()

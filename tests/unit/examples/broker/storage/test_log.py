@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_the_log_whole(log, monkeypatch, large):
 @pytest.mark.parametrize("value", [b"b", b"b" * 100_000], ids=["small", "large"])
 @pytest.mark.parametrize("taken", [1, 16, 40])
 def test_a_write_that_the_system_takes_in_parts_is_whole(log, monkeypatch, value, taken):
-    """What the system leaves out of a write is written after it, also when it stops inside the batch's head."""
+    """The rest of a partial write is written after it, also when it stops inside the batch's head."""
     pwrite, calls = os.pwrite, []
 
     def part(fd, data, position):
