@@ -1,4 +1,4 @@
-"""What the tables say, in sentences. Plain Python over the report's small tables.
+"""The tables' findings, in sentences. Plain Python over the report's small tables.
 
 A finding has a weight, so that the page can begin with what matters, a tone (good, plain, notable or bad), and a cause:
 findings of one cause are shown together, each a line, so that what concerns six types is read once. It states what was
@@ -29,7 +29,7 @@ _SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Cha
 _STOPPED, _TOO_LATE = "Cancelled or forced", "Late answers"
 _MANY: Final = 0.5
 _NEARLY_ALL: Final = 0.85
-_AS_IF_MEANT: Final = 0.9  # a type of which so many expire may be one that is meant to
+_AS_IF_MEANT: Final = 0.9  # a type of which this share expires may be meant to expire
 _EXPIRING: Final = 0.001
 _FEW: Final = 20
 _HOT_SHARE: Final = 0.05  # a key of fewer operations is no finding, however many keys there are
@@ -77,7 +77,7 @@ def find(tables: Tables) -> list[Finding]:
             found += stopped
             if not stopped or total(rows, "expired"):
                 found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
-            if not stopped and kind[1] not in tables.cancel_normal:  # else hardly any is known to have needed so long
+            if not stopped and kind[1] not in tables.cancel_normal:  # otherwise hardly any is known to need that long
                 found += _timeout(tables, name, rows, advice.get(kind, []), curves.get(kind, []))
         found += _too_late(name, rows)
         found += _waste(name, rows)
@@ -345,7 +345,7 @@ def _peaks(tables: Tables) -> list[Finding]:
 
 
 def _changes(tables: Tables) -> list[Finding]:
-    """What is worse than in the earlier report."""
+    """Figures that are worse than in the earlier report."""
     if tables.earlier is None:
         return []
     before = by_type(tables.earlier.outcomes)

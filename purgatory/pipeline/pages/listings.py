@@ -64,7 +64,7 @@ def raised(tables: Tables) -> str:
 
 
 def instances(tables: Tables) -> str:
-    """Who wrote how much of it."""
+    """The share of each instance."""
     if not _several(tables):
         return ""
     lines = [
@@ -152,13 +152,13 @@ def summary(tables: Tables) -> str:
 
 
 def lost(tables: Tables) -> str:
-    """What was never written."""
+    """The operations that were never written."""
     many = "1 more operation was" if tables.dropped == 1 else f"{tables.dropped:,} more operations were"
     return f"{many} dropped by the journals' writers, which had no room left or could not write them."
 
 
 def about(tables: Tables) -> str:
-    """What was read, and whether that is all."""
+    """The records that were read, and whether these are all."""
     operations = total(tables.outcomes, "operations")
     lines: list[Sequence[str]] = []
     for name, ends in zip(tables.journals, tables.ranges, strict=False):

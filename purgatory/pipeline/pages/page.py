@@ -1,8 +1,8 @@
 """The page: one HTML file with everything in it, which needs neither Spark nor a network to be read.
 
-What comes first is what matters: a row of figures, and the findings by their cause, the weightiest on top; those that
-matter less are folded away, so that the plots begin on the first screen. The colours follow the reader's system, and a
-button overrides that. Figures of a plot are for whoever points at it, touches it, or walks over it with the arrow keys.
+The page begins with a row of figures, and the findings by their cause, the weightiest on top. Lesser findings are
+folded away, so that the plots begin on the first screen. The colours follow the reader's system, and a button overrides
+that. A plot shows its figures to a pointer, a touch, and the arrow keys.
 """
 
 from __future__ import annotations

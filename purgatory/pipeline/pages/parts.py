@@ -1,4 +1,4 @@
-"""What the pages are put together from: sections, figures, tables, tiles. HTML, and nothing of a report."""
+"""The parts of the pages: sections, figures, tables, tiles. HTML, and nothing of a report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def section(heading: str, how: str, body: str) -> str:
 
 
 def figure(caption: str, svg: str, keys: str = "") -> str:
-    """A plot under its caption and the names of its colours; the output is for those who use keys or a finger."""
+    """A plot under its caption and the names of its colours. The output serves keys and touch."""
     head = f"<figcaption><b>{escape(caption)}</b>{keys}</figcaption>" if caption or keys else ""
     return f'<figure>{head}{svg}<output aria-live="polite"></output></figure>'
 
 
 def table(names: Sequence[str], lines: Sequence[Sequence[str]], *, texts: int = 1) -> str:
-    """Rows under their names; the first columns (`texts`) are words, the others figures."""
+    """Rows under their names. The first columns (`texts`) are words, the others figures."""
     left = ' class="text"'
     head = "".join(f"<th{left if n < texts else ''}>{escape(name)}</th>" for n, name in enumerate(names))
     body = "".join(

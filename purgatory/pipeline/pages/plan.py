@@ -1,4 +1,4 @@
-"""The planner's page: what was chosen and why, and the trade-offs behind it."""
+"""The planner's page: the chosen settings, the reasons, and the trade-offs behind them."""
 
 from __future__ import annotations
 

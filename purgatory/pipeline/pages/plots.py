@@ -1,8 +1,8 @@
 """Plots as inline SVG, drawn by hand: no library, no script, sharp at any size, in the colours of the page.
 
 Every function gives a whole `<svg>`. Colours are the page's CSS variables (`var(--satisfied)`), so that a
-plot follows the reader's light or dark theme. Values are told by a `<title>` on an invisible column per instant: the
-browser shows it as a tooltip, and the page's script shows it under the plot to those who use keys or a finger.
+plot follows the reader's light or dark theme. Values are shown by a `<title>` on an invisible column per instant: the
+browser shows it as a tooltip, and the page's script shows it under the plot for keys and touch.
 
 Plots over time take a `span`, so that all on a page can have one axis.
 """
@@ -69,7 +69,7 @@ def clock_ticks(first_us: float, last_us: float) -> list[float]:
 
 
 def _clock_marks(first_us: float, last_us: float, x: Callable[[float], float], right: float, y: float) -> list[str]:
-    """The ticks of a time axis; one at the very edge keeps inside it."""
+    """The ticks of a time axis. One at the very edge keeps inside it."""
     parts = []
     found = clock_ticks(first_us, last_us)
     step = min((b - a for a, b in pairwise(found)), default=60e6)
@@ -202,7 +202,7 @@ def lines(
     span: Span = None,
     width_us: float = 0,
 ) -> str:
-    """Lines over time; gaps where a value is NaN. A value stands in the middle of its window's width."""
+    """Lines over time, with gaps where a value is NaN. A value stands in the middle of its window's width."""
     span = span or (min(at_us), (max(at_us) if len(at_us) > 1 else min(at_us) + 1) + width_us)
     middle = width_us / 2
     known = [v for s in series for v in s.values if not math.isnan(v)]
@@ -337,7 +337,7 @@ def heat(
 
 
 def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], marks: Sequence[tuple[float, str]]) -> str:
-    """Steps that fall from everybody to those who need more: share against wait, both on logarithmic scales.
+    """Steps that fall from all operations to those that need longer: share against wait, on logarithmic scales.
 
     `waits[i]` belong to `curves[i]`; `marks[i]` is a wait to be marked there, and what it is.
     """

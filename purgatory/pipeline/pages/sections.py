@@ -41,7 +41,7 @@ def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tupl
 
 
 def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
-    """What an outcome is called, and its colour: to expire is no alarm where it is the normal end."""
+    """The name and the colour of an outcome. An expiry is no alarm if it is the normal end."""
     if outcome == "expired" and kind[1] in tables.expiry_normal:
         return "deadline (normal)", "var(--bar)"
     if outcome == "cancelled" and kind[1] in tables.cancel_normal:
@@ -130,7 +130,7 @@ def survival(tables: Tables) -> str:
 
 
 def _thin(rows: list[Row], most: int) -> list[Row]:
-    """At most so many rows, evenly over the curve's steps; both ends stay."""
+    """A limited number of rows, evenly over the curve's steps. Both ends stay."""
     if len(rows) <= most:
         return rows
     kept = {round(n * (len(rows) - 1) / (most - 1)) for n in range(most)}
@@ -223,7 +223,7 @@ def lateness(tables: Tables) -> str:
     at = windows(tables)
     for kind, rows in groups:
         if total(rows, "expired") < _FEW or len(rows) < len(at) / 4:
-            continue  # too seldom for a plot over time; what is worth saying is among the findings
+            continue  # too seldom for a plot over time: see the findings
         by_window = {row["window_us"]: row for row in rows}
         series = [
             Series(text, colour, [by_window.get(us, {}).get(name, math.nan) for us in at])

@@ -1,4 +1,4 @@
-"""The pages' shell: structure, colours in light and dark, one button; nothing that comes from elsewhere."""
+"""The pages' shell: structure, colours in light and dark, and one button. Nothing comes from elsewhere."""
 
 from __future__ import annotations
 

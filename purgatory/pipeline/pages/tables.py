@@ -60,19 +60,18 @@ class Tables:
     earlier: Tables | None = None
     """An earlier report's, to compare with."""
     expiry_normal: frozenset[str] = frozenset()
+    """Types whose operations end by their deadline as a rule, as a pause does. Such an end is no failure."""
     cancel_normal: frozenset[str] = frozenset()
-    """Types whose operations end by a cancel as a rule, as a lease does."""
-    """The types whose operations end by their deadline as a rule (a pause, a collection period): no failure."""
+    """Types whose operations end by a cancellation as a rule, as a lease does."""
 
     def failing(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of those types for which to expire is to fail."""
         return [row for row in rows if row["type"] not in self.expiry_normal]
 
     def whole_windows(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows of those windows that the journal covers from end to end; all of them where these are few.
+        """The rows of windows that the journal covers from end to end, or all of them if these are few.
 
-        What a journal's first and last seconds look like says little: half a window of a service that drains is no
-        window of that service.
+        A journal's first and last seconds mean little: half a window of a service that drains is not a typical one.
         """
         rows = list(rows)
         last = self.last_us - self.window_us
@@ -85,7 +84,7 @@ class Tables:
         return max(1, self.last_us - self.first_us)
 
     def a_second(self, operations: int) -> float | None:
-        """How many that is a second; None where all of it lasted less than one, which says nothing of a rate."""
+        """The number per second, or None if all of it lasted less than one second, which gives no rate."""
         return operations / (self.span_us / 1e6) if self.span_us >= _SECOND_US else None
 
     @cached_property

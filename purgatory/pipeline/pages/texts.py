@@ -1,7 +1,7 @@
 """Figures as people read them: counts, waits, shares and instants, three digits of each.
 
 A unit is chosen by what is shown, not by what it is made of: 999.7 thousand are a million in three digits, and 999.6 ms
-a second. No figure has an exponent. Of a share, 0% and 100% mean none and all: what is neither is shown with as many
+a second. No figure has an exponent. A share of 0% means none, and 100% means all. Other shares are shown with as many
 digits as it takes (99.97%).
 """
 
