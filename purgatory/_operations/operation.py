@@ -225,7 +225,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Check the operation. If another thread is checking it, that thread checks again. Never blocks.
 
         Returns:
-            True if this call completed the operation.
+            True if this call's check completed the operation. False if this call expired it.
         """
         turn = object()
         completed = False
@@ -354,7 +354,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         ``keys`` are those that the operation is being parked under. Returns whether the check completed it.
         """
         if self._op_overdue and self._op_state != ARRIVING:
-            return self._op_finish(EXPIRED)
+            self._op_finish(EXPIRED)
+            return False  # an expiry uses up nothing of what the event offers, so it must not count
         self._op_checks += 1
         try:
             if not self.try_complete():

@@ -199,7 +199,8 @@ class Parking:
                 check is repeated later and may complete it in addition.
 
         Returns:
-            The number of operations that this call completed.
+            The number of operations that the checks of this call completed. One that was due already and expires here
+            does not count, also not towards the limit.
 
         Raises:
             UnhashableKey: the key has no hash.

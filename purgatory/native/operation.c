@@ -274,7 +274,7 @@ static PyMethodDef operation_methods[] = {
     {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS,
      "maybe_try_complete($self, /)\n--\n\n"
      "Check the operation, unless someone is at it, who will then check again. Never blocks.\n\n"
-     "Returns:\n    True if this call completed it."},
+     "Returns:\n    True if this call's check completed it. False if this call expired it."},
     {"run", (PyCFunction)operation_run, METH_NOARGS,
      "run($self, /)\n--\n\nExpire: complete and run :meth:`on_expiration`. Called by the timer."},
     {"_op_drain", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},

@@ -260,7 +260,8 @@ static int retry(Operation *op)
     return 0;
 }
 
-/* Check the operation, unless someone is at it: 1 if that completed it, 0, or -1 with an error. */
+/* Check the operation, unless someone is at it: 1 if the check completed it, 0, or -1 with an error. An expiry gives 0: it
+ * uses up nothing of what the event offers. */
 static int check(Operation *op)
 {
     int completed = 0;
@@ -290,7 +291,7 @@ static int check(Operation *op)
         }
         if (flag_of(&op->overdue)) {
             failed = has_room_for_outcome() ? 0 : -1;
-            expired = completed = !failed && finish(op, EXPIRED, &struck);
+            expired = !failed && finish(op, EXPIRED, &struck);
             if (expired)
                 failed = run_hook(op, core.str_on_complete, &error);
         }

@@ -381,6 +381,18 @@ def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
     assert eventually(lambda: first.is_completed)
 
 
+@pytest.mark.parametrize("lock", [None, threading.RLock()], ids=["no lock", "lock"])
+def test_expiry_during_a_limited_check_does_not_count(purgatory, lock):
+    """An operation that the check expires has taken nothing, so the limit is left for the next one."""
+    due = Waiting(lock=lock, look=lambda operation: operation.checks > 2 and operation.run())
+    purgatory.try_complete_else_watch(due, ["k"])
+    waiting = park(purgatory, "k")
+    waiting.ready = True
+
+    assert 1 == purgatory.check_and_complete("k", limit=1)
+    assert [Outcome.EXPIRED, Outcome.SATISFIED] == [due.outcome, waiting.outcome]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed):
     """A check with a limit checks operations in order, each at most once, while its hooks remove and add others."""
