@@ -51,24 +51,22 @@ static int try_hold(Operation *op)
  * error. */
 static int wait_for_hold(Operation *op)
 {
-    int taken = op->lock == NULL ? take_own(op, 0) : try_lock(op);
-    if (taken > 0 && op->lock != NULL)
-        set_holder(op, my_number());
-    if (taken)
-        return taken < 0 ? -1 : 0;
+    if (op->lock == NULL && take_own(op, 0))
+        return 0;
     if (holder_of(op) == my_number() && state_of(op) > PARKED) /* one of its last hooks parks it */
         return 1;
-    if (holder_of(op) == my_number()) /* it would wait for itself */
+    if (holder_of(op) == my_number()) /* one of its own hooks parks it, and would wait for itself */
         return done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)), -1;
-    if (op->lock != NULL) {
-        if (done_call(PyObject_CallMethodNoArgs(op->lock, core.str_acquire)))
-            return -1;
-        set_holder(op, my_number());
+    if (op->lock == NULL) {
+        while (!take_own(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
+            if (done_call(PyObject_CallNoArgs(core.wait_for)))
+                return -1;
         return 0;
     }
-    while (!take_own(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
-        if (done_call(PyObject_CallNoArgs(core.wait_for)))
-            return -1;
+    int taken = try_lock(op);
+    if (taken < 0 || (!taken && done_call(PyObject_CallMethodNoArgs(op->lock, core.str_acquire))))
+        return -1;
+    set_holder(op, my_number());
     return 0;
 }
 

@@ -386,7 +386,8 @@ def test_what_is_no_operation_is_refused(purgatory, operation):
         purgatory.try_complete_else_watch(operation, ["k"])
 
 
-def test_operation_that_parks_itself_is_refused(purgatory):
+@pytest.mark.parametrize("lock", [None, threading.RLock()])
+def test_operation_that_parks_itself_is_refused(purgatory, lock):
     """Looked at before it is parked, an operation can't be parked from within: its thread would wait for itself."""
 
     refused = []
@@ -398,7 +399,7 @@ def test_operation_that_parks_itself_is_refused(purgatory):
             refused.append(caught.value.operation)
             return False
 
-    operation = Selfish()
+    operation = Selfish(lock=lock)
     assert not in_thread(operation.maybe_try_complete)
     assert [operation] == refused
     assert 0 == purgatory.parked
