@@ -1,10 +1,9 @@
-"""Run a trace through the library itself, on a manual clock, and journal what comes of it.
+"""Run a trace through the library itself, on a manual clock, and journal the outcomes.
 
-This is the yardstick for every other way to answer the same question (the stream and the batch twin of the
-pipeline): real operations, a real purgatory for each one that the trace names, on one real wheel, and time moved by
-hand. At each instant what is due expires first, then the events apply, then the operations of that instant arrive; so
-an event that comes at an operation's very deadline is too late. A row with the name of an operation that is still
-open is left out, and a key that nothing has named for long is forgotten, as `records` says.
+This is the yardstick for the pipeline's stream and replay, which answer the same question. It uses real operations, one
+real purgatory per purgatory of the trace, and one real wheel, and it moves time by hand. At each instant, deadlines
+expire first, then events apply, then operations arrive. So an event at an operation's deadline is too late. A row with
+the name of an operation that is still open is left out. A key that no row has named for long is forgotten (`records`).
 
 Traces are in microseconds, and the library's clock ticks in milliseconds. Rows keep their order by the microsecond, and
 each instant is rounded down to a millisecond. So an outcome is dated up to 1 ms early, and an event less than 1 ms

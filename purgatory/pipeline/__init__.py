@@ -1,23 +1,23 @@
-"""Learn from every operation, and run past one machine: PySpark over the journal and the trace.
+"""Learn from recorded operations: reports, replays and what-ifs over journals and traces, and a stream on Spark.
 
     purgatory pipeline report   --journal DIR --out DIR     tables and a page for people
-    purgatory pipeline replay   --trace DIR --out DIR       what becomes of every operation, in one batch
+    purgatory pipeline replay   --trace DIR --out DIR       the outcome of every operation, in one batch
     purgatory pipeline stream   --in DIR --out DIR ...      the same as a streaming query, exactly once
     purgatory pipeline compact  --answers DIR               merge the small files of a Delta table of answers
     purgatory pipeline monitor  --journal DIR               windowed outcomes, live
-    purgatory pipeline whatif   --trace|--journal DIR ...   try out timeouts, purge intervals, wheels
-    purgatory pipeline verify                               library = stream = batch twin, on seeded workloads
-    purgatory pipeline gen      --out DIR                   workloads, from Kafka-like to adversarial
+    purgatory pipeline whatif   --trace|--journal DIR ...   try other timeouts, purge intervals, wheels and shards
+    purgatory pipeline verify                               compare library, stream and replay on seeded workloads
+    purgatory pipeline gen      --out DIR                   generate workloads, from Kafka-like to adversarial
 
-`spark.dataSource.register(PurgatoryDataSource)` makes `format("purgatory")` readable in a session of your
-own. Each command is a module here. What they are made of stands in rooms, in the order in which they may import:
+`spark.dataSource.register(PurgatoryDataSource)` adds `format("purgatory")` to a session of your own. Each command is a
+module here. Their parts are in folders, which import only from those above them:
 
-    spark       its session, and folders wherever it reads and writes
-    rows        which are there, which are sound, whose they are
-    walks       kernels that sum up a task's rows, and the engines, local and Spark, that hand the rows out
-    summaries   small tables, made on the driver of what the walks summed up
-    pages       findings, plots, and the page they are put together in
-    state       the stream's two state machines, and how what they remember is packed
+    spark       the session, and folders wherever Spark reads and writes
+    rows        which rows are there, and which of them can be true
+    tables      each table as SQL, and the two engines that run it: DuckDB in this process, and Spark
+    summaries   small tables and choices, from what the SQL gives
+    pages       findings, plots, and the page
+    state       the stream's two state machines, and how their state is packed
 
-All of it knows the journal's record format and nothing of the live purgatory.
+The package depends on the journal's record format, not on the live purgatory.
 """

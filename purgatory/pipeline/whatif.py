@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.journal.records import TRACE
+from purgatory.journal.records.errors import reduced
 from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
 from purgatory.pipeline.summaries import recorded
 from purgatory.pipeline.summaries.choices import Grid, choose
@@ -40,6 +41,15 @@ _WAITS = """select purgatory, type, created_us as arrival_us, delay_ms,
 _USES = "select purgatory, key, created_us as from_us, finished_us as to_us from watches where key is not null"
 
 
+class NoOperation(ValueError):
+    """There is no operation to try settings on."""
+
+    __reduce__ = reduced
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(f"{folder} holds no operation to try settings on: give a folder, or a range, that has some")
+
+
 def whatif(
     engine: Engine, out: str | Path, grid: Grid, *, allow_gaps: bool = False, normal: Collection[str] = ()
 ) -> Path:
@@ -51,6 +61,9 @@ def whatif(
         grid: the settings to try.
         allow_gaps: go on where rows are missing.
         normal: types whose operations end by their deadline or a cancel as a rule: no timeout is advised for them.
+
+    Raises:
+        NoOperation: there is none that can be true.
     """
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +74,8 @@ def whatif(
         unexplained = answers.unexplained(engine) if exact else {}
     finally:
         engine.close()
+    if not results["wheels"]["operations"][0].as_py():
+        raise NoOperation(", ".join(engine.journals))
     if unexplained:
         results["timeouts"] = _explained(results["timeouts"], unexplained)
     found = {name: written(folder / "tables" / name, table) for name, table in results.items()}

@@ -1,4 +1,4 @@
-"""The stream and its batch twin on Spark: equal to the plainest reading of the rules, a kill notwithstanding."""
+"""The stream on Spark: equal to the plainest reading of the rules, a kill notwithstanding."""
 
 import contextlib
 import json

@@ -235,3 +235,15 @@ def test_a_what_if_of_a_range_is_about_the_rows_inside_of_it(session, tmp_path):
     found = {(row["purgatory"], row["timeout_ms"]): row["operations"] for row in table_of(tmp_path, "timeouts")}
     counts = {purgatory: sum(each[0] == purgatory for each in used) for purgatory, *_ in used}
     assert {(name, timeout): count for name, count in counts.items() for timeout in (2, 10)} == found
+
+
+@pytest.mark.parametrize("session", BOTH, indirect=True)
+def test_a_trace_without_operations_is_an_error_of_one_line(session, tmp_path, capsys):
+    """A what-if has nothing to try settings on. A replay of such a trace has no answers."""
+    with Trace(tmp_path / "trace") as trace:
+        trace.event("produce", "orders-0", 1)
+    places = ["--trace", str(tmp_path / "trace"), "--engine", "local" if session is None else "spark"]
+    assert 2 == main(["whatif", *places, "--out", str(tmp_path / "out")])
+    assert f"purgatory pipeline: {tmp_path}/trace holds no operation to try settings on" in capsys.readouterr().err
+    assert 0 == main(["replay", *places, "--out", str(tmp_path / "answers")])
+    assert ["malformed", "0"] == capsys.readouterr().out.split()
