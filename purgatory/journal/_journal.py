@@ -1,13 +1,13 @@
-"""`Journal`: its observers write one record for each operation that leaves a purgatory.
+"""`Journal`: its observers write one record per operation that leaves a purgatory.
 
     journal = Journal("var/journal", instance="broker-1")
     produce = DelayedOperationPurgatory("produce", observers=[journal.observer("produce")])
     ...
     journal.close()
 
-The hot path takes what it needs of the operation as it leaves (nothing of it is kept alive) and adds it to a
-`Ledger`. Labels of keys and errors are made later, on the writer's thread, once for each distinct key of a batch; so a
-key needs no quick `repr`.
+The hot path copies what it needs from the operation as it leaves (it keeps no reference to it) and adds it to a
+`Ledger`. Labels of keys and errors are made later, on the writer's thread, once per distinct key of a batch. So the
+`repr` of a key need not be fast.
 """
 
 from __future__ import annotations

@@ -1,50 +1,47 @@
-"""What a journal and a trace say: the record format, version 2.
+"""The record format of journals and traces, version 2.
 
-This module is the whole of what a reader has to know. It imports nothing that lives (no purgatory, no
-timer), so that the pipeline, and anybody else's tool, can depend on the format without depending on the
-library that writes it.
+This module is all that a reader has to know. It imports no purgatory and no timer, so the pipeline and other tools can
+depend on the format without the library that writes it.
 
-A *journal* has one record for each operation that left a purgatory. A *trace* has two main kinds of row: an
-operation with what it waits for (a level on each of several keys), and an event (a key has reached a
-level). A journal says what happened; from a trace one can compute what would have happened under another
-timeout, exactly.
+A *journal* has one record per operation that left a purgatory. A *trace* has two main kinds of row: an operation with
+what it waits for (a level on each of several keys), and an event (a key has reached a level). A journal says what
+happened. From a trace one can compute exactly what would have happened under another timeout.
 
 *What a trace does not explain.* An operation that is cancelled, forced or extended leaves in a way that follows from no
 level. Each of these has one more row (`ENDED`), with its purgatory and type. Readers answer such operations by their
 levels and their first deadline alone, and offer no other timeout for their types.
 
-*Identity.* A key is a purgatory's name and a label; two keys that the library tells apart have two labels, and the
-same label in two purgatories is two keys. An operation is a purgatory's name and a name of its own, for as long as it
-is open. A trace's row that has the name of an operation which is open at that row's instant can't be true, unless it
-is that operation's own row once more (the same instant, keys, levels and delay), which says nothing new. Once
-answered, from the instant of the answer on, the name may be used for another one; not at the instant of its own
-arrival, though. Of two rows at one instant that with the lower sequence number came first.
+*Identity.* A key is a purgatory's name and a label. Keys that the library tells apart have different labels, and the
+same label in two purgatories is two keys. An operation is a purgatory's name and a name of its own, while it is open. A
+row of a trace with the name of an operation that is open at that row's instant cannot be true. The exception is that
+operation's own row again (the same instant, keys, levels and delay), which says nothing new. From the instant of its
+answer on, the name may be used for another operation, but not at the instant of its own arrival. Of two rows at one
+instant, the one with the lower sequence number came first.
 
-*Levels.* Of a key the highest level counts that an event has given it. Whoever answers a trace may forget a key that no
-row has named for a while (`KEEP_KEYS_MS`, unless told otherwise), and must, so that all give the same answers: an
-operation that comes after such a while finds no level there, as if no event had ever named the key. It is the rows' own
-instants that count, and the row of any operation on the key names it, whatever becomes of that. What an operation has
-found on a key, at its arrival or since, stays found.
+*Levels.* The level of a key is the highest that an event has given it. A reader must forget a key that no row has named
+for a time (`KEEP_KEYS_MS` by default), so that all readers give the same answers: an operation that comes later finds
+no level there, as if no event had ever named the key. Only the instants of the rows count. The row of any operation on
+the key names it, whatever becomes of that operation. What an operation found on a key, at its arrival or later, remains
+found.
 
 *Ended by a shutdown.* A shutdown completes the operations that are still parked before their deadlines. Their outcome
-is "expired", and `ended_by` is "shutdown". Such a record says only that the operation waited for at least that long, so
-statistics of waits and outcomes leave it out (they treat it as censored). Records of earlier writers have no
+is "expired", and `ended_by` is "shutdown". Such a record only says that the operation waited for at least that long.
+Statistics of waits and outcomes leave it out (they treat it as censored). Records of earlier writers have no
 `ended_by`, and a reader gives None.
 
-*What is missing.* Rows are numbered without gaps: a number that isn't there was there once. What the writer dropped or
-refused never had a number; the next frame's header says how many rows that were (`dropped`), and so does the sealed
-file's metadata of all its frames.
+*What is missing.* Rows are numbered without gaps, so a missing number means a lost row. Rows that the writer dropped
+never had a number. The header of the next frame says how many there were (`dropped`), and so does the sealed file's
+metadata for all of its frames.
 
-Instants are microseconds since the epoch. A record's two instants come from one monotonic clock shifted by
-one constant, so their difference is a true wait even when the wall clock is being corrected.
+Instants are microseconds since the epoch. The two instants of a record come from one monotonic clock, shifted by one
+constant. So their difference is a true wait, also while the wall clock is adjusted.
 
-Evolution: a reader ignores the columns that it doesn't know and gives a missing one its default, so a
-column may be added without a new version. A changed meaning needs a new version, and a reader refuses a
-version it doesn't know. Versions:
+Evolution: a reader ignores unknown columns and gives a missing one its default. So a column may be added without a new
+version. A changed meaning needs a new version, and a reader rejects a version that it does not know. Versions:
 
-1. Events name no purgatory, so a trace's keys are of all purgatories together. A reader takes the rows of a trace as
-   those of one purgatory without a name (`one_purgatory`). Labels of different keys may be alike.
-2. Events name their purgatory; labels are injective.
+1. Events name no purgatory, so a trace's keys are of all purgatories together. A reader takes the rows of such a trace
+   as those of one purgatory without a name (`one_purgatory`). Labels of different keys may be equal.
+2. Events name their purgatory. Labels of different keys differ.
 """
 
 from __future__ import annotations

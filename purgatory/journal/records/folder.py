@@ -1,16 +1,16 @@
-"""A journal's folder: the names in it, and which files a reader should look at.
+"""A journal's folder: the names of its files, and which of them a reader should read.
 
     .lock                                 held by the one writer
     .open-<first>.frames                  being written; the dot hides it from Spark and from globs
     _journal-<first>-<last>.frames        sealed where pyarrow is missing (the underscore hides it from Spark)
     journal-<first>-<last>.parquet        sealed
-    .end                                  which number comes next, as JSON: left when one is sealed, and at the end
+    .end                                  the next sequence number, as JSON: written at each sealing and at the end
 
-`<first>` and `<last>` are sequence numbers, so that a name says which rows a file holds, sealing the same
-segment twice gives the same file, and a reader that sees a segment both open and sealed (a crash between
-the two last steps) drops the doubles. A trace's files begin with `trace`.
+`<first>` and `<last>` are sequence numbers. So a name says which rows a file holds, and sealing a segment twice gives
+the same file. A reader that sees a segment both open and sealed (after a crash between the last two steps) drops the
+doubles. The files of a trace begin with `trace`.
 
-The newest segment has no successor whose name would show that it is gone: that is what `.end` is for.
+The newest segment has no successor whose name would show that it is missing. The `.end` file shows that.
 """
 
 from __future__ import annotations

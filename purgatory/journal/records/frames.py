@@ -1,23 +1,23 @@
 """How rows become bytes: frames of packed columns, each with its own checksum.
 
-A segment is a row of frames and nothing else, so it can be appended to, cut off at any byte, and still be
-read up to its last whole frame::
+A segment is a sequence of frames and nothing else. It can be appended to, cut off at any byte, and still be read up to
+its last whole frame::
 
     "PURJ" version flags | payload length | rows | first sequence | crc32      28 bytes, little-endian
     length of the header | header (JSON) | column bytes | column bytes | ...   the payload
 
-The header names the columns, so a reader of another version finds those it knows and skips the rest. It also says how
-many rows were dropped before the frame, where there were any. All
-text columns of a row form one *group* (purgatory, type, keys, outcome, ...); a service has few of them and
-many rows, so a frame stores each distinct group once and a 4-byte index for each row. The numbers are
-`array` buffers.
+The header names the columns, so a reader of another version finds those that it knows and skips the rest. It also says
+how many rows were dropped before the frame. All text columns of a row form one *group* (purgatory, type, keys,
+outcome, ...). A service has few groups and many rows, so a frame stores each distinct group once, and a 4-byte index
+per row. The numbers are `array` buffers.
 
-Why not JSON lines: measured on the same rows, the standard library's encoder takes 3 to 4 us a record, all
-of it under the interpreter lock, which is more than half of a whole park and satisfy cycle. Here every step
-per row runs inside a C loop (`zip`, `map`, `array`). `purgatory journal tail` prints JSON lines for those
-who want to read them. Why not `pickle` or `marshal`: a journal is data that travels, and reading data must
-not be able to run code. Why not Arrow: the core installs nothing heavy; a *sealed* segment is Parquet where
-pyarrow is there.
+Rejected:
+
+- JSON lines: the standard library's encoder takes 3 to 4 µs per record under the interpreter lock, which is more than
+  half of a whole park and satisfy cycle. Here every step per row runs inside a C loop (`zip`, `map`, `array`).
+  `purgatory journal tail` prints JSON lines.
+- `pickle` and `marshal`: a journal travels between machines, and reading it must not run code.
+- Arrow: the core installs nothing heavy. A *sealed* segment is Parquet if pyarrow is installed.
 """
 
 from __future__ import annotations

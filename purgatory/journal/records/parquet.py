@@ -1,18 +1,17 @@
-"""The sealed form: Parquet, where pyarrow is installed. The only module of the journal that knows Arrow.
+"""The sealed form: Parquet, if pyarrow is installed. The only module of the journal that knows Arrow.
 
-A sealed record takes some 13 bytes instead of some 50, every tool reads it, and Spark reads it in the JVM. Each page
-has a checksum, which every reading verifies; the version is in the file's metadata, and so is one more checksum::
+A sealed record takes about 13 bytes instead of 50, many tools read it, and Spark reads it in the JVM. Each page has a
+checksum, which every reading verifies. The file's metadata has the version, and one more checksum::
 
     "PAR1" pages ... footer ( ... "purgatory.crc32" = "5a0c91d7" ... ) length "PAR1"
 
-which is that of all the file's bytes but those eight digits. Parquet has none for what says how the pages are to be
-read (their heads, and the footer): a bit turned over there is another column, another count, or the end of the process
-in the middle of Arrow. So nothing of a file is interpreted before its checksum is right. Files of before have none,
-and those that somebody has rewritten; they are read without. Why not in a file beside it: sealing, copying, deleting
-and a crash between would have two files to keep together, while other tools pass over an entry of the metadata that
-they don't know.
+It covers all bytes of the file but those eight digits. Parquet has no checksum for what says how the pages are to be
+read (their headers, and the footer). A flipped bit there gives another column, another count, or a crash inside Arrow.
+So nothing of a file is interpreted before its checksum is right. Files of earlier versions, and files that another tool
+rewrote, have none, and are read without. A separate checksum file was rejected: sealing, copying and deleting would
+have to keep two files together, while other tools skip an unknown entry of the metadata.
 
-pyarrow is imported inside the functions: the core install doesn't have it.
+pyarrow is imported inside the functions, because the core install does not have it.
 """
 
 from __future__ import annotations
