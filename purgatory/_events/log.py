@@ -19,7 +19,16 @@ from typing import Any, Final
 
 from timer._fork import new_lock
 
-__all__ = ["Log", "Throttle", "log", "log_callback_error", "throttle"]
+__all__ = ["Log", "Throttle", "log", "log_callback_error", "printable", "throttle"]
+
+
+def printable(value: object) -> object:
+    """The value, or a text in its place if its own ``repr`` raises."""
+    try:
+        repr(value)
+    except Exception:  # of the user's code, such as a key's  # noqa: BLE001
+        return object.__repr__(value)
+    return value
 
 
 class Log:
@@ -55,11 +64,12 @@ class Log:
         structlog = sys.modules.get("structlog")
         if structlog is not None and structlog.is_configured():
             write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
-            write(event, **fields)
+            write(event, **{name: printable(value) if name != "exc_info" else value for name, value in fields.items()})
             return
         if not self._plain.isEnabledFor(level):
             return
         error = fields.pop("exc_info", None)
+        fields = {name: printable(value) for name, value in fields.items()}
         shown = "".join(f" {name}={value!r}" for name, value in fields.items() if name != "stack")
         self._plain.log(
             level,
@@ -125,7 +135,7 @@ def log_callback_error(
             operation=kind,
             keys=tuple(keys) or operation.keys,
             hook=hook,
-            error=repr(error),
+            error=repr(printable(error)),
             suppressed=suppressed,
             exc_info=error,
         )

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from purgatory._events.log import log, log_callback_error, throttle
+from purgatory._events.log import log, log_callback_error, printable, throttle
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting
 
@@ -159,7 +159,7 @@ class Observers(Told):
                 purgatory=self.name,
                 operation=type(operation).__qualname__,
                 observer=kind,
-                error=repr(error),
+                error=repr(printable(error)),
                 suppressed=suppressed,
                 exc_info=error,
             )

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
-from purgatory._events.log import log, throttle
+from purgatory._events.log import log, printable, throttle
 from purgatory._support.edition import CORE
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def key_failed(key: Hashable, error: BaseException) -> None:
     """Log that a key's own code raised while the key was being forgotten, at most once per second and type."""
     kind = type(key).__qualname__
     if throttle.admit("key_failed", kind) is not None:
-        log.error("key_failed", key=kind, error=repr(error), exc_info=error)
+        log.error("key_failed", key=kind, error=repr(printable(error)), exc_info=error)
 
 
 if not TYPE_CHECKING and CORE is not None:

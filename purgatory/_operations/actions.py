@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from purgatory._events.log import log
+from purgatory._events.log import log, printable
 from purgatory._support.errors import InvalidAction
 
 __all__ = ["ActionQueue"]
@@ -67,7 +67,7 @@ class ActionQueue:
             try:
                 action(*args, **named)
             except Exception as error:  # noqa: BLE001  # contained: the other calls must be made
-                log.error("action_failed", action=repr(action), error=repr(error), exc_info=error)
+                log.error("action_failed", action=repr(printable(action)), error=repr(printable(error)), exc_info=error)
         return made
 
     def __len__(self) -> int:

@@ -11,6 +11,7 @@ operation. Between rounds it sleeps, from a quarter of a millisecond up to :data
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -170,4 +171,5 @@ class Retrier:
         try:
             operation.maybe_try_complete()
         except BaseException as error:  # noqa: BLE001  # no caller waits for this thread, and it must go on
-            operation._op_home.observers.contain(operation, "try_complete", error)
+            with contextlib.suppress(BaseException):  # a log handler that raises must not end it either
+                operation._op_home.observers.contain(operation, "try_complete", error)

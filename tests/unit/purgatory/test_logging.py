@@ -101,6 +101,34 @@ def test_hook_that_raises(logs, mock_timer, hook, asked):
     assert isinstance(entry["exc_info"], ValueError)
 
 
+class Unprintable(ValueError):
+    """A key, an error and an action whose ``repr`` raises."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __call__(self, *_):
+        raise self
+
+
+@pytest.mark.parametrize("with_structlog", [True, False])
+def test_repr_that_raises_is_replaced(with_structlog, request, caplog, mock_timer):
+    """Neither a key nor an error that cannot be printed makes a check, an observer or an action raise."""
+    logs = request.getfixturevalue("logs") if with_structlog else None
+    broken = Unprintable()
+    actions = ActionQueue()
+    with DelayedOperationPurgatory(f"unprintable {with_structlog}", timer=mock_timer) as purgatory:
+        operation = Waiting(complete=broken)
+        purgatory.try_complete_else_watch(operation, [broken])
+        operation.ready = True
+        actions.add(broken)
+
+        assert 1 == purgatory.check_and_complete(broken)
+        assert 1 == actions.try_complete_actions()
+    said = [entry["event"] for entry in logs] if with_structlog else [record.event for record in caplog.records]
+    assert {"callback_failed", "action_failed"} <= set(said)
+
+
 def test_storm_of_errors_is_one_line(logs, mock_timer):
     """A thousand hooks that raise alike are one line at once. The next line says how many were kept back."""
     with DelayedOperationPurgatory("storm", timer=mock_timer) as purgatory:

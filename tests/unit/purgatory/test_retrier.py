@@ -75,6 +75,25 @@ def test_retrier_survives_what_it_tries(threaded):
     assert eventually(lambda: good.is_completed)
 
 
+def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
+    """An operation whose check raises is logged. If that raises, too, the other operations are still checked."""
+
+    def fail(*_):
+        raise SystemExit
+
+    monkeypatch.setattr("purgatory._events.observers.log_callback_error", fail)
+    lock = threading.Lock()
+    broken, good = Waiting(lock=lock), Waiting(lock=lock)
+    for operation in (broken, good):
+        threaded.try_complete_else_watch(operation, ["k"])
+    with lock:
+        in_thread(threaded.check_and_complete, "k")
+        broken._doing = None, None, fail
+        good.ready = True
+
+    assert eventually(lambda: good.is_completed)
+
+
 def test_shutdown_ends_the_retrier(threaded):
     """When a shutdown returns, the thread is gone, though it would have waited for more to do."""
     lock = threading.Lock()
