@@ -1,24 +1,23 @@
-"""What is taken down of each operation that leaves, until the journal's writer comes for it.
+"""What a journal copies from each operation that leaves, until its writer takes it.
 
-A `Recorder` is what a purgatory calls for each operation: it takes what it needs of it (nothing of it is kept alive)
-and adds a row to its journal's `Ledger`. The writer takes rows out as columns::
+A purgatory calls a `Recorder` for each operation. It copies what it needs (it keeps no reference to the operation) and
+adds a row to its journal's `Ledger`. The writer takes rows as columns::
 
     recorder.finished(operation, outcome, error)      any thread, perhaps with the operation's lock held
-        -> ledger: source, type, watches, outcome, error, times, checks; one row after another
+        -> ledger: source, type, watches, outcome, error, times, checks, one row after another
     ledger.take(2_048)                                 the writer's thread
-        -> the distinct (source, type, watches, outcome, error), and for each row which of them; four columns of numbers
+        -> the distinct (source, type, watches, outcome, error), which of them each row has, and four columns of numbers
 
-Both are native where the core is (`_core.c`): a row is 72 bytes in a ring there, and costs the service's
-thread 30 to 50 ns where the closure below takes 350 beside a call of Python. What is not the core's own operation, and
-times beyond 64 bits, go to the function `other` in both.
+Both are native where the core is (`_core.c`). There, a row is 72 bytes in a ring, and costs the service's thread 30 to
+50 ns. The closure below takes 350 ns, beside a call of Python. Operations that are not the core's own, and times beyond
+64 bits, go to the function `other` in both.
 
 In Python the ledger is one flat list (`Rows`). `list.extend` of a tuple, taking a slice and deleting a slice are each
-atomic, with the GIL and without, so rows never interleave and the length is always a multiple of the width. Why not
-a queue of tuples: a hundred thousand live tuples are a hundred thousand objects for the garbage collector to walk; that
-alone tripled the cost of a row (0.5 to 1.6 us). A flat list holds values that were there anyhow, and a column of it is
-a slice with a stride.
+atomic, with the GIL and without. So rows never interleave, and the length is always a multiple of the width. A queue of
+tuples was rejected: the garbage collector would scan 100,000 live tuples, which tripled the cost of a row (0.5 to
+1.6 µs). A flat list holds values that exist anyway, and a column is a slice with a stride.
 
-Threads: any may add; one takes at a time.
+Threads: any thread may add rows. One thread at a time takes them.
 """
 
 from __future__ import annotations

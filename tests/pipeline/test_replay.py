@@ -160,3 +160,19 @@ def test_the_command_needs_no_spark(tmp_path, capsys, monkeypatch):
     expected = dict(zip(("expired", "immediate", "satisfied"), counts, strict=True)) | {"malformed": len(aside)}
     assert expected == {name: int(count) for name, count in printed.items()}
     assert len(answers) == pq.read_table(tmp_path / "out" / "answers").num_rows
+
+
+def test_the_command_takes_a_range(tmp_path):
+    """`--since` and `--until` take the rows of the range, each end as an instant."""
+    rows = worlds("command", 20)
+    written(tmp_path / "trace", rows)
+    since, until = START_US + 10_000, START_US + 30_000
+    instants = [pa.scalar(at, pa.timestamp("us")).as_py().isoformat() for at in (since, until)]
+    places = ["--trace", str(tmp_path / "trace"), "--out", str(tmp_path / "out"), "--keep-keys", "forever"]
+    assert 0 == main(["replay", *places, "--since", instants[0], "--until", instants[1]])
+    answers, aside = plainly([row for row in rows if since <= row["ts"] < until])
+    found = pq.read_table(tmp_path / "out" / "answers").to_pylist()
+    assert sorted(row[:3] for row in answers) == sorted(
+        (row["purgatory"], row["operation"], row["outcome"]) for row in found
+    )
+    assert len(aside) == pq.read_table(tmp_path / "out" / "malformed").num_rows
