@@ -112,6 +112,9 @@ class IdleKeys:
             self._limit = max(self._interval, in_use) if self._interval else 0
         watchers.idle = False  # before the entries are read, so that a key that falls idle meanwhile is noted again
         if watchers or not watchers.home.remove_if_empty(watchers):
+            if not (watchers or watchers.idle or watchers.closed):
+                watchers.idle = True  # its last operation left while `closed` was set for a moment, and did not note it
+                self._noted.append(watchers)
             return False
         with self._lock:
             self._forgotten += 1

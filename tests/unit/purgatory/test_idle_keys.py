@@ -7,7 +7,9 @@ import weakref
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import COMPILED, DelayedOperationPurgatory
+from purgatory._keys.shard import Shard
+from purgatory._keys.watchers import Watchers
 from tests.support import Waiting, cpython_only
 
 
@@ -230,3 +232,28 @@ class Own:
 
     def __eq__(self, other):
         return type(other) is Own and other.number == self.number
+
+
+@pytest.mark.skipif(COMPILED, reason="in C, no thread comes between a look at the entries and what follows from it")
+def test_key_whose_last_operation_left_while_it_was_looked_at_is_forgotten_later(purgatory, monkeypatch):
+    """An operation is parked under an idle key that is being forgotten, and leaves before that is given up."""
+    park(purgatory, "k").force_complete()
+    remove = Shard.remove_if_empty
+
+    def park_first(shard, watchers):
+        last.append(park(purgatory, "k"))
+        return remove(shard, watchers)
+
+    def leave_after(watchers):
+        entries = dict(watchers)
+        last[0].force_complete()
+        return entries
+
+    last = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "remove_if_empty", park_first)
+        patch.setattr(Watchers, "copy", leave_after, raising=False)
+        assert 0 == purgatory.purge()
+
+    assert (1, 1) == (purgatory.known_keys, purgatory.purge())
+    assert 0 == purgatory.known_keys
