@@ -182,6 +182,10 @@ def is_free(operation):
 
 
 @cpython_only
+@pytest.mark.skipif(
+    not COMPILED and sys.version_info[:2] == (3, 14),
+    reason="CPython 3.14 may raise between the acquire of a lock and the body of its with block",
+)
 def test_interrupts_leave_no_lock_held():
     """A signal's exception, wherever it strikes the thread that parks and checks, leaves no lock taken."""
     strikes = unseen = 0
