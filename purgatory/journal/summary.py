@@ -8,13 +8,13 @@
     purgatory  key       records
     fetch      orders-0    5,000  40.5 %
 
-One pass over the rows, a million in some ten seconds. Waits are kept, eight bytes each, so that percentiles are exact:
-the smallest wait that so many of a hundred don't exceed, of the operations that waited (all but the immediate ones).
-Keys are counted exactly up to :data:`MOST_KEYS` different ones; when there are more, the rarer half is forgotten, and
-counts are then a lower bound, which is said.
+It takes one pass over the rows, about ten seconds per million. Waits are kept, with eight bytes each, so percentiles
+are exact: the smallest wait that this share of the operations does not exceed, of those that waited (all but the
+immediate ones). Keys are counted exactly up to :data:`MOST_KEYS` different ones. If there are more, the rarer half is
+forgotten, and the summary says that counts are lower bounds.
 
-What can be read: a journal's folder; one of its files; the JSON lines that ``purgatory journal tail`` prints, from a
-file or, as ``-``, from the standard input. Sealed segments in Parquet need pyarrow; all the rest needs nothing.
+It reads a journal's folder, one of its files, or the JSON lines that ``purgatory journal tail`` prints, from a file
+or (``-``) from the standard input. Only sealed segments in Parquet need pyarrow.
 """
 
 from __future__ import annotations
