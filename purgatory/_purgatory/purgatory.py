@@ -31,7 +31,7 @@ from purgatory._purgatory.live import enroll
 from purgatory._purgatory.look import overdue_ms, take_snapshot
 from purgatory._purgatory.parking import Parking
 from purgatory._purgatory.shards import Shards
-from purgatory._purgatory.shutdown import Drain, Settling, rest_and_go_on
+from purgatory._purgatory.shutdown import Drain, Settling, answers_on_this_stack, rest_and_go_on
 from purgatory._support.errors import InvalidSetting, whole
 from purgatory._threads.retrier import Retrier
 from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch
@@ -93,7 +93,17 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     1
     """
 
-    __slots__ = ("__weakref__", "_broker_id", "_closing", "_driver", "_idle_keys", "_own_timer", "_report", "_retrier")
+    __slots__ = (
+        "__weakref__",
+        "_broker_id",
+        "_closing",
+        "_driver",
+        "_idle_keys",
+        "_own_timer",
+        "_report",
+        "_retrier",
+        "_waiting",
+    )
 
     def __init__(
         self,
@@ -132,6 +142,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         super().__init__(name, row, timer, told, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
+        self._waiting: dict[Settling, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
         self._driver: Driver | None = None
         if reaper_enabled and timer is not None and not timer.is_driven:
             self._driver = Driver(f"{name}-reaper", timer, on_restart=self._reaper_restarted)
@@ -336,7 +347,8 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             drain: ``"expire"`` completes and expires every operation now, so that every client gets its answer.
                 ``"cancel"`` removes them uncompleted and puts them into the report. ``"wait"`` lets them complete or
                 expire by themselves for up to ``timeout_ms``, and then expires the rest.
-            timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again.
+            timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again,
+                except hooks that wait in a ``shutdown()`` of their own.
 
         Returns:
             What happened to the operations. A second call returns the same report.
@@ -344,11 +356,15 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         Raises:
             InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
         """
-        settling = Settling(self._name, self._shards, drain, timeout_ms)
+        settling = Settling(self._name, self._shards, drain, timeout_ms, hooks_that_wait=self._hooks_that_wait)
         self._closed = True
-        with self._closing:
-            if self._report is None:
-                self._report = rest_and_go_on(settling.settle())
+        self._waiting[settling] = answers_on_this_stack(self._shards)
+        try:
+            with self._closing:
+                if self._report is None:
+                    self._report = rest_and_go_on(settling.settle())
+        finally:
+            self._waiting.pop(settling, None)
         self._let_go()
         return self._report
 
@@ -358,6 +374,10 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         with self._closing:
             self._report = self._report or report
         self._let_go()
+
+    def _hooks_that_wait(self) -> int:
+        """The number of operations whose hooks called a shutdown that has not ended."""
+        return len(frozenset().union(*self._waiting.copy().values()))
 
     def _let_go(self) -> None:
         """End the threads and the timer, if they are the purgatory's own. A second call has no effect.
@@ -392,6 +412,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         """Undo, in a forked child, what threads had begun that the child does not have."""
         mine = frozenset(map(id, hooks_on_this_stack()))
         self._closing = threading.RLock()
+        self._waiting = {}
         for part in (self._retrier, self._idle_keys, self._observers):
             part.after_fork()
         for shard in self._shards:

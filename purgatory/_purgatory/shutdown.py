@@ -8,7 +8,8 @@ retrier expires the operation, and the shutdown waits for it. An operation whose
 have passed remains open. The report lists it as stuck.
 
 **The shutdown is over** when no operation is under any key, and no thread is between an outcome and the end of its
-hooks. A shutdown that a hook calls cannot wait for that hook. So it does not count the hooks on its own thread's stack.
+hooks. A hook that calls a shutdown waits for it. So no shutdown counts the hooks on the stack of a thread that is in a
+shutdown, its own or another.
 
 Threads and asyncio share the algorithm: a generator that yields the number of seconds to sleep. Its caller sleeps.
 """
@@ -16,7 +17,7 @@ Threads and asyncio share the algorithm: a generator that yields the number of s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from purgatory._events.log import log
@@ -26,10 +27,11 @@ from purgatory._support.errors import InvalidSetting, whole
 from purgatory._threads.watchdog import hooks_on_this_stack
 
 if TYPE_CHECKING:
+    from purgatory._keys.shard import Shard
     from purgatory._operations.operation import DelayedOperation
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["Drain", "Settling", "rest_and_go_on"]
+__all__ = ["Drain", "Settling", "answers_on_this_stack", "rest_and_go_on"]
 
 Drain = Literal["expire", "cancel", "wait"]
 
@@ -52,6 +54,7 @@ class Settling:
         mine: returns the open operations to settle. If not given, all are settled.
         answered: returns whether the settled operations have got their answers. For ``AsyncPurgatory``, whose answers
             are given by its event loop.
+        hooks_that_wait: returns the number of operations whose hooks wait for a shutdown. They are not waited for.
         slice_size: how many operations to settle before yielding.
 
     Raises:
@@ -67,6 +70,7 @@ class Settling:
         *,
         mine: Callable[[], Sequence[DelayedOperation]] | None = None,
         answered: Callable[[], bool] | None = None,
+        hooks_that_wait: Callable[[], int] = int,
         slice_size: int = SLICE,
     ) -> None:
         if drain not in ("expire", "cancel", "wait"):
@@ -77,12 +81,12 @@ class Settling:
         self._drain = drain
         self._mine = mine
         self._answered = answered
+        self._hooks_that_wait = hooks_that_wait
         self._slice_size = slice_size
 
     def settle(self) -> Generator[float, None, ShutdownReport[Any]]:
         """Settle. Yields how many seconds the caller should sleep, and returns what happened to the operations."""
         started = time.monotonic()
-        mine_to_wait_for = _answers_on_this_stack()
         before = self._shards.totals()
         if self._drain == "wait":
             yield from _until(lambda: not self._open(), started + self._patience_s)
@@ -96,7 +100,7 @@ class Settling:
             if number % self._slice_size == 0:
                 yield 0.0
         give_up = time.monotonic() + self._patience_s
-        yield from _until(lambda: self._is_over(mine_to_wait_for), give_up)
+        yield from _until(self._is_over, give_up)
         stuck = self._open()
         report: ShutdownReport[Any] = ShutdownReport(
             name=self._name,
@@ -126,13 +130,13 @@ class Settling:
         """The operations to settle that have no outcome yet."""
         return self._shards.operations() if self._mine is None else self._mine()
 
-    def _is_over(self, further_up: int) -> bool:
-        """Whether no operation is left, and at most ``further_up`` operations have hooks that have not ended."""
+    def _is_over(self) -> bool:
+        """Whether no operation is left, and no hooks run but those that wait for a shutdown."""
         if self._answered is not None and not self._answered():
             return False
         if self._mine is not None:
             return not self._mine()
-        return not self._shards.watched() and self._shards.answering() <= further_up
+        return not self._shards.watched() and self._shards.answering() <= self._hooks_that_wait()
 
 
 def rest_and_go_on(settling: Generator[float, None, ResultT]) -> ResultT:
@@ -153,6 +157,11 @@ def _until(condition: Callable[[], bool], give_up: float) -> Generator[float, No
         rest_s = min(2 * rest_s + 0.0005, LONGEST_REST_S)
 
 
-def _answers_on_this_stack() -> int:
-    """The number of operations with an outcome whose hooks are on this thread's stack, and called the shutdown."""
-    return len({id(task) for task in hooks_on_this_stack() if getattr(task, "_op_state", PARKED) > PARKED})
+def answers_on_this_stack(shards: Iterable[Shard]) -> frozenset[int]:
+    """The ids of operations with an outcome, at home in ``shards``, whose hooks are on this thread's stack."""
+    here = set(map(id, shards))
+    return frozenset(
+        id(task)
+        for task in hooks_on_this_stack()
+        if getattr(task, "_op_state", PARKED) > PARKED and id(getattr(task, "_op_home", None)) in here
+    )

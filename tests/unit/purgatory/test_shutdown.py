@@ -352,3 +352,40 @@ def test_shutdown_from_a_hook_does_not_wait_for_that_hook(mock_timer):
     purgatory.operations_for_key("k")[0].force_complete()
 
     assert 5_000 > elapsed[0]
+
+
+def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(mock_timer):
+    """A hook of another purgatory that shuts this one down does not stand for a hook that still runs here."""
+    other = DelayedOperationPurgatory("other", timer=mock_timer)
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+    begun, ended, seen = threading.Event(), [], []
+    slow = park(purgatory, "k", complete=lambda _: [begun.set(), time.sleep(0.2), ended.append(1)])
+    closer = park(other, "k", complete=lambda _: [purgatory.shutdown(), seen.extend(ended)])
+    thread = threading.Thread(target=slow.force_complete)
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    closer.force_complete()
+    thread.join()
+    other.shutdown()
+
+    assert [1] == seen
+
+
+def test_shutdowns_of_a_hook_and_of_another_thread_do_not_wait_for_each_other(mock_timer):
+    """A hook shuts the purgatory down while another thread, which waits for hooks to end, does so."""
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+    begun, reports = threading.Event(), []
+
+    def close(_):
+        begun.set()
+        assert eventually(lambda: purgatory.is_closed)
+        reports.append(purgatory.shutdown(timeout_ms=60_000))
+
+    thread = threading.Thread(target=park(purgatory, "k", complete=close).force_complete)
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    report = purgatory.shutdown(timeout_ms=60_000)
+    thread.join()
+
+    assert [report] == reports
+    assert 30_000 > report.elapsed_ms
