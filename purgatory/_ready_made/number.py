@@ -39,7 +39,7 @@ _SPARE = 64
 class Checked(Protocol):
     """A purgatory, for threads or for asyncio, that the waiters of a number are parked in."""
 
-    def check_and_complete(self, key: Hashable, /) -> int: ...
+    def check_and_complete_all(self, keys: Iterable[Hashable], /) -> int: ...
 
     def operations_for_key(self, key: Hashable, /) -> list[Any]: ...
 
@@ -113,16 +113,15 @@ class Number:
 
     def after_fork(self) -> None:
         """Repair the heap in a forked child. Another thread may have been changing it."""
-        self._heap = sorted(self._known)  # _known is written first, so it is complete
+        self._heap = sorted(self._known.union(self._heap))
+        self._known = set(self._heap)
 
     def park(self, threshold: int, park: Callable[[Sequence[Hashable]], bool]) -> bool:
         """Put a threshold in the heap, then return ``park([its key])``."""
         with self._lock:
             if len(self._heap) > self._most:
                 self._tidy()
-            if threshold not in self._known:
-                self._known.add(threshold)
-                heapq.heappush(self._heap, threshold)
+            self._put(threshold)
             self._arriving[threshold] += 1
         try:
             return park([self._watch_key(threshold)])
@@ -135,15 +134,21 @@ class Number:
     def rise(self, value: int) -> int:
         """Complete the waiters at or below a value. Returns how many."""
         whole_number("value", value)
-        with self._lock:
-            if self.value is None or value > self.value:
-                self.value = value
-            reached = []
-            while self._heap and self._heap[0] <= self.value:
-                threshold = heapq.heappop(self._heap)
-                self._known.discard(threshold)
-                reached.append(threshold)
-        return self._check(reached)
+        reached: list[int] = []
+        try:
+            with self._lock:
+                if self.value is None or value > self.value:
+                    self.value = value
+                while self._heap and self._heap[0] <= self.value:
+                    reached.append(self._heap[0])
+                    self._known.discard(self._heap[0])
+                    heapq.heappop(self._heap)
+            return self._check(reached)
+        except BaseException:  # this thread is interrupted: the next value reaches the thresholds again
+            with self._lock:
+                for threshold in reached:
+                    self._put(threshold)
+            raise
 
     def waiters(self) -> list[DelayedOperation]:
         """The operations that wait for this number."""
@@ -162,8 +167,18 @@ class Number:
             thresholds = list(self._known)
         return self._check(thresholds)
 
-    def _check(self, thresholds: Iterable[int]) -> int:
-        return sum(self._purgatory.check_and_complete(self._watch_key(threshold)) for threshold in thresholds)
+    def _check(self, thresholds: Sequence[int]) -> int:
+        """Check the waiters of some thresholds. If this thread is interrupted, the retrier makes the checks."""
+        return self._purgatory.check_and_complete_all([*map(self._watch_key, thresholds)]) if thresholds else 0
+
+    def _put(self, threshold: int) -> None:
+        """Put a threshold in the heap. The lock is held.
+
+        If an interrupt comes between the two steps, the threshold may be there twice, which does no harm.
+        """
+        if threshold not in self._known:
+            heapq.heappush(self._heap, threshold)
+            self._known.add(threshold)
 
     def _tidy(self) -> None:
         """Forget the thresholds that nothing waits for. The lock is held."""

@@ -16,7 +16,9 @@ from purgatory import (
     UnhashableKey,
     WaitDrained,
 )
+from purgatory._ready_made import number
 from purgatory._ready_made.number import Numbers, complete
+from tests.support import PATIENCE_S
 from timer import DelayTypeError
 
 
@@ -102,6 +104,53 @@ def test_failing_a_waiter_that_has_completed_changes_no_answer(watermark):
     assert 1 == watermark.maybe_complete(6)
     assert [0] == failed
     assert 6 == future.result(0)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_interrupted_rise_loses_no_threshold(watermark):
+    """An interrupt strikes in the hook of the first waiter that a value reaches. The second gets its value, too."""
+    first, second = watermark.wait(1, 60_000), watermark.wait(2, 60_000)
+    first.add_done_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watermark.maybe_complete(5)
+
+    assert 5 == first.result(0)
+    assert 5 == second.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("when", [1, 2])
+def test_rise_interrupted_before_its_checks_is_made_up_by_the_next_value(watermark, monkeypatch, when):
+    """An interrupt strikes while the thresholds that a value reaches are taken out. The next value reaches them."""
+    futures = [watermark.wait(threshold, 60_000) for threshold in (1, 2, 3)]
+    pop, calls = number.heapq.heappop, []
+
+    def struck(heap):
+        calls.append(heap)
+        threshold = pop(heap)
+        if len(calls) == when:
+            interrupt()
+        return threshold
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(number.heapq, "heappop", struck)
+        watermark.maybe_complete(5)
+
+    assert 3 == watermark.maybe_complete(6)
+    assert [6, 6, 6] == [future.result(0) for future in futures]
+
+
+def test_interrupted_wait_leaves_its_threshold_reachable(watermark, monkeypatch):
+    """An interrupt strikes while a threshold is put in the heap. The next waiter for it is still found."""
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(number.heapq, "heappush", interrupt)
+        watermark.wait(3, 60_000)
+    future = watermark.wait(3, 60_000)
+
+    assert 1 == watermark.maybe_complete(3)
+    assert 3 == future.result(0)
 
 
 def test_fail_all(watermark):
