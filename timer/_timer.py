@@ -44,6 +44,9 @@ __all__ = ["SystemTimer"]
 #: How long a driver rests between two slices of tasks, so that other threads get the interpreter.
 REST_S: Final = 0.0001
 
+#: A time above this is converted to a float as if it were this. A delay may be any int, and a float has a limit.
+MOST_NS: Final = 10**300
+
 
 def _check_settings(tick_ms: object, clock: object, executor: object, max_pending: object) -> None:
     if type(tick_ms) is not int or tick_ms < 1:
@@ -250,7 +253,7 @@ class SystemTimer(Timer):
             return None
         if until_ns is not None:
             wake_ns = min(wake_ns, until_ns)
-        return min((wake_ns - now_ns) / 1e9, threading.TIMEOUT_MAX)
+        return min(min(wake_ns - now_ns, MOST_NS) / 1e9, threading.TIMEOUT_MAX)
 
     def _expire_due(self) -> bool:
         """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""
@@ -317,7 +320,7 @@ class SystemTimer(Timer):
             first = min((bucket.first for bucket in self._wheel.buckets() if bucket), default=None)
             if first is None:
                 return None
-            return (self._origin_ns + first * self._tick_ns - self._clock()) / NS_PER_MS
+            return min(self._origin_ns + first * self._tick_ns - self._clock(), MOST_NS) / NS_PER_MS
 
     def pending(self) -> list[TimerTask]:
         """The pending tasks, earliest first: a copy."""

@@ -6,6 +6,8 @@ the system's clock, driven by the test and by a reaper.
 """
 
 import gc
+import sys
+import time
 import weakref
 
 import pytest
@@ -69,6 +71,21 @@ def test_delay_far_in_the_past_is_due(bench, timer, delay_ms):
     bench.pass_ms(timer, 0)
 
     assert bench.ran(*tasks)
+
+
+@pytest.mark.parametrize("delay_ms", [sys.float_info.max, 10**400])
+def test_delay_above_every_limit_waits(bench, timer, delay_ms):
+    """However long a delay is, the task waits, the driver sleeps, and other tasks run."""
+    timer.add(Ping(delay_ms))
+    time.sleep(0.02)  # a driver, if there is one, finds nothing else to wait for
+    task = Ping(5)
+    timer.add(task)
+    bench.pass_ms(timer, 6)
+
+    assert bench.ran(task)
+    assert 1 == timer.size
+    assert 10**200 < timer.statistics().next_deadline_ms
+    assert timer.driver is None or timer.driver.restarts == 0
 
 
 def test_every_delay_runs_exactly_once(bench):
