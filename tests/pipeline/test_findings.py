@@ -354,10 +354,11 @@ def test_answers_after_the_deadline_are_told(tables):
     assert "Late answers" not in {each.cause for each in find(tables())}
 
 
-def test_a_type_that_is_not_there_is_said_to_be(tables):
-    """--expiry-normal with a name that no operation has changes nothing, which is a finding."""
-    (told,) = [each for each in find(tables(expiry_normal=frozenset({"Typo"}))) if each.head == "Typo"]
-    assert ("note", True) == (told.tone, "--expiry-normal changes nothing" in told.text)
+@pytest.mark.parametrize("option", ["expiry_normal", "cancel_normal"])
+def test_a_type_that_is_not_there_is_said_to_be(tables, option):
+    """--expiry-normal or --cancel-normal with a name that no operation has changes nothing, which is a finding."""
+    (told,) = [each for each in find(tables(**{option: frozenset({"Typo"})})) if each.head == "Typo"]
+    assert ("note", True) == (told.tone, f"--{option.replace('_', '-')} changes nothing" in told.text)
 
 
 def test_types_of_one_name_are_told_apart_by_their_purgatories(tables):

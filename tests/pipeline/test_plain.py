@@ -1,5 +1,6 @@
 """The pipeline without Spark: workloads, grids, purge runs, the command line's errors."""
 
+import json
 import os
 
 import attrs
@@ -93,7 +94,10 @@ def test_choice_prefers_the_shortest_timeout_that_will_do():
         ("timeouts_ms = [0]", "at least 1"),
         ("wheel_sizes = [1]", "at least 2"),
         ("colour = 3", "unknown colour"),
+        ("timeouts_ms = 5", "timeouts_ms must be a list"),
         ("timeouts_ms = [", "grid.toml"),
+        ("target_expiry = 'few'", "target_expiry must be a number of at least 0, got 'few'"),
+        ("max_late_ms = -1", "max_late_ms must be a number of at least 0, got -1"),
     ],
 )
 def test_a_wrong_grid_is_refused_with_a_reason(tmp_path, text, message):
@@ -102,6 +106,34 @@ def test_a_wrong_grid_is_refused_with_a_reason(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(WrongGrid, match=message):
         Grid.read(path)
+
+
+def test_a_grid_of_json_must_be_an_object(tmp_path):
+    """A list is valid JSON, and is not a grid."""
+    path = tmp_path / "grid.json"
+    path.write_text("[1]")
+    with pytest.raises(WrongGrid, match=r"grid.json must hold an object with settings, got \[1\]"):
+        Grid.read(path)
+
+
+@pytest.mark.parametrize("field", attrs.fields(Grid), ids=lambda field: field.name)
+def test_a_grid_file_may_leave_out_any_setting(tmp_path, field):
+    """A file with one setting is valid, and the other settings have their defaults."""
+    path = tmp_path / "grid.json"
+    value = [7, 9] if isinstance(field.default, tuple) else 0.25
+    path.write_text(json.dumps({field.name: value}))
+    expected = tuple(value) if isinstance(value, list) else value
+    assert attrs.evolve(Grid(), **{field.name: expected}) == Grid.read(path)
+
+
+def test_where_every_tick_is_too_long_all_wheels_of_the_shortest_are_compared():
+    """The choice is the wheel with the fewest re-insertions, and not the first one of the table."""
+    rows = [
+        {"tick_ms": t, "wheel_size": s, "reinsertions": n, "levels": 2, "reinsertions_each": 0.1, "late_ms_at_most": t}
+        for t, s, n in ((10, 10, 90), (10, 64, 20), (50, 10, 1))
+    ]
+    chosen = choose({"timeouts": [], "wheels": rows, "purges": [], "shards": []}, Grid(max_late_ms=5))
+    assert [("tick_ms", 10), ("wheel_size", 64)] == [(each.setting, each.value) for each in chosen]
 
 
 def test_a_grid_file_that_cannot_be_read_is_named_once(tmp_path):

@@ -92,9 +92,18 @@ def find(tables: Tables) -> list[Finding]:
 
 
 def _set_aside(tables: Tables) -> list[Finding]:
-    text = "No operation has this type, so --expiry-normal changes nothing for it. Check its spelling."
-    unknown = sorted(tables.expiry_normal - {row["type"] for row in tables.outcomes})
-    found = [Finding(29, "note", name, text, _MEANT) for name in unknown]
+    types = {row["type"] for row in tables.outcomes}
+    found = [
+        Finding(
+            29,
+            "note",
+            name,
+            f"No operation has this type, so {option} changes nothing for it. Check its spelling.",
+            _MEANT,
+        )
+        for option, named in (("--expiry-normal", tables.expiry_normal), ("--cancel-normal", tables.cancel_normal))
+        for name in sorted(named - types)
+    ]
     if tables.gaps:
         text = f"The page covers the rest: {'; '.join(tables.gaps)}."
         found.append(

@@ -67,7 +67,7 @@ def outcomes(tables: Tables) -> str:
         figures.append(figure(caption, svg, plots.legend(series)))
     how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
     if tables.asked_us not in (0, tables.window_us):
-        how += f" Windows of {duration_text(tables.asked_us / 1000)}would be too many."
+        how += f" Windows of {duration_text(tables.asked_us / 1000)} would be too many."
     return section("Outcomes over time", how, "".join(figures))
 
 

@@ -9,22 +9,14 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from purgatory.pipeline.summaries.advice import meets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-_DEFAULTS: Final[Mapping[str, Sequence[int]]] = {
-    "timeouts_ms": (100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000),
-    "ticks_ms": (1, 5, 10),
-    "wheel_sizes": (10, 20, 64, 128),
-    "purge_intervals": (100, 1_000, 10_000, 100_000),
-    "shards": (1, 16, 64, 512),
-}
+    from collections.abc import Mapping
 
 
 class WrongGrid(ValueError):
@@ -35,11 +27,11 @@ class WrongGrid(ValueError):
 class Grid:
     """What to try, and the limits for the choice."""
 
-    timeouts_ms: tuple[int, ...] = tuple(_DEFAULTS["timeouts_ms"])
-    ticks_ms: tuple[int, ...] = tuple(_DEFAULTS["ticks_ms"])
-    wheel_sizes: tuple[int, ...] = tuple(_DEFAULTS["wheel_sizes"])
-    purge_intervals: tuple[int, ...] = tuple(_DEFAULTS["purge_intervals"])
-    shards: tuple[int, ...] = tuple(_DEFAULTS["shards"])
+    timeouts_ms: tuple[int, ...] = (100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
+    ticks_ms: tuple[int, ...] = (1, 5, 10)
+    wheel_sizes: tuple[int, ...] = (10, 20, 64, 128)
+    purge_intervals: tuple[int, ...] = (100, 1_000, 10_000, 100_000)
+    shards: tuple[int, ...] = (1, 16, 64, 512)
     target_expiry: float = 0.01
     max_late_ms: int = 5
     max_anew: float = 0.01
@@ -60,18 +52,30 @@ class Grid:
         except ValueError as error:
             message = f"{path}: {error}"
             raise WrongGrid(message) from error
-        known = {field.name for field in attrs.fields(cls)}
-        if unknown := sorted(set(found) - known):
-            message = f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}"
+        if not isinstance(found, dict):
+            message = f"{path} must hold an object with settings, got {found!r}"
             raise WrongGrid(message)
-        for name in _DEFAULTS:
-            values = found.get(name, [1])
-            least = 2 if name == "wheel_sizes" else 1
-            if not isinstance(values, list) or not values or not all(type(v) is int and v >= least for v in values):
-                message = f"{path}: {name} must be a list of integers of at least {least}"
+        fields = {field.name: field for field in attrs.fields(cls)}
+        if unknown := sorted(set(found) - set(fields)):
+            message = f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(fields))}"
+            raise WrongGrid(message)
+        for name, value in found.items():
+            wanted = _wanted(name, value, is_list=isinstance(fields[name].default, tuple))
+            if wanted:
+                message = f"{path}: {name} must be {wanted}, got {value!r}"
                 raise WrongGrid(message)
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         return cls(**given)
+
+
+def _wanted(name: str, value: object, *, is_list: bool) -> str:
+    """What a setting must be, if its value is not."""
+    if not is_list:
+        return "" if type(value) in (int, float) and value >= 0 else "a number of at least 0"  # type: ignore[operator]
+    least = 2 if name == "wheel_sizes" else 1
+    if isinstance(value, list) and value and all(type(each) is int and each >= least for each in value):
+        return ""
+    return f"a list of integers of at least {least}"
 
 
 @attrs.frozen
@@ -103,7 +107,8 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
             )
             chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
     if found["wheels"]:
-        prompt = [r for r in found["wheels"] if r["late_ms_at_most"] <= grid.max_late_ms] or found["wheels"][:1]
+        most_ms = max(grid.max_late_ms, min(r["late_ms_at_most"] for r in found["wheels"]))
+        prompt = [r for r in found["wheels"] if r["late_ms_at_most"] <= most_ms]
         row = min(prompt, key=lambda r: (r["reinsertions"], r["levels"], r["wheel_size"]))
         why = (
             f"{row['reinsertions_each']:.2f} re-insertions each, {row['levels']} levels, "
