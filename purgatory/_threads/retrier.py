@@ -81,6 +81,9 @@ class Retrier:
             missed = self._take()
         for operation in missed:
             self._try(operation)
+        with self._changed:
+            if self._trying is missed:
+                self._trying = []
 
     def waiting(self) -> list[Any]:
         """The operations to try again, and those that are being tried. Some may have completed meanwhile."""
@@ -88,9 +91,14 @@ class Retrier:
             return [*self._missed, *self._trying]
 
     def after_fork(self) -> None:
-        """In a forked child, which has no such thread: make a new lock."""
+        """In a forked child: make a new lock, and leave the checks to the parent.
+
+        The child has no such thread, and a lock that a check waits for may be held by another thread that it lacks.
+        """
         self._changed = threading.Condition(threading.Lock())
         self._thread = self._round = None
+        self._missed.clear()
+        self._trying = []
 
     def stop(self) -> None:
         """End the thread, and wait for it unless it is the caller. Checks that were not repeated yet are dropped."""

@@ -153,7 +153,7 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
 
 
 def test_a_forked_childs_copy_makes_up_missed_checks():
-    """The retrier's thread stays behind in a fork. A check that misses a lock in the child gets another."""
+    """The retrier and its checks stay behind in a fork. A check that misses a lock in the child gets another."""
     out, _ = run(
         """
         import warnings
@@ -176,16 +176,23 @@ def test_a_forked_childs_copy_makes_up_missed_checks():
                 time.sleep(0.005)
             print(op.is_completed, flush=True)
         miss(Shared(60_000, lock=lock))
+        held = threading.Lock()
+        before = Shared(60_000, lock=held)
+        parent.try_complete_else_watch(before, ["j"])
+        held.acquire()
+        parent.check_and_complete("j")
         pid = os.fork()
         if pid == 0:
+            print(parent._retrier.waiting(), flush=True)
             miss(Shared(60_000, lock=lock))
             os._exit(0)
         _, status = os.waitpid(pid, 0)
+        print(before in parent._retrier.waiting(), flush=True)
         print("child's status", status, flush=True)
         parent.shutdown(drain="cancel")
         """
     )
-    assert ["True", "True", "child's status 0"] == out
+    assert ["True", "[]", "True", "True", "child's status 0"] == out
 
 
 def test_a_forked_childs_copy_can_be_checked_and_shut_down():

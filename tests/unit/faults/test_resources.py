@@ -120,6 +120,7 @@ def test_the_timer_stands_in_for_a_retrier_that_cannot_start(monkeypatch, mock_t
 
         assert operation.is_completed
         assert 0 == mock_timer.size
+        assert [] == purgatory._retrier.waiting()
 
 
 def test_no_thread_for_the_reaper_is_told_to_the_caller(monkeypatch):
