@@ -32,7 +32,7 @@ from typing import Any, Final
 import attrs
 
 from purgatory.journal._reader import read, read_segment
-from purgatory.journal.records import OUTCOMES, Record, TraceRow
+from purgatory.journal.records import LATEST_US, OUTCOMES, Record, TraceRow
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import dropped, journals_in, segment_of, tip
 
@@ -258,13 +258,13 @@ def _noted(records: Iterable[Record], due: int, last: int, missing: list[tuple[i
 
 
 def _can_be_true(record: Record) -> bool:
-    """Whether a record is whole, and ends after it began: one that another program wrote, or changed, may not be."""
+    """Whether a record is whole and ends after it began. A record that another program wrote or changed may not be."""
     numbers = (record.created, record.finished, record.delay_ms, record.checks)
-    texts = (record.purgatory, record.outcome)
     return (
         all(isinstance(each, int) for each in numbers)
-        and all(isinstance(each, str) for each in texts)
-        and record.created <= record.finished
+        and isinstance(record.purgatory, str)
+        and record.outcome in OUTCOMES
+        and 0 <= record.created <= record.finished < LATEST_US
         and record.checks >= 0
     )
 
@@ -279,7 +279,7 @@ def _settled(purgatory: str, name: str, kind: _Kind, normal: Normal) -> KindSumm
         purgatory=purgatory,
         type=name,
         records=records,
-        outcomes={outcome: kind.outcomes[outcome] for outcome in (*OUTCOMES, *kind.outcomes.keys() - set(OUTCOMES))},
+        outcomes={outcome: kind.outcomes[outcome] for outcome in OUTCOMES},
         errors=kind.errors,
         checks=kind.checks / records,
         wait_us={percent: waits[-(-len(waits) * percent // 100) - 1] for percent in PERCENTILES} if waits else {},

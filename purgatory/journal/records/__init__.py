@@ -145,6 +145,9 @@ SHUTDOWN: Final = "shutdown"
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 
+LATEST_US: Final = 7_258_118_400_000_000
+"""The year 2200, in microseconds since the epoch. A record of a later instant cannot be true."""
+
 
 @attrs.frozen(kw_only=True)
 class Record:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from purgatory.journal.records import ENDED, EVENT, FLUSH, OPERATION, OUTCOMES
+from purgatory.journal.records import ENDED, EVENT, FLUSH, LATEST_US, OPERATION, OUTCOMES
 
 EARLIEST_US: Final = 946_684_800_000_000  # 2000-01-01
-LATEST_US: Final = 7_258_118_400_000_000  # 2200-01-01
 LONGEST_MS: Final = 10**14
 """About three thousand years. A longer timeout makes no difference, and would overflow."""
 IN_USE: Final = "the name of an operation that is still open"

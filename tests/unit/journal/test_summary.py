@@ -103,13 +103,14 @@ def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, capsys)
     whole |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
     wrong = [{name: None} for name in ("created", "finished", "delay_ms", "checks", "purgatory", "outcome")]
     wrong += [{"checks": "many"}, {"checks": -1}, {"finished": -1}]
+    wrong += [{"outcome": "lost"}, {"finished": 10**18}, {"created": -(10**18)}]  # the report rejects these, too
     lines = [whole, {**whole, "type": None, "keys": [None]}, *({**whole, **each} for each in wrong)]
     (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
     summary = summarize(records_of(tmp_path / "lines.jsonl"))
     assert (2, len(wrong)) == (summary.records, summary.aside)
     assert [("p", "k", 1, 0.5)] == [attrs.astuple(each) for each in summary.keys]
     assert 0 == main(["summary", str(tmp_path / "lines.jsonl")])
-    assert "9 more can't be true, and are left out" in capsys.readouterr().out
+    assert "12 more can't be true, and are left out" in capsys.readouterr().out
     (tmp_path / "lines.jsonl").write_text(json.dumps({**whole, "checks": None}))
     assert 2 == main(["summary", str(tmp_path / "lines.jsonl")])
     assert "holds no record that can be true" in capsys.readouterr().err
