@@ -32,7 +32,11 @@ class Observer:
     __slots__ = ()
 
     def parked(self, operation: Any, /) -> None:
-        """``operation`` was parked. It may have left already, or leave during this call."""
+        """``operation`` was parked. It may have left already, or leave during this call.
+
+        Not called if parking failed. ``finished`` is called then as well if the operation was cancelled, for example
+        because a timer was full or the purgatory was shut down.
+        """
 
     def leaving(self, operation: Any, /) -> None:
         """``operation`` has its outcome. Its hooks are called next."""

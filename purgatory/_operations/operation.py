@@ -202,7 +202,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Check whether the operation can complete. If so, ``return self.force_complete()``, else return False.
 
         Called by one thread at a time, with the operation's lock held. Only read here, and act in :meth:`on_complete`.
-        An exception is logged and counted, and the operation stays parked.
+        Do not return True if :meth:`force_complete` returned False: another thread has completed the operation, and the
+        check would count it a second time. An exception is logged and counted, and the operation stays parked.
         """
 
     def on_complete(self) -> object:
@@ -260,8 +261,9 @@ class DelayedOperation(TimerTask, abc.ABC):
 
         Returns:
             True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any
-            more), is expiring, or if the purgatory has no timer. An operation that is still being parked gets the new
-            deadline at the end of that, and True, unless its first deadline has passed by then.
+            more), is expiring, or if the purgatory has no timer. If the operation is still being parked, this returns
+            True, and the new deadline is set at the end of the parking. If its first deadline has passed by then, the
+            operation expires all the same.
 
         Raises:
             timer.DelayTypeError: the delay is not a number, or it is a bool.
@@ -275,12 +277,13 @@ class DelayedOperation(TimerTask, abc.ABC):
             if self._op_state == ARRIVING and not self._op_overdue:
                 self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_settle
                 return True
-        # put_off() moves only a task that is in the timer.
         if self._op_state != PARKED or not home.timer.put_off(self, delay_ms):
             return False
         with home.lock:
             counts = self._op_state == PARKED and not self._op_overdue
             home.extended += counts
+        if not counts:
+            self._withdraw()  # it has left, and a timer with the default put_off() may have added it after that
         return counts
 
     @property

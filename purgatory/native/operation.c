@@ -289,8 +289,10 @@ static PyMethodDef operation_methods[] = {
      "extend($self, /, delay_ms)\n--\n\n"
      "Put the deadline off (or bring it forward) to ``delay_ms`` from now, for an operation that is parked.\n\n"
      "Returns:\n"
-     "    True if the operation is still open, and will expire at the new deadline unless it completes. False, and\n"
-     "    nothing has changed, if it left, is just leaving or arriving, or if its purgatory has no timer.\n\n"
+     "    True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any\n"
+     "    more), is expiring, or if the purgatory has no timer. If the operation is still being parked, this returns\n"
+     "    True, and the new deadline is set at the end of the parking. If its first deadline has passed by then, the\n"
+     "    operation expires all the same.\n\n"
      "Raises:\n"
      "    timer.DelayTypeError: the delay is no number, or a bool.\n"
      "    timer.DelayValueError: the delay is NaN or infinite."},

@@ -20,7 +20,7 @@ from purgatory import (
 )
 from purgatory._operations.subclasses import RESERVED
 from tests.support import Waiting, eventually, in_thread, run_threads
-from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, TimerTask
+from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
 
 def test_operation_is_abstract():
@@ -829,6 +829,26 @@ def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
         mock_timer.add(operation)
 
     assert (1, 1, [operation]) == (mock_timer.size, purgatory.parked, purgatory.operations_for_key("k"))
+
+
+def test_extend_leaves_nothing_in_a_timer_that_adds_it_again():
+    """The operation leaves while a timer with the default ``put_off`` has removed it and adds it again."""
+
+    class Slow(MockTimer):
+        put_off = Timer.put_off
+
+        def add(self, task):
+            if task.outcome is None and task.keys and purgatory.parked:
+                task.force_complete()
+            super().add(task)
+
+    timer = Slow()
+    with DelayedOperationPurgatory("slow", timer=timer) as purgatory:
+        operation = Waiting(100)
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert not operation.extend(200)
+        assert (Outcome.FORCED, 0) == (operation.outcome, timer.size)
 
 
 def test_extending_races_expiry():
