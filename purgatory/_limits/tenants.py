@@ -4,8 +4,8 @@ A purgatory with ``max_parked`` and ``tenant=`` calls that function for each ope
 apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the tenants a, b and c:
 
 1. **The total**: at most ``max_parked`` places are taken. If 20 operations are parked, every further one is rejected.
-2. **The share**: a tenant holds at most ``max(1, int(tenant_share * max_parked))`` places. If a holds 12, it is
-   rejected, although 8 places are free.
+2. **The share**: a tenant holds at most ``tenant_share * max_parked`` places, rounded down, or one. If a holds 12, it
+   is rejected, although 8 places are free.
 3. **The fair part**: the last tenth of the places, at least one, is kept for tenants that hold less than their fair
    part. This is ``max_parked`` divided by the number of tenants that hold a place, the tenant that asks included. If a
    holds 8, b 10 and c none, 2 places are free and the fair part is 6.67. So a and b are rejected and c gets a place, as
@@ -104,7 +104,7 @@ class TenantCapacity(Capacity):
         super().__init__(name, limit)
         self.taken = _Taken(self._lock)
         self._tenant_of = tenant
-        self._most = max(1, int(share * limit))
+        self._most = max(1, int(round(share * limit, 6)))  # 0.29 * 100 is less than 29
         self._kept = max(1, limit // KEEPS_ONE_OF)
         self._tenants: dict[Hashable, _Tenant] = {}
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting, unhashable
-from timer._fork import new_lock
+from timer._fork import new_rlock
 
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "complete", "whole_number"]
+__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "an_exception", "complete", "whole_number"]
 
 #: The key of the number that has no key.
 NO_KEY: Final = None
@@ -103,7 +103,7 @@ class Number:
     def __init__(self, purgatory: Checked, watch_key: Callable[[int], Hashable], value: int | None = None) -> None:
         self._purgatory = purgatory
         self._watch_key = watch_key
-        self._lock = new_lock()
+        self._lock = new_rlock()  # re-entrant, because _tidy() calls the users' keys, whose code may fork
         self._heap: list[int] = []
         self._known: set[int] = set()  # the thresholds in the heap
         self._most = _SPARE  # the heap is tidied when it is longer than this
@@ -263,11 +263,14 @@ class Numbers:
         """Complete every waiter of a number with a value or an error. Returns how many."""
         if error is None:
             whole_number("value", value)
+        else:
+            an_exception(error)
         number = self.find(key)
         return 0 if number is None else complete(number.waiters(), value=value, error=error)
 
     def forget(self, key: Hashable, error: BaseException) -> int:
         """Forget a number and fail its waiters. Returns how many."""
+        an_exception(error)
         number = None if self.find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)
 
@@ -284,3 +287,13 @@ def whole_number(setting: str, value: object) -> None:
     """
     if type(value) is not int:
         raise InvalidSetting(setting, value, "an int")
+
+
+def an_exception(error: object) -> None:
+    """Check what waiters fail with. It is raised on the threads that wait, where a wrong value would be found too late.
+
+    Raises:
+        InvalidSetting: it is not an exception.
+    """
+    if not isinstance(error, BaseException):
+        raise InvalidSetting("error", error, "an exception, such as RuntimeError('closed')")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory._events.outcome import Outcome
 from purgatory._operations.operation import DelayedOperation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complete, whole_number
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, complete, whole_number
 from purgatory._support.errors import WaitDrained
 from timer._fork import call_after_fork, free_future
 from timer._task import checked_delay_ms
@@ -98,6 +98,7 @@ class _Thresholds:
 
     def fail_all(self, error: BaseException) -> int:
         """Fail every waiter of every number with ``error``. The numbers stay. Returns how many."""
+        an_exception(error)
         return complete(self._purgatory.operations(), error=error)
 
     @property

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, complete, whole_number
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, complete, whole_number
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import Wakes
@@ -152,6 +152,7 @@ class AsyncThresholdPurgatory:
 
     def fail_all(self, error: BaseException) -> int:
         """Fail every wait for every number with ``error``. The numbers stay. Returns how many."""
+        an_exception(error)
         return complete(self._purgatory.operations(), error=error)
 
     @property

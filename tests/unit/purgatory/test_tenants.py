@@ -70,6 +70,11 @@ def test_share_is_one_place_at_least(shared):
     assert 1 == park(shared(5, share=0.01), "a", 3)
 
 
+def test_share_is_a_whole_number_of_places(shared):
+    """A share that no float expresses exactly gives the places that it says."""
+    assert 29 == park(shared(100, share=0.29), "a", 40)
+
+
 def test_tenant_alone_may_fill_it(shared):
     """With a share of 1, a tenant that is alone has all the places."""
     purgatory = shared(20)

@@ -405,3 +405,21 @@ def test_values_are_whole_numbers(watermark, watermarks, value):
 
     assert not future.done()
     assert (None, []) == (watermark.value, watermarks.keys())
+
+
+@pytest.mark.parametrize("error", ["boom", ValueError, None])
+def test_errors_are_exceptions(watermark, watermarks, error):
+    """What is not an exception fails no waiter, and forgets no number."""
+    futures = [watermark.wait(3, 1_000), watermarks.wait("a", 3, 1_000)]
+    for call in (
+        lambda: watermark.fail(error),
+        lambda: watermark.fail_all(error),
+        lambda: watermark.forget(error),
+        lambda: watermarks.fail("unknown", error),
+        lambda: watermarks.forget("a", error),
+    ):
+        with pytest.raises(InvalidSetting, match="must be an"):
+            call()
+
+    assert [False, False] == [future.done() for future in futures]
+    assert ["a"] == watermarks.keys()
