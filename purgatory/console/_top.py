@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 __all__ = ["OUTCOMES", "screen", "span"]
 
@@ -157,7 +157,7 @@ def _keys(seen: Json, most: int) -> Panel:
     for waiting in seen["oldest"][:most]:
         over = waiting["left_ms"] is not None and waiting["left_ms"] < 0
         table.add_row(
-            Text(_middle(waiting["key"], 48)),
+            _Key(waiting["key"]),
             Text(waiting["type"]),
             span(waiting["age_ms"]),
             Text(span(waiting["left_ms"]), "bold red" if over else ""),
@@ -168,6 +168,16 @@ def _keys(seen: Json, most: int) -> Panel:
     if seen["sampled"]:
         hot.append(f"  (sampled: {seen['looked_at']:,} of {seen['keys']:,} keys at a time)", "yellow")
     return Panel(Group(table, hot), title=Text(seen["id"]), title_align="left", border_style="bright_black")
+
+
+class _Key:
+    """A key in one cell, shortened in the middle to the cell's width."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield Text(_middle(self._key, options.max_width), no_wrap=True, overflow="ellipsis")
 
 
 def _middle(text: str, most: int) -> str:

@@ -34,8 +34,6 @@ from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
 from purgatory.journal.records.parquet import read_range, to_arrow
-from purgatory.pipeline.rows import completeness
-from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 
 try:
     from pyspark.sql.datasource import (
@@ -52,6 +50,8 @@ try:
     )
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+    from purgatory.pipeline.rows import completeness
+    from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
     from purgatory.pipeline.rows.load import spark_schema
 except ModuleNotFoundError as error:
     raise missing(error, "spark") from error

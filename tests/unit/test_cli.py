@@ -87,6 +87,8 @@ def test_missing_extra_is_named_in_one_line(arguments, module, extra, tmp_path):
         ("purgatory.console", "uvicorn", "console"),
         ("purgatory.otel", "opentelemetry", "otel"),
         ("purgatory.pipeline.source", "pyspark", "spark"),
+        ("purgatory.pipeline.source", "numpy", "spark"),
+        ("purgatory.pipeline.source", "pyarrow", "spark"),
     ],
 )
 def test_import_names_the_missing_extra(module, absent, extra):

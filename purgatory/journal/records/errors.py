@@ -108,5 +108,7 @@ class JournalMissing(JournalError, FileNotFoundError):
 
     def __init__(self, folder: Path) -> None:
         why = "it holds no segment" if folder.exists() else "it does not exist"
-        super().__init__(f"no journal in {folder}: {why}; name a folder that a Journal wrote")
+        inside = sorted({segment.parent.name for segment in folder.glob("*/journal-*")})
+        hint = f"name one of those in it: {', '.join(inside)}" if inside else "name a folder that a Journal wrote"
+        super().__init__(f"no journal in {folder}: {why}; {hint}")
         self.folder = folder

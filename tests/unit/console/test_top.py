@@ -99,6 +99,18 @@ def test_headings_are_whole_at_80_columns(console, capsys, monkeypatch):
     assert max(map(len, lines)) <= 80
 
 
+def test_a_long_key_is_shortened_once(console, capsys, monkeypatch):
+    """A key wider than its column is shortened in the middle, to the width of the column, so that its end shows."""
+    with DelayedOperationPurgatory("produce") as produce:
+        key = "/tenants/acme-corporation/eu-central-1/topics/orders.v2/partitions/17"
+        produce.try_complete_else_watch(Waiting(), [key])
+        monkeypatch.setenv("COLUMNS", "80")
+        assert 0 == cli.main([console.url, "--once"])
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│ /tenants")]
+    assert row.split()[1].endswith("artitions/17")
+    assert 1 == row.count("…")
+
+
 def test_a_long_type_leaves_room_for_the_keys(console, capsys, monkeypatch):
     """In a terminal of 80 columns a type with a long name is cut, and the heading of the keys is whole."""
 

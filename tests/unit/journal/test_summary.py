@@ -372,6 +372,15 @@ def test_folder_of_several_journals(tmp_path, write, capsys):
     assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in capsys.readouterr().err
 
 
+def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, capsys):
+    """A command that reads one journal says which journals are in a folder of several."""
+    write(tmp_path / "broker-1", 3)
+    write(tmp_path / "broker-2", 2)
+
+    assert 2 == main(["tail", str(tmp_path)])
+    assert "it holds no segment; name one of those in it: broker-1, broker-2\n" in capsys.readouterr().err
+
+
 def test_range_of_time(tmp_path, capsys):
     """``--since`` and ``--until`` select operations by when they left, the first included and the second excluded."""
     lines = "".join(
