@@ -9,7 +9,7 @@
 ...     timer.size
 1
 
-This package knows time and nothing else: no operations, no metrics, no logging.
+This package contains only timers. It does not log or keep metrics.
 """
 
 from timer._base import InlineExecutor, Submits, Timer, TimerStatistics

@@ -111,7 +111,7 @@ class Timer(abc.ABC):
 
     @abc.abstractmethod
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once, when its delay from now has passed; a pending task is moved.
+        """Run ``task`` once, when its delay from now has passed. A pending task is moved.
 
         Raises:
             TimerClosed: the timer is shut down.
@@ -148,8 +148,8 @@ class Timer(abc.ABC):
         ``task.delay_ms`` and ``task.added_ns`` do not change.
 
         Returns:
-            True if the task was pending here, and the new deadline counts. False if it is running, has run, was
-            cancelled or never added: then nothing has changed. The task runs once, by one deadline or the other.
+            True if the task was pending here, and the new deadline counts. False, with nothing changed, if the task is
+            running, has run, was cancelled or was never added.
 
         Raises:
             DelayTypeError: the delay is not a number, or is a bool.
@@ -179,7 +179,7 @@ class Timer(abc.ABC):
         return not stopped() and self.advance_clock(FOREIGN_WAIT_MS)
 
     def wake(self) -> None:  # noqa: B027  # nothing to do for a timer whose waits are short
-        """Make all threads that wait in :meth:`advance_clock` or :meth:`advance_until` look again."""
+        """Wake all threads that wait in :meth:`advance_clock` or :meth:`advance_until`."""
 
     def driven_by(self, driver: Driver) -> None:  # noqa: B027  # a timer may ignore it, and can then get a second driver
         """Note that ``driver`` drives this timer, so that no other driver begins to."""
@@ -203,7 +203,7 @@ class Timer(abc.ABC):
 
     @property
     def is_driven(self) -> bool:
-        """Whether the timer is driven already, so that it needs no driver."""
+        """Whether the timer already has a driver."""
         return self.driver is not None
 
     @property

@@ -1,12 +1,13 @@
 """Clocks: callables that return monotonic nanoseconds.
 
-A timer reads its clock in every ``add`` and before every look at the wheel. So a clock is a plain callable, and the
+A timer reads its clock in every ``add`` and each time it reads the wheel. So a clock is a plain callable, and the
 default is the C function itself.
 
-``time.monotonic_ns`` never goes back, and an adjustment of the wall clock does not move it. On Linux it stands still
-while the machine is suspended. So a delay that spans a suspend is late by the length of the suspend, but never early.
-If suspended time must count, pass ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``. The driver's sleep
-still does not count it. Such a task runs when the first bucket comes due, or the first task is added, after the resume.
+``time.monotonic_ns`` never goes back, and an adjustment of the wall clock does not move it. On Linux it does not
+advance while the machine is suspended. So a delay that spans a suspend is late by the length of the suspend, but never
+early. If suspended time must count, pass ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``. The driver's
+sleep still does not count it. Such a task runs when the first bucket comes due, or the first task is added, after the
+resume.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ system_clock: Clock = time.monotonic_ns
 
 
 class ManualClock:
-    """A clock that stands still until :meth:`advance` moves it.
+    """A clock that advances only in :meth:`advance`.
 
     >>> clock = ManualClock()
     >>> clock.advance(5)

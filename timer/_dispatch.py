@@ -1,17 +1,17 @@
-"""The way from the wheel to the executor: due buckets become a batch, which an executor runs.
+"""Dispatch of due buckets to the executor, which runs each *batch* of them.
 
-The tasks of a batch stay in their buckets until the moment each is run. So a task can still be cancelled or put off
-while the tasks before it run. The executor *claims* a task by removing it from its bucket, under the timer's lock.
-Either the executor gets it, or a thread that cancels or moves it.
+Each task of a batch stays in its bucket until it is run. So a task can still be cancelled or rescheduled while the
+tasks before it run. The executor *claims* a task: it removes the task from its bucket, under the timer's lock. So
+either the executor runs the task, or another thread cancels or moves it.
 
-An executor calls :meth:`Batch.run` once. One that must not be kept for long (an event loop) calls ``run(most=500)``,
-and again later as long as the answer is True.
+An executor calls :meth:`Batch.run` once. An executor that must return quickly (an event loop) calls ``run(most=500)``,
+and calls it again while it returns True.
 
 **Exceptions of a task** are reported to the timer's ``on_error`` and stop no other task. ``KeyboardInterrupt`` and
 ``SystemExit`` on the main thread reach the caller. On any other thread only the task can have raised them, and they are
 reported, too. Any exception that leaves a batch makes the rest of it due again.
 
-If the executor rejects a batch, the batch is run by the thread that hands it over: late is better than lost.
+If the executor rejects a batch, the thread that hands the batch over runs it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ POWERS: Final = 64
 
 
 class Tally:
-    """What one turn of a batch did. Only its thread uses it; the dispatcher adds it up afterwards.
+    """Counts of one :meth:`Batch.run` call. Only its thread uses them. The dispatcher adds them up afterwards.
 
     Attributes:
-        looked_at: the number of tasks that the turn came to, whether it ran them or they were cancelled before.
+        looked_at: the number of tasks that the call reached. It ran them, or they were cancelled before.
         fired: the number of these that were run.
         failed: the number of these that raised an exception.
         late_ns: the lateness as a histogram by powers of two of nanoseconds.
@@ -62,7 +62,7 @@ class Tally:
         self.late_sum_ns = self.late_max_ns = 0
 
     def add(self, other: Tally) -> None:
-        """Add the counts of another turn."""
+        """Add the counts of another call."""
         self.looked_at += other.looked_at
         self.fired += other.fired
         self.failed += other.failed
@@ -95,11 +95,11 @@ class Batch:
         self._tasks: Iterator[tuple[TimerTaskList, TimerTask]] | None = None
 
     def __len__(self) -> int:
-        """How many of the batch's first tasks it has not come to yet."""
+        """How many tasks of the batch were not reached yet."""
         return self._left
 
     def run(self, most: int | None = None) -> bool:
-        """Run the tasks, or the next ``most`` of them; returns whether there may be more.
+        """Run the tasks, or the next ``most`` of them. Returns whether there may be more.
 
         Raises:
             KeyboardInterrupt, SystemExit: a task raised it on the main thread. The other tasks will run later.
@@ -130,9 +130,9 @@ class Batch:
             tally.looked_at += 1
             late_ns = dispatcher.clock() - task._deadline_ns
             if task._delay_ms < 0:
-                late_ns += task._delay_ms * NS_PER_MS  # a negative delay: it was due when it was added, not before
+                late_ns += task._delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
             with bucket.lock:
-                is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
+                is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
             if is_ours:
                 try:
                     task.run()
@@ -160,7 +160,7 @@ class Dispatcher:
     Attributes:
         clock: the timer's clock.
         put_back: as above.
-        total: what all batches did.
+        total: the counts of all batches.
         handed_over: tasks in batches that are not finished.
     """
 
@@ -217,7 +217,7 @@ class Dispatcher:
         return outermost
 
     def end(self, tally: Tally, done: int, outermost: bool) -> None:
-        """Count what a turn of a batch did: ``done`` tasks fewer are handed over."""
+        """Add the counts of one call of :meth:`Batch.run`, and subtract ``done`` from ``handed_over``."""
         if outermost:
             self._inside.pop(threading.get_ident(), None)
         with self._lock:
@@ -234,7 +234,7 @@ class Dispatcher:
             report_task_error(task, second)
 
     def running_since_ns(self) -> int | None:
-        """When the batch that has run longest began; None if none runs."""
+        """When the batch that has run longest began. None if none runs."""
         return min(self._inside.copy().values(), default=None)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Which implementation runs: the native one, if it was built and is not switched off, or the pure Python one.
 
-The hot types exist twice: complete in Python, and in C in ``timer/native``. Python defines what they do, and runs where
-there was no compiler. A module with such a class ends by replacing it with the native one, if that is there.
+The hot types are implemented in Python and in C (``timer/native``). The Python code defines what they do, and runs if
+the C code was not built. A module with such a class replaces it at its end with the native one, if there is one.
 ``PURGATORY_PURE=1`` in the environment switches the native implementation off.
 """
 
@@ -40,7 +40,7 @@ CORE: Final = native("timer._core")
 
 
 def native_class(kind: type, name: str | None = None) -> Any:
-    """The native class that takes the place of ``kind``, with its docstrings; ``kind`` itself if there is none."""
+    """The native class that replaces ``kind``, with its docstrings. If there is none, ``kind`` itself."""
     if CORE is None:
         return kind
     found = getattr(CORE, name or kind.__name__)

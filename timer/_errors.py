@@ -1,4 +1,4 @@
-"""What can go wrong with a timer: one class per mistake, each refining the built-in that callers already catch."""
+"""Errors of the timer package: one class per mistake. Each is also a subclass of the built-in class that fits it."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ Two rules follow for code that uses these locks:
 2. Data behind a lock may be half changed in a child. What a child needs must be written in one step, or repaired by
    :func:`call_after_fork`.
 
-Objects that must do more (forget a thread, close a copy of a file) define ``after_fork()`` and call
-:func:`call_after_fork` at the end of their constructor. So do objects with many parts, such as a purgatory, whose parts
-make new locks there. All other locks are free by then.
+Some objects must do more, for example forget a thread or close a copy of a file. They define ``after_fork()`` and call
+:func:`call_after_fork` at the end of their constructor. A purgatory does so too, and its parts make new locks there.
+All other locks are free by then.
 
 Rejected: acquire all locks before a fork and release them after it. The fork would wait for the slowest holder.
 """
@@ -88,7 +88,7 @@ def new_event() -> threading.Event:
 
 
 def call_after_fork(thing: AfterFork) -> None:
-    """Call ``thing.after_fork()`` in each forked child, in order of registration, for as long as ``thing`` lives.
+    """Call ``thing.after_fork()`` in each forked child, in order of registration, while ``thing`` is referenced.
 
     An exception is reported (see :func:`report_failures_to`). The other objects are called all the same.
     """

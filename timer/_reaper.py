@@ -55,7 +55,6 @@ class Driver:
 
     @property
     def thread(self) -> threading.Thread:
-        """The thread."""
         return self._thread
 
     @property
@@ -157,7 +156,7 @@ class SystemTimerReaper(Timer):
         return self._timer.size
 
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once, when its delay from now has passed; a pending task is moved.
+        """Run ``task`` once, when its delay from now has passed. A pending task is moved.
 
         Raises:
             TimerClosed: the reaper is shut down.
@@ -167,7 +166,7 @@ class SystemTimerReaper(Timer):
         self._timer.add(task)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
-        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have."""
+        """Move the deadline of a pending task to ``delay_ms`` from now. See :meth:`Timer.put_off`."""
         return self._timer.put_off(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:
@@ -179,7 +178,7 @@ class SystemTimerReaper(Timer):
         return self._timer.advance_until(stopped)
 
     def wake(self) -> None:
-        """Make the thread look again."""
+        """Wake the thread."""
         self._timer.wake()
 
     def now_ns(self) -> int:

@@ -7,13 +7,13 @@ a cancelled task leaves no trace. Rejected: a separate entry (56 bytes and 150 n
 
 **One task, one bucket.** ``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and
 the buckets: a thread that adds, cancels, moves or claims a task holds the lock. A thread that cancels does not know the
-timer, so it reads ``_bucket`` first, takes the lock of that bucket and looks again:
+timer, so it reads ``_bucket`` first, takes the lock of that bucket and reads ``_bucket`` again:
 
-    1. cancel() reads the old bucket from ``_bucket``
-    2. the cascade moves the task to a finer bucket, under the lock
-    3. cancel() has the lock, finds another bucket in ``_bucket``, and starts over
+    1. ``cancel()`` reads the old bucket from ``_bucket``.
+    2. The cascade moves the task to a finer bucket, under the lock.
+    3. ``cancel()`` has the lock, finds another bucket in ``_bucket``, and starts again.
 
-Without the second look, cancel() would answer that there was nothing to cancel, and the task would run.
+Without the second read, ``cancel()`` would return False and the task would run.
 """
 
 # Every TimerTaskEntry is a TimerTask in fact, but its type does not say so.
@@ -55,7 +55,7 @@ def checked_delay_ms(delay_ms: object) -> int:
 class TimerTaskList(dict["TimerTask", None]):
     """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``.
 
-    When its time comes, it is closed and taken out of the wheel. Methods that change a bucket are called with its lock
+    When its time comes, it is closed and removed from the wheel. Methods that change a bucket are called with its lock
     held.
 
     Attributes:
@@ -63,7 +63,7 @@ class TimerTaskList(dict["TimerTask", None]):
         end: the first tick after the span.
         level: the level of the wheel that the bucket belongs to.
         lock: the lock of the timer that the bucket belongs to.
-        closed: whether the bucket is out of the wheel.
+        closed: whether the bucket was removed from the wheel.
     """
 
     __slots__ = ("closed", "end", "first", "level", "lock")
@@ -151,7 +151,7 @@ class TimerTaskEntry:
 
     @property
     def deadline_ns(self) -> int:
-        """When the task falls due, on its timer's clock; 0 before it was ever added."""
+        """When the task is due, on its timer's clock. 0 before it was ever added."""
         return self._deadline_ns
 
     @property
@@ -166,7 +166,7 @@ class TimerTaskEntry:
 
     @property
     def added_ns(self) -> int:
-        """When the task was last added to a timer, on that timer's clock; 0 before it ever was.
+        """When the task was last added to a timer, on that timer's clock. 0 before it was ever added.
 
         ``put_off`` does not change it.
         """
@@ -184,7 +184,7 @@ class TimerTaskEntry:
                     del bucket[self]
                     self._bucket = None
                     return True
-            # Moved to another bucket meanwhile, or removed by another thread: look again.
+            # Another thread has moved or removed the task: read its bucket again.
         return False
 
 
@@ -195,9 +195,9 @@ if not TYPE_CHECKING:
 class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
-    A delay of zero or less means "already due". A task may be added again, to the same timer or to another, and
-    adding one that is pending moves it. Two threads must not add *the same task* at the same time. Cancelling and
-    putting off is allowed from any thread at any time.
+    A task with a delay of zero or less is due at once. A task may be added again, to the same timer or to another. If
+    it is pending, it is moved. Two threads must not add *the same task* at the same time. Any thread may cancel or
+    reschedule a task at any time.
 
     >>> class Ping(TimerTask):
     ...     def run(self) -> None:

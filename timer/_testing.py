@@ -47,7 +47,6 @@ class MockTimer(SystemTimer):
         max_pending: int | None = None,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
-        #: The clock that the timer runs on.
         self.clock = ManualClock()
         super().__init__(
             name,
@@ -61,7 +60,7 @@ class MockTimer(SystemTimer):
 
     @property
     def is_driven(self) -> bool:
-        """Always True: the test drives it."""
+        """Always True. The test drives the timer."""
         return True
 
     def advance_clock(self, timeout_ms: float) -> bool:
@@ -85,7 +84,7 @@ class MockTimer(SystemTimer):
         return super().shutdown()
 
     def _collect(self) -> bool:
-        """Take out everything that is due, as one batch, for the order of deadlines. Returns whether there is any."""
+        """Make due all tasks whose time has come, so that one batch can sort them. Returns whether there are any."""
         wheel = self._wheel
         with self._lock:
             now = wheel.tick_at(self.clock())
@@ -96,16 +95,16 @@ class MockTimer(SystemTimer):
             return bool(wheel.due)
 
     def _expire_due(self) -> bool:
-        """Leave due tasks to the next call of ``advance_clock``."""
+        """Do nothing. The next ``advance_clock`` runs due tasks."""
         return False
 
 
 def check_invariants(timer: SystemTimer) -> None:
     """Verify the structure of a timer that no other thread is using.
 
-    Every occupied slot stands in the heap and every bucket of the heap in its slot. Buckets are open, ahead of the hand
-    and within the reach of their level. Every task is in exactly one bucket, knows it, and belongs there by its
-    deadline. The size is the number of tasks.
+    The heap and the slots contain the same buckets. Buckets are open, ahead of the hand and within the reach of their
+    level. Every task is in exactly one bucket, refers to it, and belongs there by its deadline. The size is the number
+    of tasks.
 
     Raises:
         AssertionError: with what was found.
@@ -115,7 +114,7 @@ def check_invariants(timer: SystemTimer) -> None:
         listed = list(wheel.waiting())
         slotted = [bucket for level in wheel.levels for bucket in level.slots if bucket is not None]
         assert {id(b) for b in listed} == {id(b) for b in slotted}, "heap and slots hold different buckets"
-        assert len(listed) == len({id(b) for b in listed}), "a bucket stands in the heap twice"
+        assert len(listed) == len({id(b) for b in listed}), "a bucket is in the heap twice"
         heap = wheel._occupied
         for child in range(1, len(heap)):
             assert heap[(child - 1) // 2][:2] <= heap[child][:2], "the heap is out of order"
@@ -124,8 +123,8 @@ def check_invariants(timer: SystemTimer) -> None:
             for place, bucket in enumerate(level.slots):
                 if bucket is None:
                     continue
-                assert bucket.level == index, "a bucket stands on a level that isn't its own"
-                assert bucket.first // level.span % (2 * wheel.wheel_size) == place, "a bucket stands in a wrong slot"
+                assert bucket.level == index, "a bucket is on the wrong level"
+                assert bucket.first // level.span % (2 * wheel.wheel_size) == place, "a bucket is in the wrong slot"
                 assert bucket.first % level.span == 0, "a bucket's span is out of step"
                 assert bucket.end - bucket.first == level.span, "a bucket's span is too long or too short"
                 assert wheel.hand < bucket.first < wheel.hand + level.reach, (

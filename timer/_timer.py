@@ -1,18 +1,18 @@
-"""The timer: adds tasks to a wheel, waits for what comes due, and hands it to an executor.
+"""The timer: adds tasks to a wheel, waits until they are due, and hands them to an executor.
 
 **How a task expires.** A driver (usually a :class:`~timer.SystemTimerReaper`) sleeps in
-:meth:`SystemTimer.advance_clock` until the time of the next bucket. It takes the bucket out of the wheel. The tasks of
+:meth:`SystemTimer.advance_clock` until the time of the next bucket. It removes the bucket from the wheel. The tasks of
 a fine bucket are due. Those of a coarse one move to finer buckets. All due buckets go to the executor as one batch,
 which runs the tasks in order of deadline.
 
-**Never early.** The due tick of a task is its deadline rounded *up*, and a bucket is taken out when the clock has
+**Never early.** The due tick of a task is its deadline rounded *up*, and a bucket becomes due when the clock has
 reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time to wake the driver
-and to get to the task.
+and to run the tasks before it.
 
-**Threads.** One lock guards the wheel and its buckets. Every call takes it, and the driver takes it to move a slice of
-tasks at a time. No task, executor or error handler runs with the lock held, only the clock and the argument of
-:meth:`SystemTimer.advance_until`. Signal handlers and ``__del__`` methods must not call a timer: they may run on a
-thread that holds the lock.
+**Threads.** One lock guards the wheel and its buckets. Every call takes it. The driver takes it to move buckets, at
+most 256 tasks (pure Python) or 1024 (native) at a time. No task, executor or error handler runs with the lock held.
+Only the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal handlers and ``__del__``
+methods must not call a timer: they may run on a thread that holds the lock.
 
 **Rejected.** A queue entry per task to the executor: a wake-up costs more than the task. A driver that also runs the
 tasks: a slow task would delay all others. If your tasks are quick, pass ``executor=InlineExecutor()``.
@@ -66,7 +66,7 @@ class SystemTimer(Timer):
         name: the timer's name, in errors and the names of threads.
         tick_ms: the resolution in milliseconds. A task runs up to this much late, never early.
         wheel_size: how many buckets of one level a bucket of the next level spans.
-        clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
+        clock: returns monotonic nanoseconds. The default is ``time.monotonic_ns``.
         executor: runs due tasks, one call per batch. If not given, the timer makes a thread. A given executor is not
             shut down with the timer.
         max_pending: reject more pending tasks than this.
@@ -115,13 +115,13 @@ class SystemTimer(Timer):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, what was handed over: it is the parent's to run."""
+        """In a forked child: forget the batches that were handed over. The parent runs them."""
         self._dispatcher.after_fork()
 
-    # -- adding and putting off
+    # -- adding and rescheduling
 
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once, when its delay from now has passed; a pending task is moved.
+        """Run ``task`` once, when its delay from now has passed. A pending task is moved.
 
         A pending task that is rejected stays where it was. (If another thread closes or fills this timer while the task
         is moved here from another timer, the task is in neither.)
@@ -246,7 +246,7 @@ class SystemTimer(Timer):
         return False
 
     def _sleep_s(self, now_ns: int, until_ns: int | None) -> float | None:
-        """How long to sleep until the next bucket is to be taken out; None if nothing is pending."""
+        """How long to sleep until the next bucket must be removed from the wheel. None if nothing is pending."""
         upcoming = self._wheel.next_tick()
         wake_ns = until_ns if upcoming is None else self._origin_ns + upcoming * self._tick_ns
         if wake_ns is None:
@@ -268,7 +268,7 @@ class SystemTimer(Timer):
         return bool(due)
 
     def _put_back(self, buckets: list[TimerTaskList]) -> None:
-        """Make what is left in some buckets due again."""
+        """Make the tasks that remain in some buckets due again."""
         with self._lock:
             self._wheel.give_back(buckets)
             self._changed.notify_all()
@@ -277,12 +277,10 @@ class SystemTimer(Timer):
 
     @property
     def name(self) -> str:
-        """The timer's name."""
         return self._name
 
     @property
     def tick_ms(self) -> int:
-        """The resolution in milliseconds."""
         return self._tick_ns // NS_PER_MS
 
     @property
@@ -298,7 +296,7 @@ class SystemTimer(Timer):
 
     @property
     def driver(self) -> Driver | None:
-        """The thread of the :class:`~timer.SystemTimerReaper` that was made for it; None if none was."""
+        """The thread of the :class:`~timer.SystemTimerReaper` that was made for this timer. None if none was."""
         return self._driver
 
     @property
@@ -315,7 +313,7 @@ class SystemTimer(Timer):
         self._driver = driver
 
     def next_deadline_ms(self) -> float | None:
-        """Milliseconds until the next bucket comes due (a task in it may be due later); None if nothing is pending."""
+        """Milliseconds until the next bucket is due (its first task may be due later). None if nothing is pending."""
         with self._lock:
             first = min((bucket.first for bucket in self._wheel.buckets() if bucket), default=None)
             if first is None:
@@ -366,7 +364,7 @@ class SystemTimer(Timer):
     # -- shutdown
 
     def wake(self) -> None:
-        """Make all threads that wait in :meth:`advance_clock` look again."""
+        """Wake all threads that wait in :meth:`advance_clock`."""
         with self._lock:
             self._changed.notify_all()
 

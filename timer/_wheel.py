@@ -3,34 +3,35 @@
 **How it works.** Time is counted in ticks. A bucket of level 0 spans one tick. A bucket of level 1 spans ``wheel_size``
 ticks, one of level 2 spans ``wheel_size`` times as many, and so on. A level is made when the first task needs it. A
 task goes to the finest level that reaches its due tick. When the time of a coarse bucket comes, its tasks *cascade*:
-each is put into a bucket of the next finer level.
+each is put into a bucket of the next finer level. The *hand* is the tick that the wheel has reached.
 
-**Two turns per ring.** Kafka's ring has one turn of ``wheel_size`` buckets. A coarse bucket can only be emptied when
-its first tick has come, all at once, and everything that is due meanwhile waits. Here a ring has two turns,
-``2 * wheel_size`` buckets, so that it also reaches all of the *next* coarse bucket. A coarse bucket is therefore taken
-out one span ahead of its first tick, and its tasks are moved a slice at a time.
+**Ring size.** Kafka's ring has ``wheel_size`` buckets. It can empty a coarse bucket only when the first tick of the
+bucket has come, all tasks at once, and due tasks wait meanwhile. A ring here has ``2 * wheel_size`` buckets, so it also
+covers the whole *next* coarse bucket. A coarse bucket is therefore removed from the wheel one span ahead of its first
+tick, and its tasks are moved a slice at a time.
 
-An example with ``wheel_size=3``. The hand stands at tick 0, so level 0 reaches ticks 1 to 5, level 1 up to 17, and
-level 2 up to 53:
+An example with ``wheel_size=3``. The hand is at tick 0, so level 0 reaches ticks 1 to 5, level 1 up to 17, and level 2
+up to 53:
 
     due tick   level 0: [0] [1] [2] [3] [4] [5]   level 1: [0-2] [3-5] [6-8] ...   level 2: [0-8] ... [36-44] [45-53]
        2                         x
        8                                                               x
       40                                                                                                 x
 
-At tick 2 the first task is due. At tick 3, one span ahead, bucket [6-8] is taken out. Level 0 reaches ticks up to 8
-now, and the second task moves there. At tick 27 bucket [36-44] is taken out. Level 1 reaches up to 44 now, and the
-third task moves to its bucket [39-41]. At tick 36 that bucket is taken out, and the task moves to level 0. So a task is
-touched once per level, and the cost of ``add`` and ``cancel`` does not depend on the number of tasks.
+At tick 2 the first task is due. At tick 3, one span ahead, bucket [6-8] is removed. Level 0 reaches ticks up to 8 now,
+and the second task moves there. At tick 27 bucket [36-44] is removed. Level 1 reaches up to 44 now, and the third task
+moves to its bucket [39-41]. At tick 36 that bucket is removed, and the task moves to level 0. So a task is moved at
+most once per level, and the cost of ``add`` and ``cancel`` does not depend on the number of tasks.
 
-**The hand does not walk.** Buckets with tasks stand in a small heap by the tick at which they are taken out, so no work
-is done per empty tick. A bucket whose tasks were all cancelled is dropped when it comes to the top.
+**Finding the next bucket.** A heap orders the non-empty buckets by the tick at which they are removed. The timer finds
+the next bucket without visiting empty ticks. A bucket whose tasks were all cancelled is removed when it is first in the
+heap.
 
-**Nothing is lost by an exception.** A bucket goes through the wheel, ``moving`` and ``due``, and enters each place
-before it leaves the last one. After an exception in between (a ``MemoryError``, for example) the same step is done
-again. A bucket in two places does no harm: a task knows its bucket, and leaves it once.
+**Exceptions.** A bucket is in one of three lists: the wheel, ``moving``, ``due``. It is added to the next list before
+it is removed from the last one. After an exception in between, such as a ``MemoryError``, the same step is done again.
+A bucket in two lists is harmless, because a task is removed from it only once.
 
-**Rejected.** A heap of tasks with lazy deletion, as in asyncio: cancelled tasks keep their memory, an add costs
+**Rejected.** A heap of tasks with lazy deletion, as in asyncio: cancelled tasks keep their memory, each ``add`` costs
 O(log n) comparisons, and the clean-up is a pause.
 
 All methods must be called with the timer's lock held.
@@ -64,7 +65,7 @@ class WheelLevel:
 
     Attributes:
         span: ticks per bucket.
-        slots: the buckets, by ``tick // span % len(slots)``; None where there is none.
+        slots: the buckets, by ``tick // span % len(slots)``. None where there is none.
         reach: how many ticks ahead of the hand the ring has slots for.
     """
 
@@ -90,7 +91,7 @@ def spread(  # noqa: PLR0917  # plain values, because it is also written in C
     """Move ``tasks[start:]`` from ``source`` to the buckets of one ring, or to ``due``.
 
     Returns:
-        The index of the first task for which there is no bucket yet; ``len(tasks)`` if all were moved.
+        The index of the first task for which there is no bucket yet, or ``len(tasks)`` if all were moved.
     """
     count = len(slots)
     for index in range(start, len(tasks)):
@@ -108,25 +109,21 @@ if not TYPE_CHECKING and CORE is not None:
     spread = CORE.spread
 
 
-def _by_first(moving: tuple[TimerTaskList, Iterator[list[TimerTask]]]) -> int:
-    return moving[0].first
-
-
 class TimingWheel:
-    """Buckets of tasks by due tick; see the module's header for the algorithm.
+    """Buckets of tasks by due tick. The module's docstring explains the algorithm.
 
     Args:
-        wheel_size: how many buckets of one level a bucket of the next level spans; 1 counts as 2.
+        wheel_size: how many buckets of one level a bucket of the next level spans. 1 is treated as 2.
         lock: the timer's.
         tick_ns: nanoseconds per tick.
         start_ns: when tick 0 is.
 
     Attributes:
-        hand: every bucket up to this tick has been taken out.
+        hand: every bucket up to this tick was removed from the wheel.
         due: buckets whose time has come, for the timer to take.
 
     Raises:
-        TimerConfigError: ``wheel_size`` is not a whole number of at least 1.
+        TimerConfigError: ``wheel_size`` is not an ``int`` of at least 1.
     """
 
     __slots__ = (
@@ -151,7 +148,7 @@ class TimingWheel:
         self._start_ns = start_ns
         self.hand = 0
         self._levels = [WheelLevel(1, self._wheel_size)]
-        self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick to be taken out at, level)
+        self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick of removal, level)
         self._moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []  # the most urgent bucket first
         self.due: list[TimerTaskList] = []
 
@@ -176,7 +173,7 @@ class TimingWheel:
         return None
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a due tick ahead of the hand, made if need be, and whether it is new."""
+        """The bucket for a due tick ahead of the hand, created if missing, and whether it is new."""
         assert tick > self.hand
         size = self._wheel_size
         index = 0
@@ -192,7 +189,7 @@ class TimingWheel:
             return bucket, False
         first = tick // level.span * level.span
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
-        # One span ahead, if it is coarse: the ring below reaches all of it then.
+        # A coarse bucket is removed one span ahead: the ring of the next finer level covers it then.
         entry = (first - level.span if index else first, index, id(bucket), bucket)
         level.slots[slot] = bucket
         try:
@@ -209,10 +206,10 @@ class TimingWheel:
         self.due.append(bucket)
         return bucket
 
-    # -- taking out
+    # -- removing buckets
 
     def next_tick(self) -> int | None:
-        """The tick at which the next bucket with tasks is taken out: its first tick, one span earlier if coarse."""
+        """The tick at which the next bucket with tasks is removed: its first tick, one span earlier if coarse."""
         occupied = self._occupied
         while occupied:
             out_tick, _, _, bucket = occupied[0]
@@ -227,7 +224,7 @@ class TimingWheel:
         return self._occupied[0][-1] is bucket
 
     def collect(self, tick: int) -> None:
-        """Take out all buckets whose time has come by ``tick``. Fine ones are due, and coarse ones begin to move."""
+        """Remove all buckets whose time has come by ``tick``. Fine ones are due, and coarse ones begin to move."""
         while (out_tick := self.next_tick()) is not None and out_tick <= tick:
             bucket = self._occupied[0][-1]
             self._detach(bucket)
@@ -235,7 +232,7 @@ class TimingWheel:
                 self.due.append(bucket)
             else:
                 self._moving.append((bucket, bucket.slices(SLICE)))
-                self._moving.sort(key=_by_first)
+                self._moving.sort(key=lambda pair: pair[0].first)
             heappop(self._occupied)
             self.hand = max(self.hand, out_tick)
         self.catch_up(tick)
@@ -245,7 +242,7 @@ class TimingWheel:
             left -= self.move_slice()
 
     def catch_up(self, tick: int) -> None:
-        """Move the hand to ``tick``, or as far as it can go without passing a bucket that holds something."""
+        """Move the hand to ``tick``, or to the tick before the next non-empty bucket."""
         upcoming = self.next_tick()
         if upcoming is not None and upcoming <= tick:
             tick = upcoming - 1
@@ -262,7 +259,7 @@ class TimingWheel:
         self.due += [bucket for bucket in buckets if id(bucket) not in there]
 
     def clear(self) -> list[TimerTaskList]:
-        """Close and take out all buckets, due or not."""
+        """Close and remove all buckets, due or not."""
         buckets = list(self.buckets())
         for *_, bucket in self._occupied:
             self._detach(bucket)
@@ -283,7 +280,7 @@ class TimingWheel:
         return bool(self._moving) and self._moving[0][0].first <= self.hand
 
     def move_slice(self) -> int:
-        """Move up to :data:`SLICE` tasks of the most urgent bucket; returns how many were there."""
+        """Move up to :data:`SLICE` tasks of the most urgent bucket. Returns how many were there."""
         bucket, slices = self._moving[0]
         tasks = next(slices, [])
         self._move(bucket, tasks)

@@ -125,7 +125,7 @@ KAFKAS = (
         "cancel-lost-in-cascade",
         "a cancel that misses a task on the move takes it for gone",
         TASK,
-        "# Moved to another bucket meanwhile, or removed by another thread: look again.",
+        "# Another thread has moved or removed the task: read its bucket again.",
         "return False",
         "cascade_vs_cancel",
         1,
@@ -208,7 +208,7 @@ OURS = (
         DISPATCH,
         """
         with bucket.lock:
-            is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
+            is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
         """,
         "is_ours = bucket.remove(task)",
         "flush_vs_cancel",
@@ -238,7 +238,7 @@ OURS = (
         DISPATCH,
         """
         with bucket.lock:
-            is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
+            is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
         """,
         "is_ours = task._withdraw()",
         "put_off_vs_batch",

@@ -360,7 +360,7 @@ MUTANTS = (
     Mutant(
         "a shutdown returns when every answer is out",
         SHUTDOWN,
-        "not self._shards.watched() and self._shards.answering() <= further_up",
+        "not self._shards.watched() and self._shards.answering() <= self._hooks_that_wait()",
         "not self._shards.watched()",
         T_SHUTDOWN + "test_shutdown_returns_when_every_answer_is_out",
     ),
