@@ -26,7 +26,7 @@ import time
 from array import array
 from itertools import repeat
 from operator import itemgetter, mul, sub
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from purgatory import Outcome
 from purgatory._support.edition import CORE as PURGATORY
@@ -44,13 +44,23 @@ if TYPE_CHECKING:
     #: second: 32), as an array or as bytes
     Lines: TypeAlias = tuple[list[Group], *tuple[array[int] | bytes, ...]]
 
-__all__ = ["DRAINED", "Ledger", "Numbers", "Recorder", "Rows", "part_of"]
+__all__ = ["DRAINED", "Buffer", "Ledger", "Numbers", "Recorder", "Rows", "part_of"]
 
 #: What stands in a row in the place of the outcome of an operation that a shutdown expired before its deadline.
 DRAINED: Final = "drained"
 
 _WIDTH: Final = 10
 _FIRST: Final = itemgetter(0)
+
+
+class Buffer(Protocol):
+    """The buffer of rows. Any thread may put. The writer takes and drops. A `take` that raises removes no row."""
+
+    def __len__(self) -> int: ...
+    def put(self, row: Sequence[Any], /) -> bool: ...
+    def take(self, most: int, /) -> Any: ...
+    def drop(self, most: int, /) -> int: ...
+    def start_over(self) -> None: ...
 
 
 class Rows:

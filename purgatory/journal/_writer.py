@@ -27,48 +27,28 @@ import os
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
 from purgatory.journal._options import File, JournalStats, Options
+from purgatory.journal._sealer import Sealer
 from purgatory.journal.records.errors import JournalClosed
-from purgatory.journal.records.folder import end, open_name, segment_of
+from purgatory.journal.records.folder import end, open_name
 from purgatory.journal.records.frames import Batch, encode
-from purgatory.journal.retention import retain
-from purgatory.journal.segments import (
-    FOLDER_MODE,
-    FolderLock,
-    check_schema,
-    is_sealed,
-    leave_end,
-    recover,
-    seal,
-    sync_folder,
-)
+from purgatory.journal.segments import FOLDER_MODE, FolderLock, check_schema, recover, sync_folder
 from timer._fork import call_after_fork, new_condition, new_event, new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from purgatory.journal._ledger import Buffer
     from purgatory.journal.records import Schema
 
 _log = Log("purgatory.journal")
 
-_RETAIN_EVERY_S: Final = 60.0  # segments age also while none is sealed
-_SEAL_AGAIN_S: Final = 10.0  # what could not be sealed is tried again so often, and with each segment that is full
-_RETRY_S: Final = (0.05, 1.0)  # first and longest pause between two tries while the disk refuses
-
-
-class Buffer(Protocol):
-    """The buffer of rows. Any thread may put. The writer takes and drops. A `take` that raises removes no row."""
-
-    def __len__(self) -> int: ...
-    def put(self, row: Sequence[Any], /) -> bool: ...
-    def take(self, most: int, /) -> Any: ...
-    def drop(self, most: int, /) -> int: ...
-    def start_over(self) -> None: ...
+_RETRY_S: Final = (0.05, 1.0)  # first and longest pause between two tries while writing fails
 
 
 class FolderWriter:
@@ -88,16 +68,13 @@ class FolderWriter:
         self.folder = folder
         self.options = options
         self._buffer = buffer
-        self._schema = schema
         self._to_batch = to_batch
         self._part = part
-        self._unsealed: list[
-            Path
-        ] = []  # retried once the disk has space; after the start, used by the sealer's thread alone
+        unsealed: list[Path] = []
         self._lock = FolderLock(folder)
         try:
             check_schema(folder, schema)
-            self._next = recover(folder, self._unsealed)
+            self._next = recover(folder, unsealed)
         except BaseException:
             self._lock.release()
             raise
@@ -105,32 +82,30 @@ class FolderWriter:
         self._path = folder
         self._size = 0
         self._opened_at = 0.0
-        self._held: deque[tuple[bytes, int, int]] = deque()  # frames not written yet, their rows, and what they tell
+        self._held: deque[tuple[bytes, int, int]] = (
+            deque()
+        )  # frames to write, their rows, and the dropped rows that they report
         self._held_rows = 0
-        self._refused = False  # whether it has just refused one
+        self._failing = False  # whether the last write failed
         self._counting = new_lock()
         self._dropped = self._written = self._bytes = 0
         ended = end(folder)
-        self._told = -ended.dropped if ended.next == self._next else 0  # of those dropped, how many a frame tells of
-        self._write_errors = self._seal_errors = self._sealed = 0
-        self._deleted = self._deleted_bytes = 0
-        self._retaining = options.retain_bytes is not None or options.retain_seconds is not None
-        self._retain_at = self._seal_at = 0.0
+        self._reported = -ended.dropped if ended.next == self._next else 0  # dropped rows that frames report
+        self._write_errors = 0
         self._wake = new_event()
         self._room = new_condition()
-        self._flushes: deque[threading.Event] = deque()
-        self._closing = False
+        self._flushes: deque[Future[bool]] = deque()
+        self._closing = self._ended = False
         self._is_copy = False  # in a forked child
-        self._sealer = ThreadPoolExecutor(1, thread_name_prefix=f"{schema.name}-sealer")
+        self._sealer = Sealer(folder, options, f"{schema.name}-sealer", unsealed)
         self._thread = threading.Thread(target=self._run, name=f"{schema.name}-writer", daemon=True)
-        call_after_fork(self)  # whole, and before its thread runs: a forked child finds all that it closes
+        call_after_fork(self)  # before its thread runs: a forked child then finds everything that it closes
         self._thread.start()
 
-    # ---- called from any thread
-    # -------------------------------------------------------------------------------------
+    # Called from any thread.
 
     def refuse(self, row: Sequence[Any]) -> None:
-        """Take a row for which the buffer had no room, by the policy."""
+        """Wait until the full buffer has room for a row, or drop the row, as `when_full` says."""
         if not self._closing and self.options.when_full == "wait":
             self._wake.set()
             limit = time.monotonic() + self.options.patience_ms / 1000
@@ -155,13 +130,21 @@ class FolderWriter:
             self._dropped += rows
 
     def flush(self, timeout_s: float | None = 10.0) -> bool:
-        """Wait until all that was put before this call is written; False if that took too long."""
+        """Wait until all rows that were put before this call are written. Return False if that did not happen in time.
+
+        It also returns False if the journal is closed meanwhile and these rows could not be written.
+        """
         if self._closing:
             raise JournalClosed(self.folder)
-        done = threading.Event()
+        done: Future[bool] = Future()
         self._flushes.append(done)
         self._wake.set()
-        return done.wait(timeout_s)
+        if self._ended:  # the writer's thread has already answered all flushes that it found
+            return False
+        try:
+            return done.result(timeout_s)
+        except TimeoutError:
+            return False
 
     def close(self, timeout_s: float = 30.0) -> JournalStats:
         """Write the remaining rows, seal the last segment and release the folder. Calling it again does nothing."""
@@ -173,7 +156,7 @@ class FolderWriter:
             with self._room:
                 self._room.notify_all()
         self._thread.join(timeout_s)
-        self._sealer.shutdown(wait=True)
+        self._sealer.shutdown()
         self._lock.release()
         return self.stats()
 
@@ -183,7 +166,7 @@ class FolderWriter:
         The parent writes the rows that wait. Rows of the child's operations are counted as dropped.
         """
         self._is_copy = self._closing = True
-        self._lock.release()  # its copy: the parent's stays, and is free when the parent is gone
+        self._lock.release()  # the child's copy: the parent keeps its own
         self._buffer.start_over()
 
     def stats(self) -> JournalStats:
@@ -194,22 +177,29 @@ class FolderWriter:
                 self._dropped,
                 0 if self._is_copy else len(self._buffer) + self._held_rows,
                 self._write_errors,
-                self._seal_errors,
-                self._sealed,
+                self._sealer.errors,
+                self._sealer.sealed,
                 self._bytes,
-                self._deleted,
-                self._deleted_bytes,
+                self._sealer.deleted,
+                self._sealer.deleted_bytes,
             )
 
-    # ---- the writer's thread
-    # ----------------------------------------------------------------------------------------
+    # Called from the writer's thread.
 
     def _run(self) -> None:
+        try:
+            self._write_until_closed()
+        finally:
+            self._ended = True
+            while self._flushes:
+                self._flushes.popleft().set_result(False)
+
+    def _write_until_closed(self) -> None:
         pause = interval = self.options.interval_ms / 1000
         while True:
             self._wake.wait(pause)
             self._wake.clear()
-            closing = self._closing  # read before draining: what was put before close() is then in the buffer
+            closing = self._closing  # read before draining: rows that were put before close() are then in the buffer
             waiting = [self._flushes.popleft() for _ in range(len(self._flushes))]
             if self._drain():
                 pause = interval
@@ -222,7 +212,7 @@ class FolderWriter:
                 return
 
     def _drain(self) -> bool:
-        """Write what was in the buffer when we came; False if the disk refused."""
+        """Write the rows that are in the buffer now. Return False if a write failed."""
         left = len(self._buffer)
         while self._write_held() and left > 0:
             count = min(left, self.options.chunk)
@@ -236,10 +226,10 @@ class FolderWriter:
         return not self._held
 
     def _take(self, count: int) -> Any:
-        """So many rows as the buffer gives them; None if it can't, and then they are lost, and counted."""
+        """Take rows from the buffer. Return None if that fails. The rows are then dropped and counted."""
         try:
             return self._buffer.take(count)
-        except Exception as error:  # whatever it is, this thread goes on: it has the next rows to write  # noqa: BLE001
+        except Exception as error:  # the thread must survive to write the next rows  # noqa: BLE001
             self.lose(self._buffer.drop(count), error)
             return None
 
@@ -253,45 +243,42 @@ class FolderWriter:
             self.lose(len(refused), refused[0])
 
     def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int, int]]:
-        """One frame, its rows, and the dropped rows that it reports. If a row spoils it, those of its halves."""
+        """One frame, how many rows it has, and how many dropped rows it reports. If a row spoils it, two halves."""
         try:
-            dropped = self._dropped - self._told
+            dropped = self._dropped - self._reported
             frame = encode(self._to_batch(rows, self._next + self._held_rows), dropped=dropped)
         except Exception as error:  # for example, a key whose repr raises  # noqa: BLE001
             if count == 1:
                 refused.append(error)
                 return
         else:
-            self._told += dropped
+            self._reported += dropped
             yield frame, count, dropped
             return
         for start, stop in ((0, count // 2), (count // 2, count)):
             yield from self._frames(self._part(rows, start, stop), stop - start, refused)
 
     def _write_held(self) -> bool:
-        """Write the frames that were made; False if the disk refused one, which is then kept with those after it."""
+        """Write the frames that were made. Return False if a write failed. That frame and those after it are kept."""
         while self._held:
             frame, count, _ = self._held[0]
             try:
                 self._append(frame)
             except OSError as error:
-                if not self._refused:
+                if not self._failing:
                     _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
-                self._refused = True
+                self._failing = True
                 with self._counting:
                     self._write_errors += 1
                 return False
-            self._refused = False
+            self._failing = False
             self._held.popleft()
             self._held_rows -= count
             self._next += count
             with self._counting:
                 self._written += count
                 self._bytes += len(frame)
-            if (
-                self._size >= self.options.segment_bytes
-                or time.monotonic() - self._opened_at > self.options.segment_seconds
-            ):
+            if self._size >= self.options.segment_bytes or self._is_aged():
                 self._roll()
         return True
 
@@ -322,7 +309,8 @@ class FolderWriter:
         except OSError:
             self._roll()
 
-    def _settle(self, waiting: list[threading.Event], *, closing: bool) -> None:
+    def _settle(self, waiting: list[Future[bool]], *, closing: bool) -> None:
+        """Acknowledge flushes once their rows are on the disk, and close a segment that is old enough."""
         if waiting and self._file is not None and self.options.sync == "flush":
             try:
                 os.fsync(self._file.fileno())
@@ -332,18 +320,14 @@ class FolderWriter:
                 self._flushes.extend(waiting)  # not acknowledged: the next round tries again
                 return
         for done in waiting:
-            done.set()
-        aged = self._file is not None and time.monotonic() - self._opened_at > self.options.segment_seconds
-        if self._file is not None and (closing or aged):
-            self._roll()  # and the sealer tries what it could not seal before, too
-        elif self._unsealed and (closing or time.monotonic() >= self._seal_at):
-            self._seal_at = time.monotonic() + _SEAL_AGAIN_S
-            with contextlib.suppress(RuntimeError):  # shut down: the next start tries
-                self._sealer.submit(self._seal)
-        if self._retaining and (closing or time.monotonic() >= self._retain_at):
-            self._retain_at = time.monotonic() + min(_RETAIN_EVERY_S, self.options.retain_seconds or _RETAIN_EVERY_S)
-            with contextlib.suppress(RuntimeError):  # shut down
-                self._sealer.submit(self._retain)
+            done.set_result(True)
+        sealing = self._file is not None and (closing or self._is_aged())
+        if sealing:
+            self._roll()
+        self._sealer.tend(closing=closing, sealing=sealing)
+
+    def _is_aged(self) -> bool:
+        return time.monotonic() - self._opened_at > self.options.segment_seconds
 
     def _roll(self) -> None:
         """Close the segment. The sealer's thread does the rest."""
@@ -356,69 +340,26 @@ class FolderWriter:
         with contextlib.suppress(OSError):
             file.close()
         if not self._size:
-            return  # nothing of it was acknowledged, and the next try writes the file again, under the same name
-        with contextlib.suppress(RuntimeError):  # shut down: the next start seals it
-            self._sealer.submit(self._seal, self._path)
-
-    def _seal(self, *paths: Path) -> None:
-        """Seal these, and segments that could not be sealed before. Runs on the sealer's thread."""
-        before, self._unsealed = self._unsealed, []
-        sealed = None
-        for path in (*before, *paths):
-            try:
-                sealed = seal(path, parquet=self.options.parquet)
-            except Exception as error:  # the open segment stays readable, and is tried again  # noqa: BLE001
-                if is_sealed(path):  # another process sealed it: `purgatory journal seal`
-                    continue
-                self._unsealed.append(path)
-                if path in paths:
-                    _log.error("journal.seal_failed", segment=path.name, error=repr(error))
-                with self._counting:
-                    self._seal_errors += 1
-                continue
-            with self._counting:
-                self._sealed += 1
-        if sealed is not None and not self._unsealed and (segment := segment_of(sealed)) and segment.last is not None:
-            self._leave_end(segment.last + 1)
-        if self._retaining:
-            self._retain()
-
-    def _retain(self) -> None:
-        """Delete segments that are too old or beyond the size. Runs on the sealer's thread."""
-        options = self.options
-        try:
-            gone = retain(self.folder, most_bytes=options.retain_bytes, most_seconds=options.retain_seconds)
-        except OSError as error:
-            _log.warning("journal.retention_failed", folder=str(self.folder), error=str(error))
-            with self._counting:
-                self._seal_errors += 1
-            return
-        with self._counting:
-            self._deleted += gone.segments
-            self._deleted_bytes += gone.bytes
+            return  # none of its rows was acknowledged, and the next try writes the file again, under the same name
+        self._sealer.submit(self._sealer.seal, self._path)
 
     def _give_up(self) -> None:
-        """On the way out: one last look, then what could not be written is counted as dropped."""
+        """Try to write the rest once more. Count the rows that could not be written as dropped."""
         self._drain()
         self._roll()
         rest = self._buffer.drop(len(self._buffer)) + self._held_rows
         while self._held:
-            self._told -= self._held.popleft()[2]
+            self._reported -= self._held.popleft()[2]
         self._held_rows = 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             self.count_dropped(rest)
-        with contextlib.suppress(RuntimeError):  # shut down: the caller of close() has waited long enough
-            self._sealer.submit(self._end)
+        self._sealer.submit(self._end)  # not if close() has given up waiting
         with contextlib.suppress(OSError):
             sync_folder(self.folder)
 
     def _end(self) -> None:
-        """The sealer's last: what no frame tells of stands in the folder."""
+        """The last task of the sealer's thread: write how many dropped rows no frame reports."""
         with contextlib.suppress(OSError):
-            (self.folder / open_name(self._next)).unlink()  # no row of it was ever taken
-        self._leave_end(self._next, self._dropped - self._told)
-
-    def _leave_end(self, following: int, dropped: int = 0) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the folder goes at least as far as was said before
-            leave_end(self.folder, following, dropped)
+            (self.folder / open_name(self._next)).unlink()  # none of its rows was acknowledged
+        self._sealer.leave_end(self._next, self._dropped - self._reported)

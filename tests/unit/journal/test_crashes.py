@@ -241,7 +241,7 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
     def refused(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("purgatory.journal._writer.leave_end", refused)
+    monkeypatch.setattr("purgatory.journal._sealer.leave_end", refused)
     with Journal(tmp_path) as journal:
         journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
     assert (51, 51, True) == (len(list(read(tmp_path))), verify(tmp_path).rows, verify(tmp_path).sound)
@@ -270,6 +270,22 @@ def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, o
     assert (8, End(1, 8)) == (dropped(tmp_path), end(tmp_path))
     assert {".lock", END} == {path.name for path in tmp_path.iterdir() if not path.name.startswith("journal-")}
     assert verify(tmp_path).sound
+
+
+def test_a_flush_without_a_limit_ends_with_the_journal(tmp_path, operation, outcome):
+    """A flush that waits for a full disk returns False once the journal is closed, and not never."""
+    FullDisk.room = 0
+    found = []
+    journal = Journal(tmp_path, open_file=FullDisk, interval_ms=1)
+    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    thread = threading.Thread(target=lambda: found.append(journal.flush(None)), daemon=True)
+    thread.start()
+    while not journal._writer._flushes:
+        time.sleep(0.001)
+    journal.close()
+    thread.join(30)
+    assert [False] == found
+    assert 1 == journal.stats().dropped
 
 
 def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
@@ -345,7 +361,7 @@ def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, logs):
     journal.close()
     assert (1, 0) == (journal.stats().seal_errors, journal.stats().segments_sealed)
     assert ["journal.seal_failed"] == [entry["event"] for entry in logs]
-    assert [open_name(0)] == [path.name for path in journal._writer._unsealed]
+    assert [open_name(0)] == [path.name for path in journal._writer._sealer.unsealed]
 
 
 def test_closing_tries_to_seal_once_however_quick_the_sealer_is(tmp_path, operation, outcome, monkeypatch):

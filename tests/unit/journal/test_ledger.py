@@ -470,7 +470,7 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path)
         writer = journal._writer
         fetch.try_complete_else_watch(Ready(60_000), ["before"])
         fetch.cancel_for_key("before")
-        held = (writer._wake._cond, writer._room, writer._counting, writer._sealer._shutdown_lock)
+        held = (writer._wake._cond, writer._room, writer._counting, writer._sealer._thread._shutdown_lock)
         for lock in held:
             lock.acquire()
         child = os.fork()
