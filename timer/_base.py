@@ -134,10 +134,10 @@ class Timer(abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> list[TimerTask]:
-        """Stop permanently. Due tasks are run. A second call has no effect.
+        """Stop permanently. Batches that were handed to the executor are run. A second call has no effect.
 
         Returns:
-            The tasks that were pending, earliest first.
+            The tasks that were pending, earliest first. Some may be past their deadline.
         """
 
     # -- what a timer may define to do better than the default
@@ -145,7 +145,10 @@ class Timer(abc.ABC):
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, later or earlier than it was.
 
-        ``task.delay_ms`` and ``task.added_ns`` do not change.
+        A delay below zero counts as zero. ``task.delay_ms`` and ``task.added_ns`` do not change.
+
+        This default removes the task and adds it again. If ``add`` raises then, the task is in no timer, and the
+        exception reaches the caller. So a timer that may be full needs a ``put_off`` of its own.
 
         Returns:
             True if the task was pending here, and the new deadline counts. False, with nothing changed, if the task is
@@ -155,7 +158,7 @@ class Timer(abc.ABC):
             DelayTypeError: the delay is not a number, or is a bool.
             DelayValueError: the delay is NaN or infinite.
         """
-        whole_ms = checked_delay_ms(delay_ms)
+        whole_ms = max(0, checked_delay_ms(delay_ms))
         kept_ms, added_ns = task._delay_ms, task.added_ns
         if not task._withdraw():
             return False

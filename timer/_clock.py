@@ -29,6 +29,10 @@ NS_PER_MS = 1_000_000
 system_clock: Clock = time.monotonic_ns
 
 
+#: A manual clock moves by at most this much at a time. A float of more milliseconds may have too many nanoseconds.
+_MOST_MS = 1e300
+
+
 class ManualClock:
     """A clock that advances only in :meth:`advance`.
 
@@ -52,9 +56,9 @@ class ManualClock:
         """Move the time forward.
 
         Raises:
-            TimerConfigError: ``ms`` is negative: a monotonic clock does not go back.
+            TimerConfigError: ``ms`` is not finite, or negative: a monotonic clock does not go back.
         """
-        if not ms >= 0:
-            raise TimerConfigError("ms", ms, "zero or more: a monotonic clock does not go back")
+        if not 0 <= ms <= _MOST_MS:
+            raise TimerConfigError("ms", ms, "zero or more, and finite: a monotonic clock does not go back")
         with self._lock:
             self._now_ns += round(ms * NS_PER_MS)

@@ -129,7 +129,7 @@ class Batch:
         for bucket, task in tasks:
             tally.looked_at += 1
             late_ns = dispatcher.clock() - task._deadline_ns
-            if task._delay_ms < 0:
+            if task._delay_ms < 0 and not task._moved_ns:
                 late_ns += task._delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
             with bucket.lock:
                 is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile

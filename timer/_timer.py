@@ -173,7 +173,7 @@ class SystemTimer(Timer):
         """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
         if not isinstance(task, TimerTaskEntry):
             raise InvalidTask(task)
-        whole_ms = checked_delay_ms(delay_ms)
+        whole_ms = max(0, checked_delay_ms(delay_ms))
         now_ns = self._clock()
         with self._lock:
             source = task._bucket

@@ -55,6 +55,8 @@ static int take_out(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns
     if (deadline_ns != NULL) {
         *deadline_ns = entry->deadline_ns;
         *delay_ms = entry->delay_ms;
+        if (*delay_ms > TIMER_HUGE && entry->moved_ns != 0)
+            *delay_ms = 0; /* it was put off: its deadline does not come from its delay */
     }
     unlock_entry(entry);
     if (was_last)

@@ -1,5 +1,6 @@
 """Clocks: monotonic nanoseconds, real or moved by hand."""
 
+import sys
 import time
 
 import pytest
@@ -32,7 +33,7 @@ def test_manual_clock_advances_by_exactly_that_much():
     assert 2_250_000 == clock()
 
 
-@pytest.mark.parametrize("ms", [-1, -0.001, float("nan")])
+@pytest.mark.parametrize("ms", [-1, -0.001, float("nan"), float("inf"), sys.float_info.max])
 def test_manual_clock_does_not_go_back(ms):
     """Moving back, or by what is no number, is rejected and changes nothing."""
     clock = ManualClock(5)

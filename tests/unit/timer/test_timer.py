@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -525,6 +526,23 @@ def test_lateness_is_measured(timer, clock):
     assert 8_000_000 == statistics.late_sum_ns == statistics.late_max_ns
     assert 3 == sum(statistics.late_ns)
     assert (2, 1) == (statistics.late_ns[0], statistics.late_ns[(8_000_000).bit_length()])
+
+
+@pytest.mark.parametrize(("delay_ms", "moved_ms"), [(1_000, -10_000), (-10_000, 5), (-10_000, -7)])
+def test_lateness_counts_from_the_moved_deadline(delay_ms, moved_ms):
+    """A task that was put off is late from its new deadline on, which is never before the moment of the call."""
+    batches = queue.SimpleQueue()
+    clock, executor = ManualClock(), SimpleNamespace(submit=batches.put)
+    with SystemTimer(clock=clock, executor=executor) as timer:
+        task = Ping(delay_ms)
+        timer.add(task)  # one that is due is in the executor's hands, and can still be moved
+        assert timer.put_off(task, moved_ms)
+        clock.advance(max(0, moved_ms) + 3)
+        timer.advance_clock(0)
+        while not batches.empty():
+            batches.get()()
+
+        assert 3_000_000 == timer.statistics().late_sum_ns == timer.statistics().late_max_ns
 
 
 def test_counts_are_exact_when_all_has_run():
