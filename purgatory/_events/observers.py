@@ -22,7 +22,7 @@ __all__ = ["Observer", "Observers", "Told"]
 
 
 class Observer:
-    """Is notified of each operation that is parked and that leaves. Subclass it and define the methods you need.
+    """Is notified of each operation that is parked, and of its outcome. Subclass it and define the methods you need.
 
     They are called on the thread that parks or completes the operation, perhaps with the operation's lock held. So they
     must be quick and must not wait. An exception that one raises is counted and logged, and goes no further. A method
@@ -42,7 +42,7 @@ class Observer:
         """``operation`` has its outcome. Its hooks are called next."""
 
     def finished(self, operation: Any, outcome: Outcome, error: BaseException | None, /) -> None:
-        """``operation`` left and its hooks have ended. ``error`` is what one of them raised, or None."""
+        """The hooks of ``operation`` have ended. ``error`` is what one of them raised, or None."""
 
 
 class Told:
@@ -135,7 +135,7 @@ class Observers(Told):
                 self._contain_observer(operation, leaving, error)
 
     def tell_finished(self, operation: Any, outcome: Outcome, error: BaseException | None) -> None:
-        """Notify the observers that an operation has left and its hooks have ended."""
+        """Notify the observers that the hooks of an operation have ended."""
         for finished in self.finished:
             try:
                 finished(operation, outcome, error)

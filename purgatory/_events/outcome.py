@@ -1,4 +1,4 @@
-"""The states of an operation, and how it left."""
+"""The states and outcomes of an operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORCED: Final = 7
 
 
 class Outcome(enum.Enum):
-    """How an operation left. Every operation gets exactly one outcome."""
+    """How an operation ended. Every operation gets exactly one outcome."""
 
     #: Completed while it was being parked.
     IMMEDIATE = "immediate"

@@ -1,11 +1,11 @@
 """Idle keys, under which no operation waits, and when they are forgotten.
 
-A key is kept after its last operation has left, because it is often needed again, and finding a key is cheaper than
+A key is kept after its last operation was removed, because it is often needed again, and finding a key is cheaper than
 making it. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
 
-A key that falls idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
-looks at the two oldest entries. A key that is in use again is only dropped from the queue. Any other key is forgotten.
-So no call does more work than that. Kafka's purge walks every entry of every list.
+A key that becomes idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
+removes the two oldest entries. If the key of an entry is not in use again, it is forgotten. So each call removes at
+most two entries.
 
 **The limit** is ``purge_interval``, or the number of keys in use if that is larger, but zero if ``purge_interval`` is
 zero. A service whose keys take turns, such as ten thousand partitions, would make and forget keys all day otherwise.
@@ -63,7 +63,7 @@ class IdleKeys:
         return self._forgotten
 
     def note(self, watchers: Watchers) -> None:
-        """Append a key that has fallen idle to the queue, and shorten the queue if it is too long."""
+        """Append a key that has become idle to the queue, and shorten the queue if it is too long."""
         if watchers.idle:
             return
         watchers.idle = True
@@ -104,16 +104,16 @@ class IdleKeys:
             return False
 
     def _forget(self, watchers: Watchers) -> bool:
-        """Forget a key that was taken out of the queue, unless it is in use. Returns whether it was forgotten."""
+        """Forget a key that was removed from the queue, unless it is in use. Returns whether it was forgotten."""
         self._due -= 1  # not exact if two threads do this at once, and need not be
         if self._due < 0:
             self._due = RECOUNT
             in_use = self._known() - len(self._noted) - 1
             self._limit = max(self._interval, in_use) if self._interval else 0
-        watchers.idle = False  # before the entries are read, so that a key that falls idle meanwhile is noted again
+        watchers.idle = False  # before the entries are read, so that a key that becomes idle meanwhile is noted again
         if watchers or not watchers.home.remove_if_empty(watchers):
             if not (watchers or watchers.idle or watchers.closed):
-                watchers.idle = True  # its last operation left while `closed` was set for a moment, and did not note it
+                watchers.idle = True  # its last operation was removed while `closed` was set, and did not note it
                 self._noted.append(watchers)
             return False
         with self._lock:

@@ -52,7 +52,7 @@ class _Keys(dict[Hashable, Watchers]):
 
 
 class Shard:
-    """The keys that hash to one shard, and what the operations at home here need.
+    """The keys that hash to one shard, and the objects their operations use.
 
     Attributes:
         lock: guards the operations and the counters.
@@ -61,14 +61,14 @@ class Shard:
         find: returns the watchers of a key, or None.
         parked: the number of operations that were parked with their first key here.
         extended: how often the deadline of one was moved.
-        checks: the number of checks of the operations that left.
-        left: the number of operations that left, by their last state.
+        checks: the number of checks of the operations that have an outcome.
+        left: the number of operations that completed or were cancelled, by their last state.
         owed: for each operation between its outcome and the end of its hooks, what remains to be done.
         observers: are notified of the operations.
         idle_keys: the queue of idle keys.
-        retrier: repeats checks; None for operations that are in no purgatory.
-        capacity: limits the operations; None for no limit.
-        timer: expires the operations; None if they do not expire.
+        retrier: repeats checks. None for operations that are in no purgatory.
+        capacity: limits the operations. None for no limit.
+        timer: expires the operations. None if they do not expire.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Shard:
         self.timer = timer
 
     def make(self, key: Hashable) -> Watchers:
-        """The watchers of a key. They are made unless another thread was faster."""
+        """The watchers of a key. They are made unless another thread created them first."""
         made = Watchers(key, self)
         try:
             with self.key_lock:
@@ -116,7 +116,7 @@ class Shard:
     def watch(self, operation: Any, key: Hashable, before: tuple[Watchers, ...]) -> tuple[Watchers, ...]:
         """Insert an operation under a key, after it was inserted ``before``. Returns all its watchers.
 
-        ``_op_watches`` is written first, so that the operation is removed again whatever is raised here.
+        ``_op_watches`` is written first, so that the operation is removed again if this raises.
         """
         while True:
             watchers = self.find(key)
@@ -147,7 +147,7 @@ class Shard:
             return is_removed
 
     def counts(self) -> tuple[int, int, int, tuple[int, ...]]:
-        """The numbers of parked operations, extensions and checks, and of operations that left, at one moment."""
+        """The numbers of parked operations, extensions, checks and outcomes at one moment."""
         left = [0] * len(self.left)
         with self.lock:
             parked, extended, checks = self.parked, self.extended, self.checks

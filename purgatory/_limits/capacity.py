@@ -18,7 +18,7 @@ class Capacity:
     Attributes:
         limit: the number of places.
         taken: the operations that have a place. ``taken.pop(operation, None)`` gives it back. That is one atomic step
-            without Python code, so it also works when the stack is used up. A second call has no effect, so an
+            without Python code, so it also works after a ``RecursionError``. A second call has no effect, so an
             interrupted thread can repeat it.
         rejected: the number of operations that got no place.
     """

@@ -7,7 +7,7 @@ apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the 
 2. **The share**: a tenant holds at most ``tenant_share * max_parked`` places, rounded down, or one. If a holds 12, it
    is rejected, although 8 places are free.
 3. **The fair part**: the last tenth of the places, at least one, is kept for tenants that hold less than their fair
-   part. This is ``max_parked`` divided by the number of tenants that hold a place, the tenant that asks included. If a
+   part. This is ``max_parked`` divided by the number of tenants that hold a place, including the new one. If a
    holds 8, b 10 and c none, 2 places are free and the fair part is 6.67. So a and b are rejected and c gets a place, as
    any tenant with less than 7 places does. A single tenant's fair part is all places.
 
@@ -176,7 +176,7 @@ class TenantCapacity(Capacity):
         if free <= self._kept and tenant.parked * present >= self.limit:
             return (
                 f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
-                f"{self._kept} are kept for those who hold less; answer 'busy', or raise max_parked"
+                f"{self._kept} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
             )
         return None
 

@@ -40,8 +40,8 @@ the retrier, a background thread, repeats the check.
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
 **Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
-So each thread marks what it holds with a token of its own, inside the block: its turn, and the hooks that are owed. Its
-exception handler compares the tokens, passes an unfinished check to the retrier, and runs the hooks that are owed.
+Each thread stores a token in the turn and in the list of pending hooks, inside the block. Its exception handler
+compares the tokens. It passes an unfinished check to the retrier, and runs the pending hooks.
 
 **Lock order.** The user's lock comes first, then a shard's lock or the timer's lock. No thread holds two of the latter.
 """
@@ -102,13 +102,13 @@ class ParkingTurn:
         self.is_parked = False
 
 
-#: The hooks that an outcome owes, in their order.
+#: The hooks to call for an outcome, in order.
 _COMPLETED: Final = ("on_complete",)
 _HOOKS: Final[dict[int, tuple[str, ...]]] = {EXPIRED: ("on_complete", "on_expiration"), CANCELLED: ()}
 
 
 class Owed:
-    """What remains to be done for an operation whose outcome is decided. One thread uses it.
+    """Pending hooks and notifications of a completed operation. One thread uses it.
 
     Attributes:
         hooks: the names of the hooks that were not called yet.
@@ -201,13 +201,14 @@ class DelayedOperation(TimerTask, abc.ABC):
     def try_complete(self) -> bool:
         """Check whether the operation can complete. If so, ``return self.force_complete()``, else return False.
 
-        Called by one thread at a time, with the operation's lock held. Only read here, and act in :meth:`on_complete`.
+        Called by one thread at a time, with the operation's lock held. Do not change state here. Do that in
+        :meth:`on_complete`.
         Do not return True if :meth:`force_complete` returned False: another thread has completed the operation, and the
         check would count it a second time. An exception is logged and counted, and the operation stays parked.
         """
 
     def on_complete(self) -> object:
-        """Answer. Called exactly once if the operation completes, for any reason, expiry included."""
+        """Send the answer. Called exactly once if the operation completes, for any reason, expiry included."""
 
     def on_expiration(self) -> object:
         """Called after :meth:`on_complete`, only if the operation completed because its deadline passed."""
@@ -293,7 +294,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the operation left, or None while it is open."""
+        """How the operation ended, or None while it is open."""
         return OUTCOMES[self._op_state]
 
     @property
@@ -465,7 +466,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 if outcome == FORCED and self._op_turn is not None:
                     outcome = IMMEDIATE if state == ARRIVING else SATISFIED
                 elif state == ARRIVING:
-                    home.parked += 1  # it was not completed at once
+                    home.parked += 1  # count it as parked, although parking has not finished
                 self._op_state = outcome
                 home.left[outcome] += 1
                 home.checks += self._op_checks
@@ -512,7 +513,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         self._op_home.observers.contain(self, hook, error, keys)
 
     def _op_after_fork(self) -> None:
-        """In a forked child, where no other thread exists: undo what one of them was doing."""
+        """In a forked child, where no other thread exists: reset the state that one of them left behind."""
         self._op_turn = None
         if self._op_state == ARRIVING:
             self._op_state = CANCELLED

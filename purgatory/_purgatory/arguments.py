@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["admit", "each_once", "not_an_operation", "refuse_own_hook", "refuse_timed", "refuse_unready"]
 
-#: The combinations of types that _warn_one_key() logged a warning for, and their greatest number.
+#: Type combinations already warned about, and the greatest number that is kept.
 _said: set[tuple[str, ...]] = set()
 MOST_SAID: Final = 64
 

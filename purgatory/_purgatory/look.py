@@ -1,6 +1,6 @@
-"""Taking a snapshot: visit every key, and look at its first operation.
+"""Taking a snapshot: visit every key, and read its first operation.
 
-The keys are visited in stretches, one shard after the other, so that other threads run in between. The visit itself is
+The keys are visited in chunks, one shard after the other, so that other threads run in between. The visit itself is
 also implemented in C.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Hashable
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import PARKED
@@ -52,7 +53,7 @@ def take_snapshot(
         known += len(stretch)
         keys += in_use
         oldest_ns = since_ns if oldest_ns is None or (since_ns is not None and since_ns < oldest_ns) else oldest_ns
-        sizes = heapq.nlargest(largest, [*sizes, *large], key=_size)
+        sizes = heapq.nlargest(largest, [*sizes, *large], key=itemgetter(0))
         least = 0 if len(sizes) < largest else sizes[-1][0] if sizes else sys.maxsize
     totals = shards.totals()
     statistics = None if timer is None else timer.statistics()
@@ -78,7 +79,7 @@ def take_snapshot(
 
 
 def visit(stretch: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
-    """Look at the watchers of some keys.
+    """Read the watchers of some keys.
 
     Returns:
         The number of keys in use, when the oldest parked operation was parked (None if there is none), and the keys
@@ -94,11 +95,15 @@ def visit(stretch: Sequence[Watchers], least: int) -> tuple[int, int | None, lis
 
 
 def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
-    """Milliseconds that the most overdue parked operation is past its deadline; 0 if none is overdue.
+    """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
 
-    The cost does not depend on what is parked, because this looks only where an overdue operation can be: in a due
-    bucket that was not taken, in the batch that runs, or with the retrier while other code holds its lock. An operation
-    whose own ``try_complete`` hangs is reported as ``callback_slow`` instead.
+    An overdue operation can be in three places, so the cost does not depend on what is parked:
+
+    - in a due bucket that the timer has not dispatched
+    - in the batch that runs
+    - with the retrier, while other code holds the operation's lock
+
+    An operation whose own ``try_complete`` hangs is reported as ``callback_slow`` instead.
     """
     if timer is None:
         return 0.0
@@ -119,12 +124,8 @@ def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
     return purgatory.driver or (None if timer is None else timer.driver)
 
 
-def _size(entry: tuple[int, Hashable]) -> int:
-    return entry[0]
-
-
 def _since(watchers: Watchers) -> int | None:
-    """When the operation that has waited longest under a key was parked; None if all of them are leaving.
+    """When the operation that has waited longest under a key was parked. None if all of them have an outcome.
 
     The operations are in order of arrival. Usually the first one is parked, so only that one is copied.
     """

@@ -3,8 +3,8 @@
 An operation under several of the keys is checked once, under the first of them. So an event on 100 keys that share 20
 operations makes 20 checks in place of 2,000.
 
-**Interrupts.** If the thread of a check is interrupted, the retrier makes what is left of it, because no other thread
-knows of the event: every operation again if there is no limit, and otherwise the rest up to the limit.
+**Interrupts.** If the thread of a check is interrupted, the retrier repeats the rest of the check, because no other
+thread knows of the event. Without a limit it checks every operation again. With a limit it completes the rest of it.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def stretches(watchers: Watchers, seen: set[Operation] | None = None) -> Iterato
     Those in ``seen`` are left out. All that were yielded are added to it.
     """
     seen = set() if seen is None else seen
-    # Operations that were looked at and still wait stand at the head, so each look goes twice as far.
+    # Operations that were checked and still wait come first, so each round reads twice as many.
     while stretch := [each for each in watchers.head(2 * len(seen) + STRETCH) if each not in seen]:
         yield stretch
         seen.update(stretch)

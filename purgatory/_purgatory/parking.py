@@ -12,8 +12,8 @@ checks once more after it has given up the turn.
 
 **Completed while arriving.** Any thread may force or cancel the operation while it is being parked. That thread decides
 the outcome, and the parking thread removes the operation from its keys and the timer. The operation is added to the
-timer before the step to PARKED. Otherwise a thread that completes it between the two would find nothing to remove from
-the timer, and the entry would stay there until its deadline.
+timer before the step to PARKED. Otherwise a thread could complete it between the two, with nothing to remove from the
+timer yet. The entry would then stay in the timer until its deadline.
 
 **Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the operations. The parking thread
 watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread removes it.
@@ -60,9 +60,9 @@ class Parking:
     Args:
         name: the purgatory's name.
         shards: the watch lists.
-        timer: expires operations; None if they do not expire.
-        observers: are told of operations.
-        capacity: limits the operations; None for no limit.
+        timer: expires operations. None if they do not expire.
+        observers: are notified of operations.
+        capacity: limits the operations. None for no limit.
         keep_context: whether hooks run in a copy of the parking thread's context.
     """
 
@@ -240,7 +240,7 @@ class Parking:
 
 
 def checked_when_closed(name: str) -> None:
-    """Log a check that found nothing after the shutdown began: its caller may not know that nothing waits any more."""
+    """Log a check that found nothing after the shutdown began."""
     suppressed = throttle.admit("checked_when_closed", name)
     if suppressed is not None:
         log.info("checked_when_closed", purgatory=name, suppressed=suppressed)
@@ -274,7 +274,7 @@ def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
         if operation._op_state > PARKED:
             return False
         refuse_own_hook(operation)
-        time.sleep(REST_S)  # another thread checks the operation: rare, and usually short
+        time.sleep(REST_S)  # another thread checks the operation
     return True
 
 

@@ -71,7 +71,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             places is kept for tenants that hold less than their fair part.
         keep_context: run the hooks of an operation that had to wait in a copy of the context (``contextvars``) of the
             thread that parked it. If False, they run in the context of the thread that completes it.
-        observers: are notified of each operation that is parked and that leaves.
+        observers: are notified of each operation that is parked, and of its outcome.
 
     Raises:
         InvalidSetting: a setting cannot work.
@@ -244,7 +244,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
     @property
     def overdue_ms(self) -> float:
-        """Milliseconds that the most overdue parked operation is past its deadline; 0 if none is overdue.
+        """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
 
         The cost does not depend on what is parked. While a timer that several purgatories share is late, each of them
         that has parked operations reports by how much.
@@ -264,7 +264,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
 
         Operations that come or go meanwhile may be missing or may have completed. Each is yielded once.
         """
-        return self._shards.iter_operations()  # type: ignore[return-value]  # all operations are of this purgatory's type
+        return self._shards.iter_operations()  # type: ignore[return-value]  # all are of its type
 
     @property
     def known_keys(self) -> int:
@@ -319,7 +319,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     # -- observers, and driving without a reaper
 
     def attach(self, observer: Observer) -> None:
-        """Notify ``observer`` of each operation that is parked and that leaves. A second call has no effect.
+        """Notify ``observer`` of each operation that is parked, and of its outcome. A second call has no effect.
 
         Raises:
             InvalidSetting: ``observer`` has no method of an observer.
@@ -409,7 +409,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
     def after_fork(self) -> None:
-        """Undo, in a forked child, what threads had begun that the child does not have."""
+        """In a forked child: reset the state that the parent's other threads left behind."""
         mine = frozenset(map(id, hooks_on_this_stack()))
         self._closing = threading.RLock()
         self._waiting = {}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shards"]
 
-#: How many keys are looked at before another thread may run.
+#: How many keys are read before another thread may run.
 STRETCH: Final = 2048
 
 
@@ -37,7 +37,7 @@ class _Made(dict[int, "Shard"]):
         self._make = make
 
     def __missing__(self, number: int) -> Shard:
-        return self.setdefault(number, self._make())  # another thread may have been faster
+        return self.setdefault(number, self._make())  # another thread may have made it first
 
 
 class Shards:

@@ -37,7 +37,7 @@ Drain = Literal["expire", "cancel", "wait"]
 
 ResultT = TypeVar("ResultT")
 
-#: The longest sleep between two looks at whether the shutdown is over.
+#: The longest sleep between two tests whether the shutdown is over.
 LONGEST_REST_S: Final = 0.02
 #: How many operations are settled before the generator yields.
 SLICE: Final = 512
@@ -50,7 +50,7 @@ class Settling:
         name: the purgatory's name.
         shards: where the operations are parked.
         drain: see :meth:`DelayedOperationPurgatory.shutdown`.
-        timeout_ms: as there.
+        timeout_ms: how long to wait for operations with ``drain="wait"``, and afterwards for hooks that still run.
         mine: returns the open operations to settle. If not given, all are settled.
         answered: returns whether the settled operations have got their answers. For ``AsyncPurgatory``, whose answers
             are given by its event loop.

@@ -1,8 +1,8 @@
 """Waiting for a set of futures without a thread: an operation that completes when all of them are done.
 
 The futures belong to the caller. The purgatory only looks at them: it never sets, fails or cancels one. If the time is
-up first, the callback is called with futures that are not done, and the operation's ``outcome`` and ``drained`` say
-why.
+up first, the callback is called with futures that are not done. The operation's ``outcome`` and ``drained`` show the
+reason.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FuturesWait(Operation, Generic[FutureT]):
         super().__init__(delay_ms)
         self._futures = tuple(futures)
         self._callback = callback
-        self._done = 0  # how many from the front are known to be done: no future is asked twice
+        self._done = 0  # index of the first future that is not known to be done
 
     @property
     def futures(self) -> tuple[FutureT, ...]:
@@ -157,9 +157,13 @@ class DelayedFuturePurgatory:
         """Call ``callback(futures)`` once, when all are done or the time is up.
 
         Returns:
-            The operation that waits. Its ``outcome`` is None while it waits, ``IMMEDIATE`` if all were done already,
-            ``SATISFIED`` if all got done in time, else ``EXPIRED``, and ``drained`` is True after a shutdown.
-            ``cancel()`` ends the wait without a call of the callback, and ``extend(delay_ms)`` moves the deadline.
+            The operation that waits. ``cancel()`` ends the wait without a call of the callback, and
+            ``extend(delay_ms)`` moves the deadline. Its ``outcome`` is one of these:
+
+            - None while it waits
+            - ``IMMEDIATE`` if all futures were done already
+            - ``SATISFIED`` if all became done in time
+            - ``EXPIRED`` otherwise. ``drained`` is then True after a shutdown.
 
         Raises:
             InvalidSetting: the callback cannot be called, or an element is not a future.

@@ -1,14 +1,14 @@
 """A number that only rises, and the thresholds that operations wait for.
 
-Each threshold that is waited for is a watch key. A heap of the distinct thresholds says which of them a new value
-reaches, so the cost of an event depends on what it completes, not on what waits. The purgatory provides deadlines,
-exactly-once completion and shutdown.
+Each threshold that is waited for is a watch key. A heap of the distinct thresholds gives those that a new value
+reaches. The cost of an event depends on the completed operations only. The purgatory provides deadlines, exactly-once
+completion and shutdown.
 
 Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
 *before* the heap is read. If the value rises in between, either the event finds the key, or the second check of the
 waiter finds the value.
 
-A threshold whose waiters expired or were cancelled stays in the heap until it has doubled. Then it is tidied.
+A threshold whose waiters expired or were cancelled stays in the heap until the heap has doubled. Then it is compacted.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Number:
         self._lock = new_rlock()  # re-entrant, because _tidy() calls the users' keys, whose code may fork
         self._heap: list[int] = []
         self._known: set[int] = set()  # the thresholds in the heap
-        self._most = _SPARE  # the heap is tidied when it is longer than this
-        self._arriving: Counter[int] = Counter()  # thresholds of waiters on their way into the purgatory
+        self._most = _SPARE  # the heap is compacted when it is longer than this
+        self._arriving: Counter[int] = Counter()  # thresholds of waiters that are being parked
         self.value = value
         self.error: BaseException | None = None
 

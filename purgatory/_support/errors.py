@@ -196,7 +196,7 @@ class ReservedName(PurgatoryError, AttributeError):
 
 
 class InvalidAction(PurgatoryError, TypeError):
-    """An object put into an action queue is not callable.
+    """An object added to an action queue is not callable.
 
     Attributes:
         action: the object given.

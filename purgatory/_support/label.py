@@ -3,7 +3,7 @@ r"""Keys as text: one printable line each. Two keys that differ have different l
 A key is any hashable value, but a page, a journal and a trace can only hold text. Equal keys share a label, as they
 share their waiters::
 
-    "orders-3"              orders-3            a str as it is, unless it could be taken for something else
+    "orders-3"              orders-3            a str as it is, unless it looks like another type
     ("orders", 3)           (orders, 3)         a tuple in brackets
     ("a", "b-c")            (a, b-c)            joined by dashes, this and the next would be one
     ("a-b", "c")            (a-b, c)

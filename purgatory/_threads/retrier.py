@@ -6,7 +6,8 @@ purgatories never have one. If no thread can be started, the purgatory's timer m
 :data:`STAND_IN_MS`.
 
 The retrier never blocks on a lock. It tries each operation in turn, so one lock that is held for long delays no other
-operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while nothing moves.
+operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while no lock becomes
+free.
 """
 
 from __future__ import annotations

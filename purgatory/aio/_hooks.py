@@ -39,7 +39,7 @@ class AsyncOperation(DelayedOperation):
     """
 
     def on_complete(self) -> Coroutine[Any, Any, None] | None:
-        """Answer. Called exactly once if the operation completes, for whatever reason, expiry included."""
+        """Send the answer. Called exactly once if the operation completes, for any reason, expiry included."""
 
     def on_expiration(self) -> Coroutine[Any, Any, None] | None:
         """Called after :meth:`on_complete`, only if the operation completed because its time was up."""

@@ -264,13 +264,13 @@ static PyMethodDef operation_methods[] = {
     {"try_complete", operation_undefined, METH_NOARGS, "See DelayedOperation.try_complete."},
     {"on_complete", operation_nothing, METH_NOARGS,
      "on_complete($self, /)\n--\n\n"
-     "Answer. Called exactly once if the operation completes, for whatever reason, expiry included."},
+     "Send the answer. Called exactly once if the operation completes, for any reason, expiry included."},
     {"on_expiration", operation_nothing, METH_NOARGS,
      "on_expiration($self, /)\n--\n\n"
-     "Called after :meth:`on_complete`, only if the operation completed because its time was up."},
+     "Called after :meth:`on_complete`, only if the operation completed because its deadline passed."},
     {"force_complete", (PyCFunction)operation_force, METH_NOARGS,
      "force_complete($self, /)\n--\n\nComplete the operation, if it is still open, and run :meth:`on_complete`.\n\n"
-     "Returns:\n    True to exactly one caller; False if it completed before, or was taken out of its purgatory."},
+     "Returns:\n    True to exactly one caller. False if the operation had completed or was removed from its purgatory."},
     {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS,
      "maybe_try_complete($self, /)\n--\n\n"
      "Check the operation, unless someone is at it, who will then check again. Never blocks.\n\n"
