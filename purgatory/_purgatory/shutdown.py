@@ -89,7 +89,7 @@ class Settling:
         started = time.monotonic()
         before = self._shards.totals()
         if self._drain == "wait":
-            yield from _until(lambda: not self._open(), started + self._patience_s)
+            yield from _until(self._is_empty, started + self._patience_s)
         waited = self._shards.totals()
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):
@@ -130,13 +130,15 @@ class Settling:
         """The operations to settle that have no outcome yet."""
         return self._shards.operations() if self._mine is None else self._mine()
 
+    def _is_empty(self) -> bool:
+        """Whether nothing is left to settle. Copies no operations, because the shutdown asks often."""
+        return not (self._shards.watched() if self._mine is None else self._mine())
+
     def _is_over(self) -> bool:
         """Whether no operation is left, and no hooks run but those that wait for a shutdown."""
         if self._answered is not None and not self._answered():
             return False
-        if self._mine is not None:
-            return not self._mine()
-        return not self._shards.watched() and self._shards.answering() <= self._hooks_that_wait()
+        return self._is_empty() and (self._mine is not None or self._shards.answering() <= self._hooks_that_wait())
 
 
 def rest_and_go_on(settling: Generator[float, None, ResultT]) -> ResultT:

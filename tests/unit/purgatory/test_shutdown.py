@@ -7,6 +7,7 @@ import attrs
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread
 from timer import MockTimer, SystemTimer, SystemTimerReaper
 
@@ -352,6 +353,17 @@ def test_shutdown_from_a_hook_does_not_wait_for_that_hook(mock_timer):
     purgatory.operations_for_key("k")[0].force_complete()
 
     assert 5_000 > elapsed[0]
+
+
+def test_wait_copies_no_operations_while_it_waits(monkeypatch):
+    """However many operations wait, a shutdown that lets them expire does not list them all the time."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k", delay_ms=200)
+    listed, operations = [], Shards.operations
+    monkeypatch.setattr(Shards, "operations", lambda shards: listed.append(1) or operations(shards))
+    purgatory.shutdown("wait", timeout_ms=60_000)
+
+    assert 3 > len(listed)
 
 
 def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(mock_timer):
