@@ -360,9 +360,16 @@ MUTANTS = (
     Mutant(
         "a shutdown returns when every answer is out",
         SHUTDOWN,
-        "not self._shards.watched() and self._shards.answering() <= self._hooks_that_wait()",
-        "not self._shards.watched()",
+        "self._is_empty() and (self._mine is not None or self._shards.answering() <= self._hooks_that_wait())",
+        "self._is_empty()",
         T_SHUTDOWN + "test_shutdown_returns_when_every_answer_is_out",
+    ),
+    Mutant(
+        "an expiry does not count towards the limit of a check",
+        OPERATION,
+        "            return False  # an expiry",
+        "            return True  # an expiry",
+        T_CHECK + "test_expiry_during_a_limited_check_does_not_count",
     ),
     Mutant(
         "a try_complete that returns True without completing is warned of once",
