@@ -23,7 +23,6 @@ from purgatory.journal.records.errors import reduced
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
-from purgatory.pipeline.rows.completeness import described
 from purgatory.pipeline.summaries import advice, output
 from purgatory.pipeline.tables import levels, queries, relations
 
@@ -198,7 +197,7 @@ def _found(rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: _
         rows=span.operations + span.malformed,
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
-        gaps=described(unread.damaged, unread.gaps),
+        gaps=tuple(unread.missing),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
         made=wishes.made or datetime.now(UTC),

@@ -19,8 +19,8 @@ columns into answers. `settled` sets the session while such a query is started::
     with settled(spark, settings):
         query = answers_of(rows, settings).writeStream.outputMode("append")....start()
 
-Some settings must not change while a checkpoint exists (`Kept`). `start` writes them into the checkpoint and checks
-them at each restart. Code that starts a query by itself calls `keep` first.
+Buckets, partitions and `keep_ms` must not change while a checkpoint exists. `start` writes them into the checkpoint and
+checks them at each restart. Code that starts a query by itself calls `keep` first.
 """
 
 from __future__ import annotations
@@ -86,21 +86,6 @@ class StreamSettings:
         return None if self.keep_ms is None else self.keep_ms * 1000
 
 
-@attrs.frozen
-class Kept:
-    """The settings that a checkpoint fixes. With other buckets, the query would look for its state elsewhere."""
-
-    semantics: int
-    buckets: int
-    partitions: int
-    keep_ms: int | None
-
-    @classmethod
-    def of(cls, settings: StreamSettings) -> Kept:
-        """From the settings of a query."""
-        return cls(SEMANTICS, settings.buckets, settings.partitions, settings.keep_ms)
-
-
 class CheckpointDiffers(ValueError):
     """A checkpoint that these settings or this version cannot continue."""
 
@@ -114,7 +99,10 @@ def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None
     """
     places.writable(spark, checkpoint)
     place = f"{checkpoint}/{_KEPT}"
-    wanted = attrs.asdict(Kept.of(settings))
+    wanted = {
+        "semantics": SEMANTICS,
+        **{name: getattr(settings, name) for name in ("buckets", "partitions", "keep_ms")},
+    }
     text = places.read(spark, place)
     if text is None:
         if places.exists(spark, f"{checkpoint}/offsets"):

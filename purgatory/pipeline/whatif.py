@@ -83,10 +83,9 @@ def whatif(
     choices = [attrs.asdict(each) for each in chosen]
     (folder / "choice.json").write_text(json.dumps(choices, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     path = folder / "index.html"
-    missing = [*unread.damaged, *map(str, unread.gaps)]
     without = dict.fromkeys(sorted({row["type"] for row in found["timeouts"]} & set(normal)), NORMAL)
     without |= {" · ".join(kind): UNEXPLAINED.format(told) for kind, told in unexplained.items()}
-    path.write_text(plan(found, chosen, exact=exact, missing=missing, without=without), encoding="utf-8")
+    path.write_text(plan(found, chosen, exact=exact, missing=unread.missing, without=without), encoding="utf-8")
     return path
 
 

@@ -104,6 +104,18 @@ def test_a_timeout_beyond_what_was_observed_is_not_invented(tables):
     assert any("No timeout up to 501 ms keeps expiries at 1%" in text and "can't know" in text for text in texts)
 
 
+def test_a_timeout_that_fits_says_how_many_need_longer_as_far_as_is_known(tables):
+    """The share is that at the end of what is known, and not where one late operation makes the curve fall."""
+    kind = {"purgatory": "produce", "type": "DelayedProduce"}
+    curve = [
+        {**kind, "wait_ms": 450, "survival": 0.008, "left": 900},
+        {**kind, "wait_ms": 500, "survival": 0, "left": 1},
+    ]
+    advice = [{**kind, "target": 0.01, "timeout_ms": 450, "known_to_ms": 450, "survival_there": 0.008}]
+    texts = [each.text for each in find(tables(survival=curve, advice=advice))]
+    assert "The timeout of 500 ms fits: 0.8% need longer." in texts
+
+
 def test_without_expiries_it_says_so(tables):
     """Nothing expired is a finding too, and the heat map is left out."""
     calm = tables(outcomes=[outcome(n) for n in range(30)], expiries=[])

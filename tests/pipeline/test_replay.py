@@ -4,6 +4,7 @@ import itertools
 import random
 import sys
 
+import attrs
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.cli import main
+from purgatory.pipeline.replay import replay
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.validity import IN_USE
+from purgatory.pipeline.tables.local import Local
 from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -176,3 +179,14 @@ def test_the_command_takes_a_range(tmp_path):
         (row["purgatory"], row["operation"], row["outcome"]) for row in found
     )
     assert len(aside) == pq.read_table(tmp_path / "out" / "malformed").num_rows
+
+
+def test_a_damaged_segment_and_its_missing_rows_are_one_line(tmp_path):
+    """What a replay could not read is listed once, with how many rows it had."""
+    gen.write(tmp_path / "trace", gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], operations=50, events=100)), TRACE, 3)
+    segment = sorted((tmp_path / "trace").glob("trace-*"))[1]
+    segment.write_bytes(segment.read_bytes()[:-100])
+    found = replay(Local([str(tmp_path / "trace")], schema=TRACE), str(tmp_path / "out"), keep_us=None, allow_gaps=True)
+    (line,) = found.missing
+    assert line.startswith(segment.name)
+    assert line.endswith("(50 rows, 50 to 99)")

@@ -15,7 +15,6 @@ import attrs
 
 from purgatory.pipeline.pages.tables import Tables, by_type, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
-from purgatory.pipeline.summaries.advice import meets
 
 if TYPE_CHECKING:
     from purgatory.pipeline.summaries.groups import Row
@@ -64,7 +63,6 @@ def find(tables: Tables) -> list[Finding]:
     found: list[Finding] = []
     expired_in = by_type(tables.expiries)
     advice = by_type(tables.advice)
-    curves = by_type(tables.survival)
     latency = by_type(tables.latency)
     for kind, rows in by_type(tables.outcomes).items():
         name = tables.called(kind)
@@ -76,9 +74,9 @@ def find(tables: Tables) -> list[Finding]:
             stopped = _stopped(name, rows)
             found += stopped
             if not stopped or total(rows, "expired"):
-                found += _expiry(tables, name, rows, expired_in.get(kind, []), curves.get(kind, []))
+                found += _expiry(tables, name, rows, expired_in.get(kind, []))
             if not stopped and kind[1] not in tables.cancel_normal:  # otherwise hardly any is known to need that long
-                found += _timeout(tables, name, rows, advice.get(kind, []), curves.get(kind, []))
+                found += _timeout(tables, name, rows, advice.get(kind, []))
         found += _too_late(name, rows)
         found += _waste(name, rows)
         found += _tail(tables, name, latency.get(kind, []))
@@ -156,7 +154,7 @@ def _too_late(name: str, rows: list[Row]) -> list[Finding]:
     return [Finding(22 + 30 * late / operations, "note", name, text, _TOO_LATE)]
 
 
-def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], curve: list[Row]) -> list[Finding]:
+def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row]) -> list[Finding]:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     share = expired / operations
     if not expired:
@@ -174,12 +172,6 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row], cur
     else:
         text += _when(tables, at)
     text += "."
-    delay = max(row["delay_ms"] for row in rows)
-    longer = next((r for r in curve if r["survival"] <= share / 2 and r["wait_ms"] > delay), None)
-    if longer is not None:
-        text += (
-            f" A timeout of {duration_text(longer['wait_ms'])} would have let {share_text(longer['survival'])} expire."
-        )
     if operations < _FEW:
         return [Finding(8, "note", name, text, _EXPIRE, at)]
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
@@ -234,13 +226,12 @@ def _stretch(tables: Tables, rows: list[Row]) -> tuple[int, int] | None:
     return best[0], best[1] + tables.window_us
 
 
-def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row], curve: list[Row]) -> list[Finding]:
+def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row]) -> list[Finding]:
     delay, shortest = max(row["delay_ms"] for row in rows), min(row["shortest_ms"] for row in rows)
-    if not advice or not curve or total(rows, "operations") < 100:
+    if not advice or total(rows, "operations") < 100:
         return []
     mixed = shortest < 0.8 * delay
     named = f"timeouts, {duration_text(shortest)} to {duration_text(delay)}," if mixed else ""
-    now = min((r["survival"] for r in curve if r["wait_ms"] <= delay), default=1.0)
     target = next((a for a in sorted(advice, key=lambda a: a["target"]) if a["target"] == 0.01), advice[-1])
     goal = share_text(target["target"])
     timeout = target["timeout_ms"]
@@ -263,10 +254,8 @@ def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row], curv
     if mixed:
         text = f"Its {named} differ. {duration_text(timeout)} for all would keep expiries at or below {goal}."
         return [Finding(7, "plain", name, text, _TIMEOUT)]
-    if meets(now, target["target"]):
-        text = f"The timeout of {duration_text(delay)} fits: {share_text(now)} need longer."
-        return [Finding(6, "good", name, text, _FINE)]
-    return []
+    text = f"The timeout of {duration_text(delay)} fits: {share_text(target['survival_there'])} need longer."
+    return [Finding(6, "good", name, text, _FINE)]
 
 
 def _waste(name: str, rows: list[Row]) -> list[Finding]:

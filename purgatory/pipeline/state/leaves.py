@@ -114,9 +114,9 @@ class KeyLeaf:
             sizes = [~size if key.until != _UNKNOWN else size for key, size in zip(keys, sizes, strict=True)]
             deaths = sorted([*deadlines, *(key.until for key in known if key.until < FOREVER)])
         columns = (
-            *(list(self.keys), _sizes(sizes)),  # how many wait, and by its sign whether there is a level
-            *(_words([key.level for key in known]), _words([key.until for key in known])),
-            *(_words(levels), operations, _shorts(numbers), _words(deadlines), _halves(marks)),
+            *(list(self.keys), _pack("i", sizes)),  # how many wait, and by its sign whether there is a level
+            *(_pack("q", [key.level for key in known]), _pack("q", [key.until for key in known])),
+            *(_pack("q", levels), operations, _pack("h", numbers), _pack("q", deadlines), _pack("I", marks)),
         )
         return pickle.dumps(columns, 5), deaths[max(len(deaths) // 2, min(len(deaths) - 1, _FEW))] if deaths else None
 
@@ -124,12 +124,12 @@ class KeyLeaf:
     def unpack(cls, data: bytes) -> KeyLeaf:
         """The leaf that was packed. Its own bytes only: a checkpoint is as trusted as the program."""
         names, sizes, level, until, levels, operations, numbers, deadlines, marks = pickle.loads(data)  # noqa: S301
-        columns = (_read(levels), operations, _read_shorts(numbers), _read(deadlines), _read_halves(marks))
+        columns = (array("q", levels), operations, array("h", numbers), array("q", deadlines), array("I", marks))
         watches = zip(*columns, strict=True)
-        known = zip(_read(level), _read(until), strict=True)
+        known = zip(array("q", level), array("q", until), strict=True)
         leaf = cls()
         keys = leaf.keys
-        for name, size in zip(names, _read_sizes(sizes), strict=True):
+        for name, size in zip(names, array("i", sizes), strict=True):
             key = keys[name] = Key(*next(known)) if size < 0 else Key()
             key.waiting = list(islice(watches, ~size if size < 0 else size))
         return leaf
@@ -210,10 +210,11 @@ class OperationLeaf:
         kept = self.operations.values()
         columns = (
             list(self.operations),
-            *(_words([operation.arrival for operation in kept]), _words([operation.deadline for operation in kept])),
-            _halves([operation.mark for operation in kept]),
+            _pack("q", [operation.arrival for operation in kept]),
+            _pack("q", [operation.deadline for operation in kept]),
+            _pack("I", [operation.mark for operation in kept]),
             [operation.missing for operation in kept],  # up to a thousand bits
-            _words([operation.latest for operation in kept]),
+            _pack("q", [operation.latest for operation in kept]),
         )
         return pickle.dumps(columns, 5), min((operation.deadline for operation in kept), default=None)
 
@@ -221,7 +222,7 @@ class OperationLeaf:
     def unpack(cls, data: bytes) -> OperationLeaf:
         """The leaf that was packed."""
         names, arrivals, deadlines, marks, missing, latest = pickle.loads(data)  # our own  # noqa: S301
-        columns = (_read(arrivals), _read(deadlines), _read_halves(marks), missing, _read(latest))
+        columns = (array("q", arrivals), array("q", deadlines), array("I", marks), missing, array("q", latest))
         return cls(dict(zip(names, map(Operation, *columns), strict=True)))
 
     def cut(self, size: int) -> list[tuple[Bound, OperationLeaf]]:
@@ -258,24 +259,21 @@ class RowLeaf:
         rest = [row for row in self.rows if row[1] == WATCH] if came else self.rows
         watches = tuple(zip(*rest, strict=True)) or ((),) * 10
         at, _, key, level = tuple(zip(*came, strict=True)) or ((),) * 4
-        packed_events = (_words(at), key, _words(level))
+        events = _pack("q", at), key, _pack("q", level)
         at, _, operation, number, count, key, level, deadline, mark, seq = watches
-        packed_watches = (
-            *(_words(at), operation, _shorts(number), _shorts(count), key, _words(level), _words(deadline)),
-            *(_halves(mark), _words(seq)),
-        )
-        packed = (packed_events, packed_watches)
+        numbers = _pack("h", number), _pack("h", count), key, _pack("q", level), _pack("q", deadline)
+        packed = (events, (_pack("q", at), operation, *numbers, _pack("I", mark), _pack("q", seq)))
         return pickle.dumps(packed, 5), min((row[0] for row in self.rows), default=None)
 
     @classmethod
     def unpack(cls, data: bytes) -> RowLeaf:
         """The leaf that was packed."""
         (at, key, level), watches = pickle.loads(data)  # our own  # noqa: S301
-        rows: list[tuple[Any, ...]] = list(zip(_read(at), repeat(EVENT), key, _read(level), strict=False))
+        rows: list[tuple[Any, ...]] = list(zip(array("q", at), repeat(EVENT), key, array("q", level), strict=False))
         at, operation, number, count, key, level, deadline, mark, seq = watches
         rows += zip(
-            *(_read(at), repeat(WATCH), operation, _read_shorts(number), _read_shorts(count), key, _read(level)),
-            *(_read(deadline), _read_halves(mark), _read(seq)),
+            *(array("q", at), repeat(WATCH), operation, array("h", number), array("h", count), key, array("q", level)),
+            *(array("q", deadline), array("I", mark), array("q", seq)),
             strict=False,
         )
         return cls(rows)
@@ -291,33 +289,6 @@ class RowLeaf:
         self.rows += other.rows
 
 
-def _shorts(numbers: Iterable[int]) -> bytes:
-    return array("h", numbers).tobytes()
-
-
-def _read_shorts(words: bytes) -> array[int]:
-    return array("h", words)
-
-
-def _sizes(numbers: Iterable[int]) -> bytes:
-    return array("i", numbers).tobytes()
-
-
-def _read_sizes(words: bytes) -> array[int]:
-    return array("i", words)
-
-
-def _halves(numbers: Iterable[int]) -> bytes:
-    return array("I", numbers).tobytes()
-
-
-def _read_halves(words: bytes) -> array[int]:
-    return array("I", words)
-
-
-def _words(numbers: Iterable[int]) -> bytes:
-    return array("q", numbers).tobytes()
-
-
-def _read(words: bytes) -> array[int]:
-    return array("q", words)
+def _pack(code: str, numbers: Iterable[int]) -> bytes:
+    """Numbers as machine words: of 16 bits (`h`), 32 (`i`, or `I` without a sign) or 64 (`q`)."""
+    return array(code, numbers).tobytes()

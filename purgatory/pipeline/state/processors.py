@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import gc
 import json
+from abc import abstractmethod
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
@@ -41,7 +42,7 @@ from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 from purgatory.pipeline.state.wire import hand, handed, parted, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import (
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
         StatefulProcessorHandle,
         TimerValues,
     )
-
-    from purgatory.pipeline.state.wire import Handed
 
 _BYTES: Final = T.StructType([T.StructField("bytes", T.BinaryType())])
 _NUMBER: Final = T.StructType([T.StructField("number", T.LongType())])
@@ -63,7 +62,7 @@ BETWEEN: Final = T.StructType(
         T.StructField("rows", T.BinaryType()),
     ]
 )
-"""What stage 1 hands to stage 2: a value for each bucket there."""
+"""The rows from stage 1 to stage 2: one value per bucket of stage 2."""
 
 ANSWER: Final = T.StructType(
     [
@@ -77,7 +76,7 @@ ANSWER: Final = T.StructType(
         T.StructField("detail", T.StringType()),
     ]
 )
-"""What stage 2 gives: operations that are done, rows set aside, and by how many more or fewer are parked (`PARKED`)."""
+"""The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (`PARKED`)."""
 
 PARKED: Final = "parked"
 
@@ -87,7 +86,7 @@ Aside: TypeAlias = tuple[str, str | None, str | None, int, str, str]
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the garbage collector, which is let on again afterwards if it was on."""
+    """Pause the garbage collector. It is resumed afterwards if it was on."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -134,7 +133,7 @@ class StateLost(RuntimeError):
 
 
 class _Bucket(StatefulProcessor):
-    """What both stages do alike: keep the agenda, and keep the one timer."""
+    """What both stages have in common: the agenda, the one timer, and how Spark calls them."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -143,6 +142,24 @@ class _Bucket(StatefulProcessor):
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
+    ) -> Iterator[pd.DataFrame]:
+        with _uncollected():
+            values = (value for part in rows for value in part["rows"])
+            yield from self._answer(values, max(0, timerValues.getCurrentWatermarkInMs()), None)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[pd.DataFrame]:
+        fired = expiredTimerInfo.getExpiryTimeInMs()
+        with _uncollected():
+            yield from self._answer((), max(0, timerValues.getCurrentWatermarkInMs()), fired)
+
+    @abstractmethod
+    def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
+        """Take the values of a bucket, or a timer that fired (in milliseconds), and give what follows from it."""
 
     def _kept(self) -> bytes | None:
         # exists() first: a get() of nothing is an error in some versions and a row of None in others.
@@ -177,33 +194,19 @@ class KeyStage(_Bucket):
         super().init(handle)
         self._inbox = _Leaves(handle.getMapState("inbox", _NUMBER, _BYTES))
 
-    def handleInputRows(  # noqa: D102
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: TimerValues,
-    ) -> Iterator[pd.DataFrame]:
-        watermark_ms = max(0, timerValues.getCurrentWatermarkInMs())
+    def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
         aside: list[Aside] = []
-        with _uncollected():
-            core = self._core()
-            for part in rows:
-                for value in part["rows"]:
-                    self._take(core, unpack(value), watermark_ms * 1000, aside)
-            yield from self._hand_over(core, watermark_ms, None, aside)
-
-    def handleExpiredTimer(  # noqa: D102
-        self,
-        key: Any,
-        timerValues: TimerValues,
-        expiredTimerInfo: ExpiredTimerInfo,
-    ) -> Iterator[pd.DataFrame]:
-        fired = expiredTimerInfo.getExpiryTimeInMs()
-        with _uncollected():
-            yield from self._hand_over(self._core(), max(0, timerValues.getCurrentWatermarkInMs()), fired, [])
-
-    def _core(self) -> KeyCore:
-        return KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._keep_us)
+        core = KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._keep_us)
+        for value in values:
+            self._take(core, unpack(value), watermark_ms * 1000, aside)
+        opened, hits = core.advance(watermark_ms * 1000)
+        self._keep(core, watermark_ms, fired)
+        # By what there is to say of them: all in one bucket would be too much.
+        parts = list(hand(opened, hits, [(row[5], *row) for row in aside], self._buckets))
+        if parts:
+            frame = pd.DataFrame(parts, columns=["bucket", "rows"])
+            frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))
+            yield frame
 
     @staticmethod
     def _take(core: KeyCore, rows: pa.Table, watermark: int, aside: list[Aside]) -> None:
@@ -221,18 +224,6 @@ class KeyStage(_Bucket):
         for us, row in zip(*_columns(first, "us", "row"), strict=True):
             what = (row["purgatory"], row["operation"], us, "older than the watermark", _detail(us, row))
             aside.append(("late", *what))
-
-    def _hand_over(
-        self, core: KeyCore, watermark_ms: int, fired: int | None, aside: list[Aside]
-    ) -> Iterator[pd.DataFrame]:
-        opened, hits = core.advance(watermark_ms * 1000)
-        self._keep(core, watermark_ms, fired)
-        # By what there is to say of them: all in one bucket would be too much.
-        values = list(hand(opened, hits, [(row[5], *row) for row in aside], self._buckets))
-        if values:
-            frame = pd.DataFrame(values, columns=["bucket", "rows"])
-            frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))
-            yield frame
 
 
 _EVENT: Final = ("us", "watched", "level")
@@ -252,29 +243,10 @@ def _detail(us: int, row: dict[str, Any]) -> str:
 class OperationStage(_Bucket):
     """Stage 2: what stage 1 handed over in, operations that are done out; what was set aside passes through."""
 
-    def handleInputRows(  # noqa: D102
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: TimerValues,
-    ) -> Iterator[pd.DataFrame]:
-        with _uncollected():
-            values = [handed(value) for part in rows for value in part["rows"]]
-            yield from self._answer(values, max(0, timerValues.getCurrentWatermarkInMs()), None)
-
-    def handleExpiredTimer(  # noqa: D102
-        self,
-        key: Any,
-        timerValues: TimerValues,
-        expiredTimerInfo: ExpiredTimerInfo,
-    ) -> Iterator[pd.DataFrame]:
-        fired = expiredTimerInfo.getExpiryTimeInMs()
-        with _uncollected():
-            yield from self._answer([], max(0, timerValues.getCurrentWatermarkInMs()), fired)
-
-    def _answer(self, values: list[Handed], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
+    def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
+        parts = [handed(value) for value in values]
         opened, hits, named = (
-            (list(chain.from_iterable(part)) for part in zip(*values, strict=True)) if values else ([],) * 3
+            (list(chain.from_iterable(part)) for part in zip(*parts, strict=True)) if parts else ([],) * 3
         )
         core = OperationCore(self._kept(), self._leaves)
         before = core.parked

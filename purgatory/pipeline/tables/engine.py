@@ -10,6 +10,7 @@ import attrs
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
+from purgatory.pipeline.rows.completeness import described
 from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Found:
 
     gaps: Sequence[Gap] = ()
     damaged: Sequence[str] = ()
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """One line for each damaged segment with its missing rows, and for each other gap."""
+        return described(self.damaged, self.gaps)
 
 
 class Engine(ABC):
