@@ -105,6 +105,8 @@ def _measure_parked(
 class ParkedTime(Observer):
     """An observer of one purgatory: seconds from parking until the operation's hooks have ended, by outcome.
 
+    Coroutine hooks run later in a task of their own, and their time is not included.
+
     Attach it with ``purgatory.attach`` or give it as one of ``observers``; ``register(histograms=True)`` does it for
     every purgatory. An operation that completed at once was never parked.
 

@@ -85,7 +85,7 @@ FAMILIES: Final = (
     _of_purgatory(
         "time_parked_seconds",
         Kind.HISTOGRAM,
-        "Seconds from parking until the operation's hooks have ended, by outcome.",
+        "Seconds from parking until the hooks have ended, coroutine hooks excluded, by outcome.",
         by_outcome=True,
     ),
     _of_purgatory("callback_seconds", Kind.HISTOGRAM, "Seconds that on_complete and on_expiration took together."),
