@@ -48,7 +48,7 @@ def _refuse_own_hook(operation: Operation) -> NoReturn:
 
 
 def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
-    """The error for the first key that has no hash; None if all have, and their own code raised."""
+    """The error for the first key that has no hash, or None if all have one and their own code raised."""
     try:
         return unhashable(keys)
     except AssertionError:

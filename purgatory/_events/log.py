@@ -1,4 +1,4 @@
-"""What the library logs: lifecycle, contained errors and rejections. An operation that goes well is not logged.
+"""The log events of the library: lifecycle, contained errors and rejections. An operation that goes well is not logged.
 
 The library configures no logging. An event that could come at the rate of requests is written at most once per second
 and cause. Its field ``suppressed`` counts the events left out. The metrics count all of them.

@@ -28,7 +28,7 @@ STRETCH: Final = 16
 
 
 class RestOfCheck:
-    """For the retrier: what an interrupted check with a limit has not done. The retrier treats it as an operation.
+    """For the retrier: the rest of an interrupted check with a limit. The retrier treats it as an operation.
 
     Args:
         parking: the purgatory.

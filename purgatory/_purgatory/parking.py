@@ -178,7 +178,7 @@ class Parking:
     # -- check
 
     def watching(self, key: Hashable) -> int:
-        """The number of operations under a key, which is what a check of the key costs.
+        """The number of operations under a key, which a check of the key looks at.
 
         Raises:
             UnhashableKey: the key has no hash.

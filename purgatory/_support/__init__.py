@@ -1,1 +1,1 @@
-"""What every part of the core uses: errors, labels of keys, the choice of implementation, and forks."""
+"""Used by every part of the core: errors, labels of keys, the choice of implementation, and forks."""

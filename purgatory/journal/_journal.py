@@ -42,7 +42,7 @@ LIMIT: Final = 2**63 - 1
 
 
 class Operation(Protocol):
-    """What a journal reads of an operation (`purgatory.DelayedOperation` has it)."""
+    """The attributes of an operation that a journal reads (`purgatory.DelayedOperation` has it)."""
 
     @property
     def keys(self) -> tuple[Hashable, ...]: ...

@@ -1,4 +1,4 @@
-"""What a journal copies from each operation that leaves, until its writer takes it.
+"""The rows that a journal copies from operations that leave, until its writer takes them.
 
 A purgatory calls a `Recorder` for each operation. It copies what it needs (it keeps no reference to the operation) and
 adds a row to its journal's `Ledger`. The writer takes rows as columns::
@@ -163,7 +163,7 @@ def part_of(lines: Lines, start: int, stop: int) -> Lines:
 def _grouped(
     sources: list[Any], kinds: list[Any], watches: list[Any], outcomes: list[Any], errors: list[Any]
 ) -> tuple[list[Group], array[int]]:
-    """The distinct rows of what is text in a journal, and which of them each is.
+    """The distinct text parts of a journal's rows, and the number of each row's part.
 
     By identity: keys, errors and outcomes may have a `__hash__` and `__eq__` of the user's, which are slow, or raise.
     Operations under one key share the list that says so.
@@ -182,7 +182,7 @@ def _grouped(
 
 
 class Numbers(dict[Any, int]):
-    """Numbers what is distinct as it appears; `__missing__` runs once for each, the rest is a C lookup."""
+    """Numbers distinct values as they appear. `__missing__` runs once per value, all else is a lookup in C."""
 
     def __missing__(self, group: Any) -> int:
         number = self[group] = len(self)

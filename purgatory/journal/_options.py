@@ -54,7 +54,7 @@ _if_any = attrs.validators.optional(_positive)
 
 
 class File(Protocol):
-    """What the writer needs of a file; tests hand in one that fails."""
+    """The methods of a file that the writer needs. Tests pass one that fails."""
 
     def write(self, data: bytes, /) -> int | None: ...
     def truncate(self, size: int, /) -> int: ...

@@ -23,7 +23,7 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
     """The rows above the sequence number `after`, without a gap from the first that is given.
 
     A segment that is sealed between the listing and the reading is found under its new name. Old segments may have been
-    deleted; then the first row is the oldest that is left.
+    deleted. Then the first row is the oldest that is left.
 
     Args:
         folder: a journal's, or a trace's.
@@ -103,10 +103,10 @@ def _rows(segment: Segment, after: int) -> Iterator[Record | TraceRow]:
 
 @attrs.frozen
 class Verdict:
-    """What `verify` found.
+    """The result of `verify`.
 
-    A folder is sound when nothing is missing, doubled or damaged. A torn tail is no damage: it is what a
-    killed writer leaves, and the next start cuts it off.
+    A folder is sound when nothing is missing, doubled or damaged. A torn tail is not damage: a
+    killed writer leaves it, and the next start cuts it off.
     """
 
     rows: int
@@ -183,7 +183,7 @@ def verify(folder: str | Path) -> Verdict:
 
 @attrs.frozen
 class _Look:
-    """What is in a segment; `skipped`: those before it that were to be looked at have been deleted meanwhile."""
+    """The content of a segment. `skipped` is True if the segments before it were deleted meanwhile."""
 
     spans: Sequence[tuple[int, int]] = ()
     damaged_bytes: int = 0

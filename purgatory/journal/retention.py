@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Deleted:
-    """What was deleted."""
+    """The segments and bytes that were deleted."""
 
     segments: int = 0
     bytes: int = 0

@@ -40,7 +40,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
-    """Turn an open (or frames) segment into a sealed one; None if it holds no row and was removed.
+    """Turn an open (or frames) segment into a sealed one. Returns None if it held no row and was removed.
 
     With pyarrow installed the result is Parquet, else the frames under their final name.
     """

@@ -100,11 +100,11 @@ class KeySummary:
 
 @attrs.frozen
 class Summary:
-    """What a journal says.
+    """The summary of a journal.
 
     Attributes:
         records: how many operations.
-        first_us: when the earliest of them was parked, in microseconds since the epoch; None if there are none.
+        first_us: when the earliest of them was parked, in microseconds since the epoch, or None if there are none.
         last_us: when the latest of them left.
         kinds: by purgatory and type, those with most records first.
         keys: the keys with most records.
@@ -141,7 +141,7 @@ class Normal:
 
 
 class _Kind:
-    """What is gathered of one type in one purgatory."""
+    """The counts of one type in one purgatory."""
 
     __slots__ = ("checks", "errors", "outcomes", "shut_down", "waits")
 
@@ -164,7 +164,7 @@ class _Kind:
 def summarize(
     records: Iterable[Record], *, top: int = 10, most_keys: int = MOST_KEYS, normal: Normal | None = None
 ) -> Summary:
-    """Summarise records; ``top`` is how many keys are named."""
+    """Summarize records. ``top`` is the number of keys to name."""
     normal = normal or Normal()
     kinds: dict[tuple[str, str], _Kind] = {}
     keys: defaultdict[tuple[str, str], int] = defaultdict(int)  # Counter.update took half of the pass

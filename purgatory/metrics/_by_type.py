@@ -142,6 +142,6 @@ def _left() -> CounterMetricFamily:
 def _parked() -> CounterMetricFamily:
     return CounterMetricFamily(
         "purgatory_time_parked_by_type_seconds",
-        "Seconds from parking until the hooks have ended, coroutine hooks excluded, summed over the operations that left.",
+        "Seconds from parking until the hooks have ended, coroutine hooks excluded, summed over operations that left.",
         labels=["purgatory", "operation"],
     )

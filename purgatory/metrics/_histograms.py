@@ -107,7 +107,7 @@ class ParkedTime(Observer):
 
     Coroutine hooks run later in a task of their own, and their time is not included.
 
-    Attach it with ``purgatory.attach`` or give it as one of ``observers``; ``register(histograms=True)`` does it for
+    Attach it with ``purgatory.attach`` or give it as one of ``observers``. ``register(histograms=True)`` does it for
     every purgatory. An operation that completed at once was never parked.
 
     Args:

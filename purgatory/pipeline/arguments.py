@@ -1,4 +1,4 @@
-"""The arguments of `purgatory pipeline COMMAND`: what each command takes."""
+"""The arguments of each `purgatory pipeline COMMAND`."""
 
 from __future__ import annotations
 

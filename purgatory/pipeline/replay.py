@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Replayed:
-    """What a replay wrote.
+    """The files and counts of a replay.
 
     Attributes:
         counts: operations by outcome.
         malformed: rows that cannot be true.
-        missing: what could not be read, where gaps are allowed.
+        missing: the rows that could not be read, where gaps are allowed.
         unexplained: the types with operations that were cancelled, forced or extended, and how many of each.
     """
 

@@ -229,7 +229,7 @@ def _names(engine: Engine) -> list[str]:
 
 
 def _describe(folder: Path, found: Tables) -> None:
-    """What a later report needs to compare with this one, beside its tables."""
+    """The facts, beside its tables, that a later report needs to compare with this one."""
     about = {
         "made": found.made.isoformat(),
         "first_us": found.first_us,

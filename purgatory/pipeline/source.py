@@ -6,11 +6,11 @@
 
 Options:
 
-- `path` (the argument of `load`) or `url`;
-- `kind`: `journal` (default) or `trace`;
-- `partitionRows`: rows per partition (default one million);
-- `maxRowsPerBatch`: most rows per batch of a stream;
-- `token`: for a service that is not on loopback;
+- `path` (the argument of `load`) or `url`
+- `kind`: `journal` (default) or `trace`
+- `partitionRows`: rows per partition (default one million)
+- `maxRowsPerBatch`: most rows per batch of a stream
+- `token`: for a service that is not on loopback
 - `allowGaps`: continue where rows are missing. Otherwise a segment that is lost, or was deleted before it was read, is
   an error.
 

@@ -6,7 +6,7 @@ is missing or there twice. Rows that the stream set aside as late or malformed a
 and are counted.
 
 The library runs in a process of its own, by the command `purgatory journal rehearse`. This package knows only the
-format of what that command writes.
+format of that command's output.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RehearsalFailed(RuntimeError):
 
 @attrs.frozen
 class Comparison:
-    """One workload: what was compared and how much differed."""
+    """One workload: the comparisons made, and the number of differences."""
 
     workload: str
     operations: int
@@ -94,7 +94,7 @@ def place_trace(folder: Path, shape: gen.Workload, seed: int, files: int) -> Non
 
 
 def flush_after(folder: Path, following: int) -> None:
-    """Write the row that ends a trace, to be read last; `following` is its number."""
+    """Write the row that ends a trace, to be read last. `following` is its number."""
     last = gen.flush_row(gen.START_MS + _AFTER_ALL_MS)
     gen.write(folder, last, TRACE, files=1, first=following)
     newest = max(folder.glob("trace-*"), key=lambda path: path.name)

@@ -1,6 +1,6 @@
-"""`purgatory pipeline whatif`: try settings out on what has happened.
+"""`purgatory pipeline whatif`: try settings on recorded operations.
 
-What an operation needed does not depend on the settings it ran under. So a trace gives the outcome under every other
+The levels that an operation needed do not depend on its settings. So a trace gives the outcome under every other
 timeout exactly. A journal gives it up to the timeout in use, and not beyond (see `advice`). Timeouts are tried for each
 type of each purgatory, the timer's settings for all together, the others for each purgatory. There are four tables:
 

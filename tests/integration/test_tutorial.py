@@ -98,6 +98,17 @@ def test_message_answers_a_client_that_waits(service):
     assert [["hello"]] == [answer.json() for answer in answers]
 
 
+def test_metrics_that_the_tutorial_names_are_there(service):
+    """The page of metrics has each metric of the third section's table."""
+    _, address = service
+    page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+    shown = httpx.get(f"{address}/metrics").text
+    named = re.findall(r"^\| `(purgatory_\w+)` \|", page, re.MULTILINE)
+
+    assert 2 == len(named)
+    assert [] == [name for name in named if f"\n{name}{{" not in shown]
+
+
 def test_client_that_waits_at_the_shutdown_is_told_to_come_again(service):
     """Ctrl-C answers the client at once, and the server ends."""
     server, address = service

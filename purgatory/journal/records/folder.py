@@ -44,7 +44,7 @@ AT_END: Final = 1 << 16
 
 @attrs.frozen(order=True)
 class Segment:
-    """One file of the folder; `last` is unknown while it is open."""
+    """One file of the folder. `last` is unknown while it is open."""
 
     first: int
     last: int | None
@@ -93,7 +93,7 @@ def sealed_name(schema: Schema, first: int, last: int, *, parquet: bool) -> str:
 
 
 def segment_of(path: Path) -> Segment | None:
-    """What a file's name says about it. None if it is not the name of a segment."""
+    """The segment that a file's name describes, or None if it is not the name of a segment."""
     if match := SEALED.fullmatch(path.name):
         return Segment(int(match[2]), int(match[3]), path)
     match = _OPEN.fullmatch(path.name)

@@ -59,8 +59,8 @@ def packed(values: Sequence[int]) -> array[int]:
 class Batch:
     """Rows as columns, ready to be encoded, or as they were decoded.
 
-    `groups` are the distinct combinations of text columns, in the schema's order; `index` has one entry a
-    row. Instants are nanoseconds of any clock; adding `epoch_ns` makes them nanoseconds since the epoch. A
+    `groups` are the distinct combinations of text columns, in the schema's order. `index` has one entry per
+    row. Instants are nanoseconds of any clock. Adding `epoch_ns` makes them nanoseconds since the epoch. A
     column of kind `ints` has the length of each row's list under its name + ".n".
     """
 

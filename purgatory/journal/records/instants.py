@@ -48,7 +48,7 @@ def add_range(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_keep_keys(parser: argparse.ArgumentParser) -> None:
-    """Add `--keep-keys`, in milliseconds; None is forever."""
+    """Add `--keep-keys`, in milliseconds. None means forever."""
     how = "forget a key that no row has named for this time, or `forever` (default 7d)"
     parser.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
 

@@ -59,7 +59,7 @@ def available() -> bool:
 
 @cache
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The schema of sealed files and of what the data source yields."""
+    """The schema of sealed files, and of the rows of the data source."""
     import pyarrow as pa  # noqa: PLC0415
 
     types = {
@@ -167,7 +167,7 @@ def _paths(schema: pa.Schema) -> Iterator[str]:
 
 
 def _digits_in(data: memoryview) -> int | None:
-    """Where the digits of a file's checksum are, in all of it or in its end; None if it has none."""
+    """Where the digits of a file's checksum are, in all of it or in its end, or None if it has none."""
     start = max(0, len(data) - AT_END)
     place = bytes(data[start:]).rfind(_MARK)
     return None if place < 0 else start + place + len(_MARK)
@@ -281,7 +281,7 @@ def read_arrow(
     """The record batches of a sealed file with exactly this reader's columns.
 
     Groups of rows that lie wholly outside of `after` and `upto` are not read. Others are yielded whole.
-    `columns` are all by default; `words` are text columns that are to come dictionary-encoded.
+    `columns` are all by default. `words` are text columns to return dictionary-encoded.
     """
     import pyarrow as pa  # noqa: PLC0415
 

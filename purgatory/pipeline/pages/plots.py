@@ -339,7 +339,7 @@ def heat(
 def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], marks: Sequence[tuple[float, str]]) -> str:
     """Steps that fall from all operations to those that need longer: share against wait, on logarithmic scales.
 
-    `waits[i]` belong to `curves[i]`; `marks[i]` is a wait to be marked there, and what it is.
+    `waits[i]` belong to `curves[i]`. `marks[i]` is a wait to mark there, and its meaning.
     """
     height = 300
     high = max(*(max(w) for w in waits), *(at for at, _ in marks))

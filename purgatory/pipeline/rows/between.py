@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Between:
-    """From `since` (included) until `until` (excluded), in microseconds since the epoch; None: no limit."""
+    """From `since` (included) until `until` (excluded), in microseconds since the epoch. None means no limit."""
 
     since_us: int | None = None
     until_us: int | None = None

@@ -203,7 +203,7 @@ def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
 
 
 def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
-    """Look at a trace that is to be read file by file, by the names and versions of what there is of it.
+    """Look at a trace that is to be read file by file, by the names and versions of its files.
 
     Raises:
         IncompleteJournal: a segment is missing between two others, and gaps aren't allowed.

@@ -33,7 +33,7 @@ _NEVER: Final = 1_000_000_000
 
 @attrs.frozen(kw_only=True)
 class Workload:
-    """What a trace is like."""
+    """The sizes and shares of a generated trace."""
 
     operations: int = 10_000
     events: int = 20_000

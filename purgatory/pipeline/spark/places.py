@@ -107,7 +107,7 @@ def exists(spark: SparkSession, place: str) -> bool:
 
 
 def read(spark: SparkSession, place: str) -> str | None:
-    """A small file's text; None if there is none."""
+    """A small file's text, or None if there is no file."""
     system, path = _at(spark, place)
     if not system.exists(path):
         return None
@@ -133,7 +133,7 @@ def write(spark: SparkSession, place: str, text: str) -> None:
 
 
 def put(spark: SparkSession, local: Path, place: str) -> None:
-    """Copy a file or folder of this machine, in place of what is there.
+    """Copy a file or folder of this machine, and replace the target.
 
     Raises:
         PlaceUnusable: it can't be written.

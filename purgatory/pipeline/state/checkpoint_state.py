@@ -1,4 +1,4 @@
-"""What a stream has parked, read from its checkpoint alone: for `monitor --stream`, and for a restart.
+"""The operations that a stream has parked, read from its checkpoint alone: for `monitor --stream`, and for a restart.
 
 Spark's own reader reads the state of both stages. Of each bucket only the agenda is read. Its directory has the sizes
 of the leaves. So it takes seconds, however much is parked, and it works while the query runs.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Standing:
-    """What is kept in a stream's state after its last batch."""
+    """The content of a stream's state after its last batch."""
 
     batch: int  # -1: none was finished
     parked: int  # operations

@@ -47,7 +47,7 @@ class Store(Protocol):
         """A leaf that was written."""
 
     def write(self, number: int, data: bytes) -> None:
-        """Keep a leaf, in place of what was there."""
+        """Store a leaf, and replace the one that was there."""
 
     def remove(self, number: int) -> None:
         """Keep it no longer."""
@@ -75,7 +75,7 @@ class Leaf(Protocol):
         """The leaf that was packed."""
 
     def cut(self, size: int) -> list[tuple[Bound, Self]]:
-        """Into leaves of about so many entries, with their bounds; the first keeps its own, whatever is said."""
+        """Split into leaves of about so many entries, with their bounds. The first keeps its own bound."""
 
     def join(self, other: Self) -> None:
         """Take in all entries of the next leaf."""
@@ -105,7 +105,7 @@ class LeafIndex(Generic[L]):
 
     @property
     def directory(self) -> tuple[Any, ...]:
-        """What must be kept beside the leaves, once saved."""
+        """The values to keep beside the leaves, once saved."""
         return self._bounds, self._numbers, self._sizes, self._due, self._next
 
     @property
@@ -171,7 +171,7 @@ class LeafIndex(Generic[L]):
         return found[0]
 
     def save(self) -> None:
-        """Write what has changed; cut, join and remove leaves as they have grown and shrunk."""
+        """Write the changes. Split, join and remove leaves that have grown or shrunk."""
         # From the last to the first, so that what is cut or joined moves none that is still to come.
         for index in reversed(range(len(self._numbers))):
             number = self._numbers[index]
@@ -221,7 +221,7 @@ class LeafIndex(Generic[L]):
         return True
 
     def _remove(self, index: int) -> None:
-        """Forget a leaf; what lies before it takes over its part. Of the last one, the place remains."""
+        """Forget a leaf. The leaf before it takes over its part. The last leaf's place remains."""
         stored = self._open.get(self._numbers[index], (None, b""))[1]
         if stored is not None:
             self._store.remove(self._numbers[index])

@@ -1,4 +1,4 @@
-"""What the leaves of the stream's state hold: keys with their watches, operations, and rows to come.
+"""The content of the leaves of the stream's state: keys with their watches, operations, and rows to come.
 
 Packed, they are columns: numbers as machine words, names as they are. That takes half the bytes and a third of the time
 of pickling each entry.
@@ -186,7 +186,7 @@ class Operation:
         self.latest = max(self.latest, at)
 
     def end(self, watermark: int) -> tuple[str, int] | None:
-        """Its outcome and when it was finished; None if it is open."""
+        """Its outcome and when it was finished, or None if it is open."""
         if self.missing == 0 and self.latest <= self.arrival:
             return "immediate", self.arrival
         if self.missing == 0 and self.latest < self.deadline:

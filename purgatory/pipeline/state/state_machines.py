@@ -149,7 +149,7 @@ class KeyCore:
 
     @property
     def agenda(self) -> bytes:
-        """What must be kept beside the leaves, once saved."""
+        """The values to keep beside the leaves, once saved."""
         return pickle.dumps((self._shelf.directory, self._inbox.directory, self.armed), 5)
 
     def _ripe(self, watermark: int) -> list[tuple[Any, ...]]:
@@ -211,8 +211,8 @@ class OperationCore:
         """Take what was opened and hit, and save: the operations that are done now, and rows with a name in use.
 
         Those are done whose keys are all reached, or whose deadline the watermark has passed. All of an operation's
-        keys that were there when it arrived are hit in the call that opens it, in any order; so what is done at
-        once, or by the watermark, is never kept.
+        keys that were there when it arrived are hit in the call that opens it, in any order. So an operation
+        that is done at once, or by the watermark, is never kept.
         """
         done: list[Done] = []
         refused: list[Refused] = []
@@ -271,7 +271,7 @@ class OperationCore:
 
     @property
     def agenda(self) -> bytes:
-        """What must be kept beside the leaves, once saved."""
+        """The values to keep beside the leaves, once saved."""
         return pickle.dumps((self._shelf.directory, self.armed), 5)
 
 

@@ -189,7 +189,7 @@ def _crc(name: str) -> int:
 def hand(
     opened: list[Open], hits: list[Hit], aside: list[tuple[Any, ...]], buckets: int
 ) -> Iterator[tuple[int, bytes]]:
-    """What a bucket of the first stage has for each bucket of the second."""
+    """The rows of a bucket of the first stage, for each bucket of the second."""
     for start in range(0, max(len(opened), len(hits), len(aside)), GATHERED):
         parts: dict[int, Handed] = {}
         for place, rows in enumerate((opened, hits, aside)):

@@ -1,1 +1,1 @@
-"""Small tables, made on the driver of what the walks summed up, and what follows from them."""
+"""Small tables that the driver makes from the sums of the walks, and the advice that follows from them."""

@@ -9,7 +9,7 @@ that left after its own deadline, however it did, at that deadline (`queries.wai
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
 S(t) is the share that would expire under a timeout of t. Beyond the timeouts in use the journal knows nothing. A target
-that is not reached by then gets no number, but the survival at the end of what is known (`known`).
+that is not reached by then gets no number, but the survival at the longest known wait (`known`).
 
 S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001. `meets`
 compares a share with a target and allows for that.
@@ -41,11 +41,11 @@ ADVICE: Final = pa.schema(
 _KIND: Final = ("purgatory", "type")
 _LEAST_AT_RISK: Final = 0.05
 _ROUNDING: Final = 1 + 1e-9
-"""More than the product of a million factors is out by, and less than one operation of a hundred million."""
+"""Greater than the rounding error of a million factors, and less than one operation of a hundred million."""
 
 
 def meets(share: float, target: float) -> bool:
-    """Whether a share is at most the target, but for what computing it in floating point adds."""
+    """Whether a share is at most the target. Allows for the rounding of floating point."""
     return share <= target * _ROUNDING
 
 
@@ -80,7 +80,7 @@ def known(curve: pa.Table) -> pa.Table:
 def advice(curve: pa.Table) -> pa.Table:
     """For each purgatory, type and target: the shortest timeout whose expiry share stays at or below the target.
 
-    `timeout_ms` is null where the waits observed don't reach that far; `known_to_ms` and `survival_there`
+    `timeout_ms` is null where the waits observed don't reach that far. `known_to_ms` and `survival_there`
     say how far they do.
     """
     found: list[dict[str, Any]] = []

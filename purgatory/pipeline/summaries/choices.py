@@ -102,8 +102,8 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
         elif known:
             row = known[-1]
             why = (
-                f"none gets to {grid.target_expiry:.3g}; "
-                f"this is the longest that is known, with {row['expiry_share']:.3g}"
+                f"the longest tried that the recorded operations can judge. It lets {row['expiry_share']:.3g} expire, "
+                f"more than {grid.target_expiry:.3g}"
             )
             chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
     if found["wheels"]:

@@ -1,7 +1,7 @@
-"""What recorded operations say about other settings: the tables of a what-if, from two relations.
+"""The tables of a what-if: recorded operations under other settings, from two relations.
 
 - ``waits``: one row per operation: `purgatory`, `type`, `arrival_us`, `delay_ms`, and `wait_us`, null if it needed more
-  time than is known;
+  time than is known
 - ``uses``: one row per operation and key: `purgatory`, `key`, and from when to when the operation waited under it.
 """
 

@@ -1,4 +1,4 @@
-"""What a timing wheel of another tick and size would have done, in closed form: no simulation.
+"""The work that a timing wheel of another tick and size would have done, in closed form: no simulation.
 
 An entry that goes in at level L moves to a lower level each time its bucket comes due. That happens once per non-zero
 digit of its due tick, in base `size`, below L. A digit that comes due after the operation was answered costs nothing::

@@ -1,4 +1,4 @@
-"""What a trace says about each operation, in SQL that DuckDB and Spark both run: the replay, and exact what-ifs.
+"""The answer of a trace for each operation, in SQL that DuckDB and Spark both run: the replay, and exact what-ifs.
 
 When does a key's level first reach what an operation needs? Put the key's events and the watches on it in one order, by
 level from the highest down, events first among equals. Then the events before a watch in that order are exactly those
@@ -19,7 +19,7 @@ ones. The first of these spells that reaches the level at all answers it, so the
 same row again, or it comes after the answer and is another operation, or it cannot be true. So the rows of such names
 are answered first, each as if it had a name of its own, and `refused` reads them in order. These rows are few or none.
 
-What an operation needed does not depend on its timeout. So the same relation (`needs`) answers every timeout.
+The levels that an operation needed do not depend on its timeout. So the same relation (`needs`) answers every timeout.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Cluster(Engine):
         by: Sequence[str] = (),
         order: Sequence[str] = (),
     ) -> pa.Table:
-        """What a function makes of a table's rows, in one task per part."""
+        """Apply a function to a table's rows, in one task per part."""
         rows = self._spark.sql(table.sql).toDF(*table.columns.names).to(from_arrow_schema(table.columns))
         if by:
             rows = rows.repartition(*by).sortWithinPartitions(*by, *order)

@@ -30,7 +30,7 @@ MOST_LOCAL: Final = 100_000_000
 
 @attrs.frozen
 class Found:
-    """What an engine could not read, where gaps are allowed."""
+    """The rows that an engine could not read, where gaps are allowed."""
 
     gaps: Sequence[Gap] = ()
     damaged: Sequence[str] = ()
@@ -118,7 +118,7 @@ class Engine(ABC):
         by: Sequence[str] = (),
         order: Sequence[str] = (),
     ) -> pa.Table:
-        """What a function makes of a table's rows, part by part.
+        """Apply a function to a table's rows, part by part.
 
         Args:
             table: the rows.

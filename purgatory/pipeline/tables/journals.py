@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[[str], str] = str) -> list[str]:
-    """The journals' folders: each as given, or, where it holds none itself, those inside it (a fleet's); each once.
+    """The journals' folders, each once: as given, or, where it holds none itself, those inside it (a fleet's).
 
     Args:
         given: as the caller spelled them. Of several spellings of one folder, the first is used.
@@ -75,7 +75,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
-    """What a place is, however it is spelled: a slash at the end, a link, a way around through other folders."""
+    """One name for a place, however it is spelled: a slash at the end, a link, a way around through other folders."""
     scheme, _, path = name.rpartition("://")
     if scheme not in {"", "file"}:
         scheme, _, path = qualified(name).rpartition("://")

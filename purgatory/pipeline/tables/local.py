@@ -1,7 +1,7 @@
 """The local engine: DuckDB in this process, straight over the sealed segments. No Spark and no JVM.
 
-A segment is read only after its checksum is right, and its sequence numbers have been compared with its name. What is
-not Parquet yet (an open segment, frames that were sealed without pyarrow) is copied into Parquet files aside.
+A segment is read only after its checksum is right, and its sequence numbers have been compared with its name. A segment
+that is not Parquet yet (open, or sealed without pyarrow) is copied into Parquet files aside.
 
 Most tables read a few narrow columns. These are kept in memory, with words as numbers (36 bytes per record), so
 that text is decoded once. Interleaved on a loaded machine, one million records took 1.4 s of processor time that way,
@@ -145,7 +145,7 @@ class Local(Engine):
         by: Sequence[str] = (),
         order: Sequence[str] = (),
     ) -> pa.Table:
-        """What a function makes of a table's rows: there is one part."""
+        """Apply a function to a table's rows: there is one part."""
         rows = self.query(table)
         if by:
             rows = rows.sort_by([(name, "ascending") for name in (*by, *order)])
@@ -214,7 +214,7 @@ def _quoted(text: str) -> str:
 
 
 def _hulls(runs: Sequence[Run]) -> list[Run]:
-    """From the first number to the last that was read of each journal: of a range of time, what is in between."""
+    """From the first number to the last that was read of each journal. For a range of time, the numbers in between."""
     found = []
     for journal in sorted({run.journal for run in runs}):
         mine = [run for run in runs if run.journal == journal]

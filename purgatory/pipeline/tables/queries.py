@@ -55,7 +55,7 @@ def bands(widths: Widths) -> Table:
 
 
 def waits() -> Table:
-    """What the survival curve is made of: operations that left, and that were answered, by wait.
+    """The input of the survival curve: operations that left, and operations that were answered, by wait.
 
     An operation is known to have needed more time than its timeout if it had no answer by then. It counts as not
     answered at its own deadline, however it left after that: nearly no operation is still at risk there, so the few
@@ -79,7 +79,7 @@ def key_sums(widths: Widths) -> str:
 
 
 def hot_keys(top: int = 20) -> Table:
-    """The most used keys of each purgatory, and how much of what was under them expired or was wasted.
+    """The most used keys of each purgatory, with their expiries and wasted checks.
 
     `share` is of the purgatory's operations (`of`). As one operation may have several keys, shares may add up to more
     than one. `skew` is how many times as many operations a key has as the mean of the purgatory's `keys`. Expiries of

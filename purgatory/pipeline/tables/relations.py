@@ -2,9 +2,9 @@
 
 An engine provides the relation ``source``: one row per record. `prepare` adds the others:
 
-- ``judged``: every record, with the reason why it cannot be true, or null;
-- ``records``: the records that can be true, without keys;
-- ``watches``: one row per record and key (a record without keys has one row, whose key is null);
+- ``judged``: every record, with the reason why it cannot be true, or null
+- ``records``: the records that can be true, without keys
+- ``watches``: one row per record and key (a record without keys has one row, whose key is null)
 - ``expiry_normal``: one row per type whose operations end by their deadline as a rule.
 
 The dialects of DuckDB and Spark agree on all that is used: ``group by all``, window functions, ``count_if``, ``is not
@@ -78,7 +78,7 @@ def schema(text: str) -> pa.Schema:
 
 
 def typed(rows: pa.Table, table: Table) -> pa.Table:
-    """What an engine gave, with the names and types of the table, and its instant beside its microseconds."""
+    """The rows of an engine, with the names and types of the table, and its instant beside its microseconds."""
     columns = [_cast(column, field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
     found = pa.table(columns, schema=table.columns)
     if not table.dated:
