@@ -240,20 +240,21 @@ def test_clock_ticks_are_round(minutes, expected):
 
 def test_long_names_of_rows_are_shortened_and_not_cut_off():
     """A name at the left of a row ends in an ellipsis rather than beyond the plot's edge."""
-    svg = plots.heat("x", [0, 1], 1, [("k" * 80, [1, 2])], "red")
+    svg = plots.heat("x", [0, 1], 1, [("k" * 80, [1, 2])], "red", span=(0, 2))
     assert "k" * 33 + "…" in svg
 
 
 def test_a_line_has_gaps_where_nothing_is_known():
     """NaN breaks a line instead of drawing through zero."""
-    svg = plots.lines("x", [0, 1, 2, 3, 4], [Series("a", "red", [1, 2, math.nan, 3, 4])], str)
+    svg = plots.lines("x", [0, 1, 2, 3, 4], [Series("a", "red", [1, 2, math.nan, 3, 4])], height=170, span=(0, 5))
     assert 2 == svg.count("<polyline")
 
 
 @pytest.mark.parametrize("span_s", [0.01, 0.3, 2, 8, 45, 1_000, 20_000, 400_000])
 def test_no_two_ticks_of_a_time_axis_read_alike(span_s):
     """However short or long a plot's span is, each label of its axis is another one."""
-    svg = plots.lines("x", [START + 12_345, START + 12_345 + span_s * 1e6], [Series("a", "red", [1, 2])], str)
+    span = (START + 12_345, START + 12_345 + span_s * 1e6)
+    svg = plots.lines("x", span, [Series("a", "red", [1, 2])], height=170, span=span)
     labels = re.findall(r'text-anchor="(?:middle|end)">([\d: .A-Za-z]*\d:\d\d[\d:.]*)<', svg)
     assert 2 <= len(labels)
     assert len(labels) == len(set(labels))
@@ -262,7 +263,8 @@ def test_no_two_ticks_of_a_time_axis_read_alike(span_s):
 def test_windows_shorter_than_a_minute_are_told_apart():
     """A plot's titles show seconds where windows begin between minutes."""
     at = [START + n * 15_000_000 for n in range(80)]
-    svg = plots.stacked("x", at, 15_000_000, [Series("a", "red", [1] * 80)])
+    span = (at[0], at[-1] + 15_000_000)
+    svg = plots.stacked("x", at, 15_000_000, [Series("a", "red", [1] * 80)], height=170, span=span)
     told = re.findall(r"<title>(.*?)\n", svg)
     assert 80 == len(told) == len(set(told))
 

@@ -137,9 +137,7 @@ def _shards(rows: Sequence[Row]) -> str:
     figures = []
     for name, mine in _each(rows, "purgatory").items():
         busiest = Series("busiest", "var(--e)", [row["busiest_shard"] for row in mine])
-        svg = plots.curve(
-            f"Busiest shard of {name}", [row["shards"] for row in mine], busiest, x_text=count_text, mark=None
-        )
+        svg = plots.curve(f"Busiest shard of {name}", [row["shards"] for row in mine], busiest, x_text=count_text)
         figures.append(figure(f"{name}: the busiest key alone takes {share_text(mine[-1]['busiest_key'])}", svg))
     how = "The share of the busiest shard. No number of shards gets below the busiest key's."
     return section("Shards", how, "".join(figures)) if figures else ""

@@ -91,8 +91,6 @@ def latency(tables: Tables) -> str:
             f"Waits of {name_of(kind)}",
             at,
             series,
-            duration_text,
-            log=True,
             height=220,
             span=span(tables),
             width_us=tables.window_us,
@@ -233,9 +231,7 @@ def lateness(tables: Tables) -> str:
             )
         ]
         label = f"Lateness of {name_of(kind)}"
-        svg = plots.lines(
-            label, at, series, duration_text, log=True, height=170, span=span(tables), width_us=tables.window_us
-        )
+        svg = plots.lines(label, at, series, height=170, span=span(tables), width_us=tables.window_us)
         figures.append(figure(name_of(kind), svg, plots.legend(series)))
     how = "How long after its deadline an operation left: the timer's tick, and any delay of its thread."
     return section("Lateness of expiry", how, "".join(figures)) if figures else ""
