@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, NoReturn
 
 from purgatory._events.outcome import OUTCOMES
-from purgatory._operations.operation import LOBBY
+from purgatory._operations.operation import UNPARKED
 from purgatory._operations.subclasses import warn_still_open
 from purgatory._operations.user_lock import checked_lock
 from purgatory._purgatory import arguments as _arguments
@@ -67,12 +67,12 @@ def _observer_failed(operation: Operation, finished: Callable[..., object], erro
     operation._op_home.observers._contain_observer(operation, finished, error)
 
 
-def _tell_leaving(operation: Operation) -> None:
-    operation._op_home.observers.tell_leaving(operation)
+def _notify_leaving(operation: Operation) -> None:
+    operation._op_home.observers.notify_leaving(operation)
 
 
-def _tell_parked(operation: Operation) -> None:
-    operation._op_home.observers.tell_parked(operation)
+def _notify_parked(operation: Operation) -> None:
+    operation._op_home.observers.notify_parked(operation)
 
 
 def _wait_for(operation: DelayedOperation | None = None) -> None:
@@ -110,7 +110,7 @@ def _checked_limit(limit: object) -> None:
 
 if CORE is not None:
     CORE.bind(
-        LOBBY,
+        UNPARKED,
         OUTCOMES,
         admit=_arguments.admit,
         future=Future,
@@ -123,8 +123,8 @@ if CORE is not None:
         retry=_retry,
         warn=warn_still_open,
         observer_failed=_observer_failed,
-        tell_leaving=_tell_leaving,
-        tell_parked=_tell_parked,
+        notify_leaving=_notify_leaving,
+        notify_parked=_notify_parked,
         wait_for=_wait_for,
         find_place=_parking.find_place,
         put_off=_put_off,

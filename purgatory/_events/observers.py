@@ -18,7 +18,7 @@ from purgatory._support.errors import InvalidSetting
 if TYPE_CHECKING:
     from purgatory._events.outcome import Outcome
 
-__all__ = ["Observer", "Observers", "Told"]
+__all__ = ["Observer", "ObserverMethods", "Observers"]
 
 
 class Observer:
@@ -45,7 +45,7 @@ class Observer:
         """The hooks of ``operation`` have ended. ``error`` is what one of them raised, or None."""
 
 
-class Told:
+class ObserverMethods:
     """The methods to call for each event. A separate class so that C can replace it.
 
     The tuples hold bound methods, so that no operation looks them up. A tuple is replaced as a whole, so it can be read
@@ -66,10 +66,10 @@ class Told:
 
 
 if CORE is not None:
-    Told = CORE.Told  # type: ignore[misc]
+    ObserverMethods = CORE.ObserverMethods  # type: ignore[misc]
 
 
-class Observers(Told):
+class Observers(ObserverMethods):
     """The observers of one purgatory, and the number of exceptions that its callbacks raised.
 
     Args:
@@ -118,7 +118,7 @@ class Observers(Told):
             self._errors[hook] += 1
         log_callback_error(self.name or None, operation, hook, error, keys)
 
-    def tell_parked(self, operation: Any) -> None:
+    def notify_parked(self, operation: Any) -> None:
         """Notify the observers that an operation was parked."""
         for parked in self.parked:
             try:
@@ -126,7 +126,7 @@ class Observers(Told):
             except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, parked, error)
 
-    def tell_leaving(self, operation: Any) -> None:
+    def notify_leaving(self, operation: Any) -> None:
         """Notify the observers that an operation has its outcome. Its hooks are called next."""
         for leaving in self.leaving:
             try:
@@ -134,7 +134,7 @@ class Observers(Told):
             except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, leaving, error)
 
-    def tell_finished(self, operation: Any, outcome: Outcome, error: BaseException | None) -> None:
+    def notify_finished(self, operation: Any, outcome: Outcome, error: BaseException | None) -> None:
         """Notify the observers that the hooks of an operation have ended."""
         for finished in self.finished:
             try:

@@ -62,8 +62,8 @@ class Shard:
         parked: the number of operations that were parked with their first key here.
         extended: how often the deadline of one was moved.
         checks: the number of checks of the operations that have an outcome.
-        left: the number of operations that completed or were cancelled, by their last state.
-        owed: for each operation between its outcome and the end of its hooks, what remains to be done.
+        outcomes: the number of operations that completed or were cancelled, by their last state.
+        completions: for each operation between its outcome and the end of its hooks, what remains to be done.
         observers: are notified of the operations.
         idle_keys: the queue of idle keys.
         retrier: repeats checks. None for operations that are in no purgatory.
@@ -72,8 +72,8 @@ class Shard:
     """
 
     __slots__ = (
-        *("by_key", "capacity", "checks", "extended", "find", "idle_keys", "key_lock", "left", "lock"),
-        *("__weakref__", "observers", "owed", "parked", "retrier", "timer"),
+        *("by_key", "capacity", "checks", "extended", "find", "idle_keys", "key_lock", "outcomes", "lock"),
+        *("__weakref__", "observers", "completions", "parked", "retrier", "timer"),
     )
 
     find: Callable[[Hashable], Watchers | None]
@@ -95,8 +95,8 @@ class Shard:
         self.parked = 0
         self.extended = 0
         self.checks = 0
-        self.left = [0] * len(OUTCOMES)
-        self.owed: dict[Any, Any] = {}
+        self.outcomes = [0] * len(OUTCOMES)
+        self.completions: dict[Any, Any] = {}
         self.observers = observers
         self.idle_keys = idle_keys
         self.retrier = retrier
@@ -148,11 +148,11 @@ class Shard:
 
     def counts(self) -> tuple[int, int, int, tuple[int, ...]]:
         """The numbers of parked operations, extensions, checks and outcomes at one moment."""
-        left = [0] * len(self.left)
+        outcomes = [0] * len(self.outcomes)
         with self.lock:
             parked, extended, checks = self.parked, self.extended, self.checks
-            left[:] = self.left
-        return parked, extended, checks, tuple(left)
+            outcomes[:] = self.outcomes
+        return parked, extended, checks, tuple(outcomes)
 
     def entries(self) -> int:
         """The number of entries under the keys: one per operation and key.
@@ -161,14 +161,14 @@ class Shard:
         """
         return sum(map(len, self.watchers()))
 
-    def answering(self) -> int:
+    def completing(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
-        return len(self.owed)
+        return len(self.completions)
 
     def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
         """In a forked child, which has only the thread that forked, and the hooks of the operations ``mine``."""
         self.lock, self.key_lock = threading.Lock(), threading.Lock()
-        self.owed = {operation: owed for operation, owed in self.owed.items() if id(operation) in mine}
+        self.completions = {operation: each for operation, each in self.completions.items() if id(operation) in mine}
 
     def watchers(self) -> list[Watchers]:
         """The watchers of every key of the shard: a copy."""
@@ -191,4 +191,4 @@ if not TYPE_CHECKING and CORE is not None:
 
         def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
             self.key_lock = threading.RLock()
-            self.stop_answering(len(mine))
+            self.stop_completing(len(mine))

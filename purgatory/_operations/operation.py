@@ -22,8 +22,8 @@ ARRIVING, the parking thread removes it, because only that thread knows which ke
 
 **One lock.** The lock of the operation's *home*, the shard of its first key, guards the state, the home, the turn, the
 recheck flag and the shard's counters. It is taken by ``with`` only, and nothing inside the block calls a hook, a key's
-code or another lock. An operation that was not parked yet belongs to :data:`LOBBY`. ``_op_home`` is the last field that
-is written under the old home's lock. A thread that waited for that lock compares the home and starts again.
+code or another lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home`` is the last field
+that is written under the old home's lock. A thread that waited for that lock compares the home and starts again.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -78,11 +78,11 @@ from timer._task import checked_delay_ms
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
 
-__all__ = ["LOBBY", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
+__all__ = ["UNPARKED", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
 
 #: The home of operations that were not parked yet. No operation is watched here.
-LOBBY: Final = Shard(Observers(""), IdleKeys(0, int))
-call_after_fork(LOBBY)
+UNPARKED: Final = Shard(Observers(""), IdleKeys(0, int))
+call_after_fork(UNPARKED)
 
 #: The values of ``_op_overdue``: why an operation must expire.
 TIME_IS_UP: Final = 1
@@ -107,7 +107,7 @@ _COMPLETED: Final = ("on_complete",)
 _HOOKS: Final[dict[int, tuple[str, ...]]] = {EXPIRED: ("on_complete", "on_expiration"), CANCELLED: ()}
 
 
-class Owed:
+class Completion:
     """Pending hooks and notifications of a completed operation. One thread uses it.
 
     Attributes:
@@ -178,7 +178,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         if lock is not None:
             checked_lock(lock)
         self._op_lock = lock
-        self._op_home = LOBBY
+        self._op_home = UNPARKED
         self._op_state: int = NEW
         self._op_turn: object | None = None
         self._op_recheck = False
@@ -234,7 +234,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         try:
             while not completed and self._op_take_turn(turn):
                 completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
-        except BaseException:  # this thread is interrupted, so the retrier makes the check that is still owed
+        except BaseException:  # this thread is interrupted, so the retrier repeats the check
             self._op_check_initialized()
             if self._op_turn is turn:
                 self._op_turn = None
@@ -276,7 +276,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             return False
         with home.lock:
             if self._op_state == ARRIVING and not self._op_overdue:
-                self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_settle
+                self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_finish_parking
                 return True
         if self._op_state != PARKED or not home.timer.put_off(self, delay_ms):
             return False
@@ -377,7 +377,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         if self._op_home.retrier is not None:
             self._op_home.retrier.retry(self)
 
-    def _op_drain(self) -> None:
+    def _op_expire_for_shutdown(self) -> None:
         """Expire before the deadline, because the purgatory is shut down."""
         self._op_overdue = self._op_overdue or DRAINED
         self._withdraw()
@@ -387,8 +387,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_arrive(self, home: Shard, turn: ParkingTurn) -> bool:
         """The step from new to arriving. The parking thread gets the turn. False if another thread was faster."""
-        with LOBBY.lock:
-            if self._op_home is not LOBBY or self._op_state != NEW or self._op_turn is not None:
+        with UNPARKED.lock:
+            if self._op_home is not UNPARKED or self._op_state != NEW or self._op_turn is not None:
                 return False
             self._op_state = ARRIVING
             self._op_turn = turn
@@ -396,7 +396,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_home = home  # last: from here on the new home's lock guards the operation
             return True
 
-    def _op_settle(self, turn: ParkingTurn) -> None:
+    def _op_finish_parking(self, turn: ParkingTurn) -> None:
         """The step from arriving to parked, unless the operation has an outcome. Gives up the turn."""
         home = self._op_home
         while True:
@@ -416,7 +416,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 with home.lock:
                     home.extended += 1
 
-    def _op_turn_back(self) -> bool:
+    def _op_reset(self) -> bool:
         """The step from arriving back to new, if the purgatory is full. False if the operation has an outcome."""
         with self._op_home.lock:
             if self._op_state != ARRIVING:
@@ -425,35 +425,35 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_new_delay_ms = None
             self._op_state = NEW
             self._op_turn = None
-            self._op_home = LOBBY  # last, as above
+            self._op_home = UNPARKED  # last, as above
             return True
 
     # -- completing
 
     def _op_finish(self, outcome: int) -> bool:
         """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
-        owed = Owed(_HOOKS.get(outcome, _COMPLETED))
+        completion = Completion(_HOOKS.get(outcome, _COMPLETED))
         try:
-            before = self._op_decide(outcome, owed)
+            before = self._op_decide(outcome, completion)
             if before is None:
                 return False
             if before != ARRIVING:
-                self._op_leave()
+                self._op_remove()
             if self._op_home.observers.leaving:
-                self._op_home.observers.tell_leaving(self)
-            self._op_answer(owed)
+                self._op_home.observers.notify_leaving(self)
+            self._op_run_hooks(completion)
         except BaseException:
             self._op_check_initialized()
-            if self._op_home.owed.get(self) is owed:  # no other thread does what is still owed
+            if self._op_home.completions.get(self) is completion:  # no other thread runs the pending hooks
                 try:
-                    self._op_leave()
-                    self._op_answer(owed)
+                    self._op_remove()
+                    self._op_run_hooks(completion)
                 finally:
-                    self._op_answer(owed)  # on_expiration may have raised, too
+                    self._op_run_hooks(completion)  # on_expiration may have raised, too
             raise
         return True
 
-    def _op_decide(self, outcome: int, owed: Owed) -> int | None:
+    def _op_decide(self, outcome: int, completion: Completion) -> int | None:
         """The step to an outcome. Returns the state before it, or None if the step was not taken."""
         while True:
             home = self._op_home
@@ -468,37 +468,37 @@ class DelayedOperation(TimerTask, abc.ABC):
                 elif state == ARRIVING:
                     home.parked += 1  # count it as parked, although parking has not finished
                 self._op_state = outcome
-                home.left[outcome] += 1
+                home.outcomes[outcome] += 1
                 home.checks += self._op_checks
-                home.owed[self] = owed
+                home.completions[self] = completion
                 return state
 
-    def _op_answer(self, owed: Owed) -> None:
-        """Call the hooks that are owed, then report the end to the observers."""
+    def _op_run_hooks(self, completion: Completion) -> None:
+        """Call the pending hooks, then report the end to the observers."""
         home = self._op_home
-        while owed.hooks:
-            name = owed.hooks[0]
+        while completion.hooks:
+            name = completion.hooks[0]
             hook = getattr(self, name)
-            owed.hooks = owed.hooks[1:]  # no call between this and the hook's: an interrupt would lose the hook
+            completion.hooks = completion.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
             try:
                 if self._op_context is None:
                     hook()
                 else:
                     self._op_context.run(hook)
             except Exception as error:  # noqa: BLE001  # contained: the operation has completed
-                owed.error = error
+                completion.error = error
                 self._op_contain(name, error)
             except BaseException as stop:
-                owed.error = stop
+                completion.error = stop
                 raise
-        if home.observers.finished and not owed.is_reported:
-            owed.is_reported = True
+        if home.observers.finished and not completion.is_reported:
+            completion.is_reported = True
             outcome = OUTCOMES[self._op_state]
             assert outcome is not None
-            home.observers.tell_finished(self, outcome, owed.error)
-        home.owed.pop(self, None)
+            home.observers.notify_finished(self, outcome, completion.error)
+        home.completions.pop(self, None)
 
-    def _op_leave(self) -> None:
+    def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""
         home = self._op_home
         self._withdraw()
@@ -518,7 +518,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         if self._op_state == ARRIVING:
             self._op_state = CANCELLED
         if self._op_state > PARKED:
-            self._op_leave()
+            self._op_remove()
 
 
 #: The base class of an operation type that may be native.

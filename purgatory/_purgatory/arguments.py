@@ -7,7 +7,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final
 
 from purgatory._events.log import log
-from purgatory._operations.operation import LOBBY, DelayedOperation
+from purgatory._operations.operation import UNPARKED, DelayedOperation
 from purgatory._support.errors import AlreadyParked, InvalidOperation, NoKeys, WatchKeysType, unhashable
 from purgatory._threads.watchdog import hooks_on_this_stack
 
@@ -32,7 +32,7 @@ def refuse_unready(operation: DelayedOperation, timer: Timer | None) -> None:
         AlreadyParked: it was parked before.
     """
     try:
-        if operation._op_home is not LOBBY:
+        if operation._op_home is not UNPARKED:
             raise AlreadyParked(operation)
     except AttributeError:
         raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)") from None
@@ -134,6 +134,6 @@ def refuse_timed(operation: DelayedOperation) -> None:
         InvalidOperation: a timer has it.
     """
     if operation.is_pending:
-        if operation._op_home is not LOBBY:
+        if operation._op_home is not UNPARKED:
             raise AlreadyParked(operation)
         raise InvalidOperation(operation, "it was added to a timer; the purgatory adds it and sets its deadline")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory._events.log import log, throttle
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
-from purgatory._operations.operation import LOBBY, DelayedOperation, ParkingTurn
+from purgatory._operations.operation import UNPARKED, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
 from purgatory._purgatory.arguments import admit, each_once, refuse_own_hook, refuse_unready
 from purgatory._purgatory.many_keys import check_keys
@@ -124,16 +124,16 @@ class Parking:
                 completed = self._park(operation, turn, home, keys)
             else:
                 completed = call_with(lock, self._park, operation, turn, home, keys)
-            if operation._op_home is LOBBY:
+            if operation._op_home is UNPARKED:
                 return False  # it had completed before it was parked
             if self._observers.parked and operation._op_state != IMMEDIATE:
-                self._observers.tell_parked(operation)
+                self._observers.notify_parked(operation)
             if operation._op_recheck and operation._op_state == PARKED:
                 operation.maybe_try_complete()  # a check came while this thread had the turn
         except BaseException:
             if turn.is_parked or operation._op_turn is turn:  # after an exception it must not stay parked
                 operation.cancel()
-                operation._op_leave()
+                operation._op_remove()
             raise
         return completed
 
@@ -154,10 +154,10 @@ class Parking:
             if operation._op_state != ARRIVING:
                 return completed
             self._add_to_timer(operation)
-            operation._op_settle(turn)
+            operation._op_finish_parking(turn)
         finally:
             if operation._op_state != PARKED:
-                operation._op_leave()
+                operation._op_remove()
         if self._closed and operation.cancel():
             raise PurgatoryClosed(self._name)
         return False
@@ -253,7 +253,7 @@ def check_all(operations: Sequence[DelayedOperation]) -> int:
         for operation in operations:
             if operation._op_state <= PARKED and operation.maybe_try_complete():
                 completed += 1
-    except BaseException:  # this thread is interrupted, so the retrier makes the checks that are still owed
+    except BaseException:  # this thread is interrupted, so the retrier repeats the checks
         for operation in operations:
             if operation._op_state <= PARKED:
                 operation._op_retry()
@@ -269,7 +269,7 @@ def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
         InvalidOperation: a hook of the operation parks it.
     """
     while not operation._op_arrive(home, turn):
-        if operation._op_home is not LOBBY:
+        if operation._op_home is not UNPARKED:
             raise AlreadyParked(operation)
         if operation._op_state > PARKED:
             return False
@@ -288,7 +288,7 @@ def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
     try:
         capacity.take(operation)
     except (PurgatoryFull, InvalidTenant):
-        if operation._op_turn_back():
+        if operation._op_reset():
             raise
         return False
     return True

@@ -129,7 +129,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         interval = whole("purge_interval", purge_interval, 0)
         limit = None if max_parked is None else whole("max_parked", max_parked, 1)
         capacity = capacity_of(name, limit, tenant, tenant_share)
-        told = Observers(name, observers)
+        all_observers = Observers(name, observers)
         self._own_timer = timer is None and timer_enabled
         if not timer_enabled:
             timer = None
@@ -138,8 +138,8 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
         self._idle_keys = idle_keys = IdleKeys(interval, self._known_keys)
-        row = Shards(shards, partial(Shard, told, idle_keys, retrier, capacity, timer))
-        super().__init__(name, row, timer, told, capacity, bool(keep_context))
+        all_shards = Shards(shards, partial(Shard, all_observers, idle_keys, retrier, capacity, timer))
+        super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
         self._waiting: dict[Settling, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it

@@ -123,26 +123,26 @@ class Shards:
         for watchers in self.walk():
             yield from watchers.first_here()
 
-    def answering(self) -> int:
+    def completing(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
-        return sum(shard.answering() for shard in self)
+        return sum(shard.completing() for shard in self)
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome. The cost does not depend on what is parked."""
-        parked, extended, checks, left = 0, 0, 0, [0] * len(OUTCOMES)
+        parked, extended, checks, outcomes = 0, 0, 0, [0] * len(OUTCOMES)
         for shard in self:
-            shard_parked, shard_extended, shard_checks, shard_left = shard.counts()
+            shard_parked, shard_extended, shard_checks, shard_outcomes = shard.counts()
             parked += shard_parked
             extended += shard_extended
             checks += shard_checks
-            left = [total + number for total, number in zip(left, shard_left, strict=True)]
+            outcomes = [total + number for total, number in zip(outcomes, shard_outcomes, strict=True)]
         return Totals(
             parked=parked,
-            immediate=left[IMMEDIATE],
-            satisfied=left[SATISFIED],
-            expired=left[EXPIRED],
-            cancelled=left[CANCELLED],
-            forced=left[FORCED],
+            immediate=outcomes[IMMEDIATE],
+            satisfied=outcomes[SATISFIED],
+            expired=outcomes[EXPIRED],
+            cancelled=outcomes[CANCELLED],
+            forced=outcomes[FORCED],
             checks=checks,
             extended=extended,
         )

@@ -94,7 +94,7 @@ class Settling:
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):
             if self._drain != "cancel":
-                operation._op_drain()
+                operation._op_expire_for_shutdown()
             elif operation.cancel():
                 cancelled.append(operation)
             if number % self._slice_size == 0:
@@ -138,7 +138,7 @@ class Settling:
         """Whether no operation is left, and no hooks run but those that wait for a shutdown."""
         if self._answered is not None and not self._answered():
             return False
-        return self._is_empty() and (self._mine is not None or self._shards.answering() <= self._hooks_that_wait())
+        return self._is_empty() and (self._mine is not None or self._shards.completing() <= self._hooks_that_wait())
 
 
 def rest_and_go_on(settling: Generator[float, None, ResultT]) -> ResultT:

@@ -6,7 +6,7 @@
  *     core.h         the structs, the objects that all parts share, their locks
  *     stack.c        how much of the C stack is left
  *     hooks.c        calls of the user's hooks
- *     observers.c    Told: the callables that are notified of an operation's events
+ *     observers.c    ObserverMethods: the callables that are notified of an operation's events
  *     watchers.c     Watchers: the operations under one key, a linked list of links
  *     idle_keys.c    IdleKeys: the queue of keys without operations, linked through their watchers
  *     shard.c        Shard: keys and counters
@@ -88,13 +88,13 @@ static PurgatoryCore for_others = {
 
 /* ---------------------------------------------------------------- the module */
 
-static PyMethodDef turn_back = {"_op_turn_back", (PyCFunction)operation_turn_back, METH_NOARGS, NULL};
+static PyMethodDef turn_back = {"_op_reset", (PyCFunction)operation_turn_back, METH_NOARGS, NULL};
 
-/* bind(lobby, outcomes, **functions): what is left to Python. Once, by the Python module that uses these types. */
+/* bind(unparked, outcomes, **functions): what is left to Python. Once, by the Python module that uses these types. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    PyObject *lobby, *outcomes;
-    if (!PyArg_ParseTuple(args, "O!O!", core.shard, &lobby, &PyTuple_Type, &outcomes))
+    PyObject *unparked, *outcomes;
+    if (!PyArg_ParseTuple(args, "O!O!", core.shard, &unparked, &PyTuple_Type, &outcomes))
         return NULL;
     struct {
         const char *name;
@@ -110,8 +110,8 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"retry", &core.retry},
                   {"warn", &core.warn},
                   {"observer_failed", &core.observer_failed},
-                  {"tell_leaving", &core.tell_leaving},
-                  {"tell_parked", &core.tell_parked},
+                  {"notify_leaving", &core.notify_leaving},
+                  {"notify_parked", &core.notify_parked},
                   {"wait_for", &core.wait_for},
                   {"find_place", &core.find_place},
                   {"put_off", &core.put_off},
@@ -133,7 +133,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
         }
         Py_XSETREF(*wanted[i].place, Py_NewRef(function));
     }
-    Py_XSETREF(core.lobby, (Shard *)Py_NewRef(lobby));
+    Py_XSETREF(core.unparked, (Shard *)Py_NewRef(unparked));
     Py_XSETREF(core.outcomes, Py_NewRef(outcomes));
     Py_RETURN_NONE;
 }
@@ -188,7 +188,7 @@ static int fill(PyObject *module)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if ((*words[i].place = PyUnicode_InternFromString(words[i].text)) == NULL)
             return -1;
-    if (make_type(module, &told_spec, NULL, &core.told) || make_type(module, &watchers_spec, NULL, &core.watchers)
+    if (make_type(module, &methods_spec, NULL, &core.observer_methods) || make_type(module, &watchers_spec, NULL, &core.watchers)
         || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
         || make_type(module, &futures_spec, core.operation, &core.futures_wait)
@@ -196,7 +196,7 @@ static int fill(PyObject *module)
         || make_type(module, &parking_spec, NULL, &core.parking))
         return -1;
     PyObject *method = PyDescr_NewMethod(core.operation, &turn_back);
-    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_op_turn_back", method);
+    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_op_reset", method);
     Py_XDECREF(method);
     core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
     if (failed || core.own_check == NULL)

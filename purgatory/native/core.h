@@ -21,7 +21,7 @@ typedef struct Link {
 
 struct Operation {
     TimerEntry entry;
-    Shard *home;        /* owned; NULL: the lobby, nobody parked it yet */
+    Shard *home;        /* owned; NULL if it was not parked yet */
     PyObject *lock;     /* owned; NULL: a hold of its own */
     PyObject *context;  /* owned; NULL: its hooks run in whatever context is there. Set once, by its parker */
     Link first;
@@ -58,19 +58,19 @@ typedef struct {
     PyObject_HEAD
     PyObject *parked, *leaving, *finished; /* tuples of callables, replaced as a whole */
     char any_parked, any_leaving, any_finished;
-} Told;
+} ObserverMethods;
 
 struct Shard {
     PyObject_HEAD
     PyObject *by_key; /* a dict: key to Watchers */
     PyObject *lock;
-    PyObject *observers; /* a Told */
+    PyObject *observers; /* a ObserverMethods */
     IdleKeys *idle_keys;
     PyObject *retrier, *capacity, *timer;
     PyObject *weakrefs;
-    Py_ssize_t parked, extended, checks, answering;
+    Py_ssize_t parked, extended, checks, completing;
     Py_ssize_t entries; /* one per operation and key */
-    Py_ssize_t left[STATES];
+    Py_ssize_t outcomes[STATES];
     char native_timer;
     Mutex mutex;
 };
@@ -87,12 +87,12 @@ typedef struct {
 /* The types live as long as the process, once they are made; so do the functions of purgatory._rare. */
 static struct {
     const TimerCore *timer;
-    PyTypeObject *operation, *watchers, *shard, *told, *parking, *idle_keys, *futures_wait, *threshold_wait;
-    Shard *lobby;
+    PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys, *futures_wait, *threshold_wait;
+    Shard *unparked;
     PyObject *outcomes;
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
-        *observer_failed, *tell_leaving, *tell_parked, *wait_for, *find_place, *put_off, *extension, *refuse_own_hook, *refuse_timed,
+        *observer_failed, *notify_leaving, *notify_parked, *wait_for, *find_place, *put_off, *extension, *refuse_own_hook, *refuse_timed,
         *timer_closed, *hand_over, *checked_limit, *checked_when_closed, *checked_keys, *checked_delay_ms, *checked_lock;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */

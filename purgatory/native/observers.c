@@ -1,18 +1,18 @@
-/* Told (_observers.py): the callables that are notified about operations. */
+/* ObserverMethods (_observers.py): the callables that are notified about operations. */
 
-static PyObject *told_get(PyObject *self, void *which);
+static PyObject *methods_get(PyObject *self, void *which);
 
 static inline int any(char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 
-static inline Told *told_of(Operation *op) { return (Told *)(op->home != NULL ? op->home : core.lobby)->observers; }
+static inline ObserverMethods *observers_of(Operation *op) { return (ObserverMethods *)(op->home != NULL ? op->home : core.unparked)->observers; }
 
-/* Tell of the end. `error` is borrowed, or NULL. 0, or -1 with an error. */
-static int tell_finished(Operation *op, PyObject *error)
+/* Notify the observers of the end. `error` is borrowed, or NULL. 0, or -1 with an error. */
+static int notify_finished(Operation *op, PyObject *error)
 {
-    Told *told = told_of(op);
-    if (!any(&told->any_finished))
+    ObserverMethods *methods = observers_of(op);
+    if (!any(&methods->any_finished))
         return 0;
-    PyObject *callables = told_get((PyObject *)told, (void *)2);
+    PyObject *callables = methods_get((PyObject *)methods, (void *)2);
     PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.outcomes, state_of(op)),
                          error == NULL ? Py_None : error};
     int failed = callables == NULL ? -1 : 0;
@@ -29,7 +29,7 @@ static int tell_finished(Operation *op, PyObject *error)
     return failed;
 }
 
-static int told_traverse(Told *self, visitproc visit, void *arg)
+static int methods_traverse(ObserverMethods *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->parked);
@@ -38,7 +38,7 @@ static int told_traverse(Told *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int told_clear(Told *self)
+static int methods_clear(ObserverMethods *self)
 {
     Py_CLEAR(self->parked);
     Py_CLEAR(self->leaving);
@@ -46,18 +46,18 @@ static int told_clear(Told *self)
     return 0;
 }
 
-static void told_dealloc(Told *self)
+static void methods_dealloc(ObserverMethods *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    told_clear(self);
+    methods_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
-static PyObject *told_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+static PyObject *methods_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    Told *self = (Told *)type->tp_alloc(type, 0);
+    ObserverMethods *self = (ObserverMethods *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->parked = PyTuple_New(0);
         self->leaving = PyTuple_New(0);
@@ -66,31 +66,31 @@ static PyObject *told_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObjec
     return (PyObject *)self;
 }
 
-static PyObject **tuple_of(Told *self, Py_ssize_t which, char **flag)
+static PyObject **tuple_of(ObserverMethods *self, Py_ssize_t which, char **flag)
 {
     *flag = which == 0 ? &self->any_parked : which == 1 ? &self->any_leaving : &self->any_finished;
     return which == 0 ? &self->parked : which == 1 ? &self->leaving : &self->finished;
 }
 
-static PyObject *told_get(PyObject *self, void *which)
+static PyObject *methods_get(PyObject *self, void *which)
 {
     char *flag;
     PyObject *found;
     Py_BEGIN_CRITICAL_SECTION(self);
-    found = Py_XNewRef(*tuple_of((Told *)self, (Py_ssize_t)which, &flag));
+    found = Py_XNewRef(*tuple_of((ObserverMethods *)self, (Py_ssize_t)which, &flag));
     Py_END_CRITICAL_SECTION();
     return found == NULL ? PyTuple_New(0) : found;
 }
 
-static int told_set(PyObject *self, PyObject *value, void *which)
+static int methods_set(PyObject *self, PyObject *value, void *which)
 {
     if (value == NULL || !PyTuple_CheckExact(value)) {
-        PyErr_SetString(PyExc_TypeError, "those who are told are a tuple");
+        PyErr_SetString(PyExc_TypeError, "observer methods must be a tuple");
         return -1;
     }
     char *flag;
     Py_BEGIN_CRITICAL_SECTION(self);
-    PyObject **place = tuple_of((Told *)self, (Py_ssize_t)which, &flag), *before = *place;
+    PyObject **place = tuple_of((ObserverMethods *)self, (Py_ssize_t)which, &flag), *before = *place;
     *place = Py_NewRef(value);
     __atomic_store_n(flag, PyTuple_GET_SIZE(value) > 0, __ATOMIC_RELAXED);
     value = before;
@@ -99,19 +99,19 @@ static int told_set(PyObject *self, PyObject *value, void *which)
     return 0;
 }
 
-static PyGetSetDef told_attributes[] = {
-    {"parked", told_get, told_set, "Told of each that was parked.", (void *)0},
-    {"leaving", told_get, told_set, "Told of each outcome.", (void *)1},
-    {"finished", told_get, told_set, "Told of each end.", (void *)2},
+static PyGetSetDef methods_attributes[] = {
+    {"parked", methods_get, methods_set, "Called for each parked operation.", (void *)0},
+    {"leaving", methods_get, methods_set, "Called for each outcome.", (void *)1},
+    {"finished", methods_get, methods_set, "Called after the hooks of each operation.", (void *)2},
     {NULL}};
 
-static PyType_Slot told_slots[] = {{Py_tp_doc, "Who is told of what."},
-                                   {Py_tp_new, told_new},
-                                   {Py_tp_dealloc, told_dealloc},
-                                   {Py_tp_traverse, told_traverse},
-                                   {Py_tp_clear, told_clear},
-                                   {Py_tp_getset, told_attributes},
+static PyType_Slot methods_slots[] = {{Py_tp_doc, "The observer methods to call for each event."},
+                                   {Py_tp_new, methods_new},
+                                   {Py_tp_dealloc, methods_dealloc},
+                                   {Py_tp_traverse, methods_traverse},
+                                   {Py_tp_clear, methods_clear},
+                                   {Py_tp_getset, methods_attributes},
                                    {0, NULL}};
 
-static PyType_Spec told_spec = {"purgatory._core.Told", sizeof(Told), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, told_slots};
+static PyType_Spec methods_spec = {"purgatory._core.ObserverMethods", sizeof(ObserverMethods), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, methods_slots};

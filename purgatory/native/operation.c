@@ -83,8 +83,8 @@ static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
         return NULL;
     if (self->home == NULL || !finish(self, CANCELLED, &struck))
         Py_RETURN_FALSE;
-    int failed = tell_finished(self, NULL);
-    stop_answering(self);
+    int failed = notify_finished(self, NULL);
+    stop_completing(self);
     if (set_struck(struck) || failed)
         return NULL;
     Py_RETURN_TRUE;
@@ -96,7 +96,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     PyObject *delay_ms;
     if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
         return NULL;
-    Shard *home = self->home != NULL ? self->home : core.lobby;
+    Shard *home = self->home != NULL ? self->home : core.unparked;
     int moved = 0;
     if (was_made(self))
         return NULL;
@@ -199,7 +199,7 @@ static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
 }
 static PyObject *get_home(Operation *self, void *Py_UNUSED(none))
 {
-    return Py_NewRef(self->home != NULL ? self->home : core.lobby);
+    return Py_NewRef(self->home != NULL ? self->home : core.unparked);
 }
 
 /* The watchers that it is or was under, or their keys. */
@@ -277,7 +277,7 @@ static PyMethodDef operation_methods[] = {
      "Returns:\n    True if this call's check completed it. False if this call expired it."},
     {"run", (PyCFunction)operation_run, METH_NOARGS,
      "run($self, /)\n--\n\nExpire: complete and run :meth:`on_expiration`. Called by the timer."},
-    {"_op_drain", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
+    {"_op_expire_for_shutdown", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
     {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, "Have the check made by somebody else."},
     {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, "In a forked child: nobody has the hold."},
     {"cancel", (PyCFunction)operation_cancel, METH_NOARGS,
@@ -308,7 +308,7 @@ static PyGetSetDef operation_attributes[] = {
     {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
     {"is_completed", (getter)get_completed, NULL,
      "Whether the operation has completed. False for one that was taken out uncompleted.", NULL},
-    {"outcome", (getter)get_outcome, NULL, "How the operation left; None while it is open.", NULL},
+    {"outcome", (getter)get_outcome, NULL, "How the operation ended, or None while it is open.", NULL},
     {"drained", (getter)get_drained, NULL,
      "Whether it expired because its purgatory was shut down, before its time was up. Hooks may ask.", NULL},
     {"keys", (getter)get_keys, NULL, "The keys that the operation was watched under; empty if it never was.", NULL},

@@ -373,8 +373,8 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     if (give_hold(op) < 0)
         completed = -1;
     if (completed >= 0 && arrived) {
-        if (state_of(op) != IMMEDIATE && any(&((Told *)self->observers)->any_parked)
-            && done_call(PyObject_CallOneArg(core.tell_parked, given)))
+        if (state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
+            && done_call(PyObject_CallOneArg(core.notify_parked, given)))
             completed = -1;
         else if (flag_of(&op->pending) && state_of(op) <= PARKED && check_as_defined(op) < 0)
             completed = -1;

@@ -70,7 +70,8 @@ static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"key_lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
     PyObject *lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &lock, &PyDict_Type, &by_key,
-                                     core.told, &observers, core.idle_keys, &idle_keys, &retrier, &capacity, &timer))
+                                     core.observer_methods, &observers, core.idle_keys, &idle_keys, &retrier, &capacity,
+                                     &timer))
         return -1;
     Py_XSETREF(self->lock, Py_NewRef(lock));
     Py_XSETREF(self->by_key, Py_NewRef(by_key));
@@ -97,19 +98,19 @@ static PyObject *shard_find(Shard *self, PyObject *key)
 
 static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
 {
-    Py_ssize_t left[STATES];
+    Py_ssize_t outcomes[STATES];
     lock_shard(self);
     Py_ssize_t parked = self->parked, extended = self->extended, checks = self->checks;
     for (int state = 0; state < STATES; state++)
-        left[state] = self->left[state];
+        outcomes[state] = self->outcomes[state];
     unlock_shard(self);
-    return Py_BuildValue("nnn(nnnnnnnn)", parked, extended, checks, left[0], left[1], left[2], left[3], left[4], left[5],
-                         left[6], left[7]);
+    return Py_BuildValue("nnn(nnnnnnnn)", parked, extended, checks, outcomes[0], outcomes[1], outcomes[2], outcomes[3],
+                         outcomes[4], outcomes[5], outcomes[6], outcomes[7]);
 }
 
-static PyObject *shard_answering(Shard *self, PyObject *Py_UNUSED(none))
+static PyObject *shard_completing(Shard *self, PyObject *Py_UNUSED(none))
 {
-    return PyLong_FromSsize_t(__atomic_load_n(&self->answering, __ATOMIC_ACQUIRE));
+    return PyLong_FromSsize_t(__atomic_load_n(&self->completing, __ATOMIC_ACQUIRE));
 }
 
 static PyObject *shard_entries(Shard *self, PyObject *Py_UNUSED(none))
@@ -159,7 +160,7 @@ static void shard_dealloc(Shard *self)
     Py_DECREF(type);
 }
 
-static PyObject *shard_stop_answering(Shard *self, PyObject *but)
+static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 {
     Py_ssize_t most = PyNumber_AsSsize_t(but, PyExc_OverflowError);
     if (most == -1 && PyErr_Occurred())
@@ -168,8 +169,8 @@ static PyObject *shard_stop_answering(Shard *self, PyObject *but)
     self->mutex = (PyMutex){0}; /* whoever had it isn't here */
 #endif
     lock_shard(self);
-    if (self->answering > most)
-        self->answering = most;
+    if (self->completing > most)
+        self->completing = most;
     unlock_shard(self);
     Py_RETURN_NONE;
 }
@@ -177,7 +178,7 @@ static PyObject *shard_stop_answering(Shard *self, PyObject *but)
 static PyMemberDef shard_members[] = {
     {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, "The watchers of each key."},
     {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, "Held to remove a key."},
-    {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, "Who is told of the operations."},
+    {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, "Are notified of the operations."},
     {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, "Where idle keys are noted."},
     {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, "Tries again what was missed."},
     {"capacity", Py_T_OBJECT_EX, offsetof(Shard, capacity), READONLY, "Whose places the operations take."},
@@ -187,10 +188,10 @@ static PyMemberDef shard_members[] = {
 
 static PyMethodDef shard_methods[] = {
     {"find", (PyCFunction)shard_find, METH_O, "The watchers of a key, or None."},
-    {"counts", (PyCFunction)shard_counts, METH_NOARGS, "(parked, extended, checks, left), all of one moment."},
-    {"stop_answering", (PyCFunction)shard_stop_answering, METH_O, "In a forked child: all but so many have gone."},
+    {"counts", (PyCFunction)shard_counts, METH_NOARGS, "(parked, extended, checks, outcomes), all of one moment."},
+    {"stop_completing", (PyCFunction)shard_stop_completing, METH_O, "In a forked child: keep at most this number of completions."},
     {"entries", (PyCFunction)shard_entries, METH_NOARGS, "How many entries are under its keys: one per operation and key."},
-    {"answering", (PyCFunction)shard_answering, METH_NOARGS, "How many have an outcome, and hooks that have not ended."},
+    {"completing", (PyCFunction)shard_completing, METH_NOARGS, "How many have an outcome, and hooks that have not ended."},
     {NULL}};
 
 static PyType_Slot shard_slots[] = {{Py_tp_doc, "The keys that hash to one shard, and the counters of its operations."},

@@ -152,11 +152,11 @@ static void leave(Operation *op, PyObject **struck)
     }
 }
 
-static void stop_answering(Operation *op)
+static void stop_completing(Operation *op)
 {
-    Shard *home = op->home != NULL ? op->home : core.lobby;
+    Shard *home = op->home != NULL ? op->home : core.unparked;
     lock_shard(home);
-    home->answering--;
+    home->completing--;
     unlock_shard(home);
 }
 
@@ -175,12 +175,12 @@ static int finish(Operation *op, int outcome, PyObject **struck)
     else
         was_parked = state == ARRIVING; /* it was not completed at once */
     __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
-    Shard *home = op->home != NULL ? op->home : core.lobby;
+    Shard *home = op->home != NULL ? op->home : core.unparked;
     lock_shard(home);
     home->parked += was_parked;
-    home->left[outcome]++;
+    home->outcomes[outcome]++;
     home->checks += checks_of(op);
-    home->answering++;
+    home->completing++;
     unlock_shard(home);
     unlock_operation(op);
     if (state != ARRIVING) {
@@ -188,7 +188,7 @@ static int finish(Operation *op, int outcome, PyObject **struck)
         if (op->home != NULL)
             leave(op, struck);
     }
-    if (any(&told_of(op)->any_leaving) && done_call(PyObject_CallOneArg(core.tell_leaving, (PyObject *)op)))
+    if (any(&observers_of(op)->any_leaving) && done_call(PyObject_CallOneArg(core.notify_leaving, (PyObject *)op)))
         strike(struck);
     return 1;
 }
@@ -197,9 +197,9 @@ static int finish(Operation *op, int outcome, PyObject **struck)
 static int end(Operation *op, PyObject *error)
 {
     if (!PyErr_Occurred())
-        return tell_finished(op, error);
+        return notify_finished(op, error);
     Kept kept = keep_error();
-    if (tell_finished(op, error))
+    if (notify_finished(op, error))
         PyErr_Clear();
     set_again(kept);
     return -1;
@@ -239,13 +239,13 @@ static int force(Operation *op)
     run_hook(op, core.str_on_complete, &error);
     int failed = end(op, error);
     Py_XDECREF(error);
-    stop_answering(op);
+    stop_completing(op);
     return set_struck(struck) || failed ? -1 : 1;
 }
 
 static int retry(Operation *op)
 {
-    Shard *home = op->home != NULL ? op->home : core.lobby;
+    Shard *home = op->home != NULL ? op->home : core.unparked;
     if (home->retrier == NULL || home->retrier == Py_None)
         return 0;
     Kept kept = keep_error();
@@ -304,7 +304,7 @@ static int check(Operation *op)
         }
         int again = give_hold(op);
         failed |= again < 0;
-        if (expired) { /* what has stopped this thread waits: on_expiration is owed all the same */
+        if (expired) { /* what has stopped this thread waits: on_expiration is still pending */
             if (failed && struck == NULL)
                 struck = take_error();
             else if (failed)
@@ -312,7 +312,7 @@ static int check(Operation *op)
             run_hook(op, core.str_on_expiration, &error);
             failed = end(op, error);
             Py_XDECREF(error);
-            stop_answering(op);
+            stop_completing(op);
             if (set_struck(struck) || failed)
                 return -1;
         }

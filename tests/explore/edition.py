@@ -109,8 +109,8 @@ class Edition:
                 module.threading = threads
             if hasattr(module, "time") and not module.__name__.endswith(".watchdog"):
                 module.time = time
-            lobby = getattr(module, "LOBBY", None)
-            if lobby is not None:
-                lobby.lock, lobby.key_lock = threads.Lock(), threads.Lock()
-                lobby.owed.clear()
+            unparked = getattr(module, "UNPARKED", None)
+            if unparked is not None:
+                unparked.lock, unparked.key_lock = threads.Lock(), threads.Lock()
+                unparked.completions.clear()
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer)

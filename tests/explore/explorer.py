@@ -347,14 +347,14 @@ class World:
                 for key in operation.wants:
                     found = purgatory.operations_for_key(key)
                     assert operation in found, f"{operation} can't be found under {key!r}"
-            assert not purgatory._shards.answering(), "an answer was never out"
+            assert not purgatory._shards.completing(), "an answer was never out"
             self._idle_keys_are_noted(purgatory)
             purgatory.purge()
             wanted = sum(len(operation.wants) for operation in still)
             assert purgatory.watched == wanted, f"{purgatory.watched} entries watched, {wanted} wanted"
             assert purgatory.snapshot().keys == len({key for o in still for key in o.wants}), "an idle key was kept"
-        lobby = self.core.purgatory._operations.operation.LOBBY
-        assert not lobby.owed, "an answer of one that was never parked was never out"
+        unparked = self.core.purgatory._operations.operation.UNPARKED
+        assert not unparked.completions, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:
                 self.core.timer.check_invariants(timer)

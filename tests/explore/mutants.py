@@ -91,7 +91,7 @@ KAFKAS = (
         PARKING,
         """
             if operation._op_state != PARKED:
-                operation._op_leave()
+                operation._op_remove()
         """,
         """
             for watchers in operation._op_watches:

@@ -37,8 +37,8 @@ FIXED = _words(
     "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _levels _lock _made _make _max_pending _missed "
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel _wheel_size __weakref__ by_key "
-    "_op_lock error hooks is_reported key_lock owed capacity clock end "
-    "find first home idle_keys key left level limit lock name observers reach retrier slots span taken timer "
+    "_op_lock error hooks is_reported key_lock completions capacity clock end "
+    "find first home idle_keys key outcomes level limit lock name observers reach retrier slots span taken timer "
     "put_back"
 )
 #: Fields of the scenarios' and the explorer's own tests.

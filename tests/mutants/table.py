@@ -212,7 +212,7 @@ MUTANTS = (
     Mutant(
         "an operation that completes while it is parked is removed from everywhere",
         PARKING,
-        "        finally:\n            if operation._op_state != PARKED:\n                operation._op_leave()\n",
+        "        finally:\n            if operation._op_state != PARKED:\n                operation._op_remove()\n",
         "        finally:\n            pass\n",
         T_PARK + "test_forced_between_last_check_and_timer",
     ),
@@ -263,14 +263,15 @@ MUTANTS = (
     Mutant(
         "an interrupt while an operation is removed leaves nothing behind",
         OPERATION,
-        "                    self._op_leave()\n                    self._op_answer(owed)\n                finally",
-        "                    self._op_answer(owed)\n                finally",
+        "                    self._op_remove()\n"
+        "                    self._op_run_hooks(completion)\n                finally",
+        "                    self._op_run_hooks(completion)\n                finally",
         T_STRUCK + "test_interrupt_while_an_operation_is_removed_leaves_nothing",
     ),
     Mutant(
-        "an interrupt while an outcome is decided runs the hooks that are owed",
+        "an interrupt while an outcome is decided runs the pending hooks",
         OPERATION,
-        "            if self._op_home.owed.get(self) is owed:",
+        "            if self._op_home.completions.get(self) is completion:",
         "            if False:",
         T_STRUCK + "test_stopped_expiry_runs_what_is_left",
     ),
@@ -346,7 +347,7 @@ MUTANTS = (
         OPERATION,
         "            self._op_state = NEW\n"
         "            self._op_turn = None\n"
-        "            self._op_home = LOBBY  # last, as above\n",
+        "            self._op_home = UNPARKED  # last, as above\n",
         "",
         T_PARK + "test_refused_operation_is_as_it_was",
     ),
@@ -360,7 +361,7 @@ MUTANTS = (
     Mutant(
         "a shutdown returns when every answer is out",
         SHUTDOWN,
-        "self._is_empty() and (self._mine is not None or self._shards.answering() <= self._hooks_that_wait())",
+        "self._is_empty() and (self._mine is not None or self._shards.completing() <= self._hooks_that_wait())",
         "self._is_empty()",
         T_SHUTDOWN + "test_shutdown_returns_when_every_answer_is_out",
     ),
@@ -474,7 +475,7 @@ MUTANTS = (
     Mutant(
         "`on_complete` raising still counts as completed",
         OPERATION,
-        "                owed.error = error\n                self._op_contain(name, error)",
+        "                completion.error = error\n                self._op_contain(name, error)",
         "                raise",
         T_OPERATION + "test_on_complete_that_raises_has_completed",
     ),
@@ -569,7 +570,7 @@ MUTANTS = (
     Mutant(
         "a shutdown answers every operation",
         SHUTDOWN,
-        "                operation._op_drain()",
+        "                operation._op_expire_for_shutdown()",
         "                pass",
         T_SHUTDOWN + "test_expire_answers_every_operation",
     ),
@@ -626,7 +627,7 @@ MUTANTS = (
     Mutant(
         "an operation is parked once",
         ARGUMENTS,
-        "        if operation._op_home is not LOBBY:\n            raise AlreadyParked(operation)\n    except",
+        "        if operation._op_home is not UNPARKED:\n            raise AlreadyParked(operation)\n    except",
         "        pass\n    except",
         T_PARK + "test_parking_twice_changes_nothing",
     ),
@@ -647,7 +648,7 @@ MUTANTS = (
     Mutant(
         "counters are exact",
         OPERATION,
-        "                home.left[outcome] += 1\n",
+        "                home.outcomes[outcome] += 1\n",
         "                pass\n",
         T_SNAPSHOT + "test_totals_count_every_outcome",
     ),

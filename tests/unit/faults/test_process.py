@@ -127,7 +127,7 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
         parent = DelayedOperationPurgatory("parent")
         held, done = threading.Event(), threading.Event()
         def hold():
-            with _live._lock, _log.throttle._lock, _operation.LOBBY.key_lock, _slow._watchdog._lock:
+            with _live._lock, _log.throttle._lock, _operation.UNPARKED.key_lock, _slow._watchdog._lock:
                 held.set()
                 done.wait()
         holder = threading.Thread(target=hold)

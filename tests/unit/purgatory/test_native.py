@@ -66,7 +66,17 @@ def test_pretender_is_refused(purgatory):
 
 @pytest.mark.parametrize(
     "call",
-    ["force_complete", "maybe_try_complete", "cancel", "run", "_op_drain", "keys", "outcome", "checks", "drained"],
+    [
+        "force_complete",
+        "maybe_try_complete",
+        "cancel",
+        "run",
+        "_op_expire_for_shutdown",
+        "keys",
+        "outcome",
+        "checks",
+        "drained",
+    ],
 )
 def test_forgotten_init_is_said(call):
     """An operation whose __init__ forgot its base class says so wherever it is used."""
@@ -397,8 +407,10 @@ class HalfMade(list):
     [
         lambda: CORE.Shard.__new__(CORE.Shard).find("x"),
         lambda: CORE.IdleKeys.__new__(CORE.IdleKeys),
-        lambda: CORE.Parking("name", [], None, CORE.Told(), None),
-        lambda: CORE.Parking("name", HalfMade(), None, CORE.Told(), None).try_complete_else_watch(Small(), ["key"]),
+        lambda: CORE.Parking("name", [], None, CORE.ObserverMethods(), None),
+        lambda: CORE.Parking("name", HalfMade(), None, CORE.ObserverMethods(), None).try_complete_else_watch(
+            Small(), ["key"]
+        ),
     ],
 )
 def test_half_made_object_of_a_private_type_raises(call):

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
-from purgatory._operations.operation import LOBBY
+from purgatory._operations.operation import UNPARKED
 from tests.support import Waiting, cpython_only, eventually, in_thread
 from timer import MockTimer
 
@@ -232,11 +232,11 @@ def test_interrupts_leave_no_lock_held():
                 assert in_thread(can_be_had, shard.key_lock), "a lock is held by a thread that has gone on"
             # The retrier may be repeating the interrupted check, and takes the lock for a moment.
             assert COMPILED or eventually(lambda shards=purgatory._shards: not any(s.lock.locked() for s in shards))
-            at_home = [operation for operation in operations if operation._op_home is not LOBBY]
+            at_home = [operation for operation in operations if operation._op_home is not UNPARKED]
             # The retrier may be making up the check that was struck, and hold its operation.
             assert eventually(lambda held=at_home: all(is_free(operation) for operation in held))
             assert () == purgatory.shutdown("cancel").stuck
-            assert 0 == purgatory._shards.answering()  # no operation has an outcome and no answer
+            assert 0 == purgatory._shards.completing()  # no operation has an outcome and no answer
             assert 0 == purgatory.watched
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -59,7 +59,7 @@ def test_stopped_answer_leaves_nothing(mock_timer):
         with pytest.raises(Interrupted):
             operation.force_complete()
 
-        assert (0, 0) == (purgatory.watched, purgatory._shards.answering())
+        assert (0, 0) == (purgatory.watched, purgatory._shards.completing())
         assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
 
 
@@ -115,7 +115,7 @@ def test_stopped_expiry_runs_what_is_left(mock_timer, where, keep_context):
 
         assert ["on_complete", "on_expiration"] == ran
         assert [(Outcome.EXPIRED, Interrupted)] == telling.ends
-        assert (0, 0) == (purgatory.watched, purgatory._shards.answering())
+        assert (0, 0) == (purgatory.watched, purgatory._shards.completing())
 
 
 def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
@@ -259,7 +259,7 @@ def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(mock_
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
         first, operation = Waiting(), Waiting()
         purgatory.try_complete_else_watch(first, ["k"])
-        turn_back = DelayedOperation._op_turn_back
+        turn_back = DelayedOperation._op_reset
 
         def strike(operation):
             assert turn_back(operation)
@@ -267,7 +267,7 @@ def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(mock_
             assert not in_thread(purgatory.try_complete_else_watch, operation, ["k"])
             raise Interrupted
 
-        monkeypatch.setattr(DelayedOperation, "_op_turn_back", strike)
+        monkeypatch.setattr(DelayedOperation, "_op_reset", strike)
         with pytest.raises(Interrupted):
             purgatory.try_complete_else_watch(operation, ["k"])
 
