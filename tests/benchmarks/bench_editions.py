@@ -1,11 +1,11 @@
 """
-Both implementations beside the floor and their peers, in one run: what README and docs/performance.md quote.
+Both implementations beside the baseline and their peers, in one run: what README and docs/performance.md quote.
 
-The Python edition is a private copy of the core, loaded from its sources beside the native one that everything else
-imports (:mod:`tests.explore.edition`), so that their rows are interleaved like any others and share the machine's mood.
-Where there is no native implementation both rows are Python's, and say so by being alike.
+The pure implementation is a private copy of the core, loaded from its sources (:mod:`tests.explore.edition`). All other
+modules import the native one. So the rows of both are interleaved like any others, under the same load of the machine.
+Without a native implementation both rows are Python's, and equal.
 
-The ratios are to the tables' first case: the floor of :mod:`tests.benchmarks.bench_purgatory`, a
+The ratios are to the tables' first case: the baseline of :mod:`tests.benchmarks.bench_purgatory`, a
 thousand keys, a dict's own insert and pop.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import purgatory
 import timer
-from tests.benchmarks.bench_purgatory import cycle, floor, rotation, wait_for
+from tests.benchmarks.bench_purgatory import baseline, cycle, rotation, wait_for
 from tests.benchmarks.bench_timer import CONSTANT_MS, OUTSTANDING, call_later
 from tests.benchmarks.harness import Case, Table, compare, say
 from tests.explore.edition import Edition
@@ -123,17 +123,17 @@ def _of_each(name: str, prepare: Any, n: int, *arguments: int, module: int = 0) 
 def cycles(*, rounds: int = 15, scale: float = 1.0) -> Table:
     """Park and satisfy, with one key and with three."""
     cases = [
-        Case("the floor", floor, 30_000),
+        Case("the baseline", baseline, 30_000),
         *_of_each("1 key", _cycle, 10_000, 1),
         *_of_each("3 keys", _cycle, 10_000, 3),
         Case("asyncio.wait_for on a future", wait_for, 2_000),
     ]
     return compare(
-        "editions: park -> satisfy",
+        "implementations: park -> satisfy",
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach, native: 1.15x the floor, three keys 1.8x; Python: 4x, three keys 6x",
+        note="reach, native: 1.15x the baseline, three keys 1.8x; Python: 4x, three keys 6x",
         slug="editions-cycle",
     )
 
@@ -150,7 +150,7 @@ def rotations(
             cases.append(Case(f"{edition}, {number:,} keys", prepare, 5_000))
         tables.append(
             compare(
-                f"editions: park -> satisfy by keys in rotation, {edition}",
+                f"implementations: park -> satisfy by keys in rotation, {edition}",
                 cases,
                 rounds=rounds,
                 scale=scale,
@@ -169,7 +169,7 @@ def timers(*, outstanding: int = OUTSTANDING, rounds: int = 15, scale: float = 1
         Case("asyncio call_later + cancel", functools.partial(call_later, outstanding), 10_000),
     ]
     return compare(
-        f"editions: timer add + cancel, {outstanding:,} outstanding",
+        f"implementations: timer add + cancel, {outstanding:,} outstanding",
         cases,
         rounds=rounds,
         scale=scale,
@@ -181,7 +181,7 @@ def timers(*, outstanding: int = OUTSTANDING, rounds: int = 15, scale: float = 1
 def main(*, quick: bool = False) -> Iterator[Table]:
     """Everything in here."""
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
-    say("editions: native beside Python, the floor and peers")
+    say("implementations: native beside Python, the baseline and peers")
     yield cycles(rounds=rounds, scale=scale)
     yield from rotations(rounds=rounds, scale=scale)
     yield timers(rounds=rounds, scale=scale)

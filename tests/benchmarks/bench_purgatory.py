@@ -1,10 +1,10 @@
 """
 The purgatory: an operation is parked, an event comes, it completes.
 
-Beside the cycle stand its peers, and the *floor*: what no purgatory in Python can avoid, and nothing else. Allocate the
-operation, call the user's ``try_complete`` three times (before and after watching, and at the event), complete it and
-call ``on_complete`` once, one dict insert a key, one timer insert, and take both out again. The floor is written into
-the loop, so that it doesn't even pay for the two calls into a library. It serves one thread and one key only.
+The cycle is compared with its peers and with the *baseline*: the least that any purgatory in Python must do. Allocate
+the operation, call the user's ``try_complete`` three times (before and after watching, and at the event), complete it
+and call ``on_complete`` once, one dict insert per key, one timer insert, and remove both. The baseline is written into
+the loop, so it does not pay for the two calls into a library. It serves one thread and one key only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.benchmarks.harness import Case, Table, compare, say
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Run
 
-__all__ = ["FloorOperation", "Ready", "cycle", "cycle_beside_peers", "floor", "main"]
+__all__ = ["BaselineOperation", "Ready", "cycle", "cycle_beside_peers", "baseline", "main"]
 
 DELAY_MS = 300_000
 
@@ -72,7 +72,7 @@ class Bare(DelayedOperation):
         return False
 
 
-class FloorOperation:
+class BaselineOperation:
     """The least that an operation can be."""
 
     __slots__ = ("completed", "deadline_ns", "delay_ms")
@@ -92,7 +92,7 @@ class FloorOperation:
         raise NotImplementedError
 
 
-class FloorReady(FloorOperation):
+class FloorReady(BaselineOperation):
     """The same user's class as :class:`Ready`, on the least base there can be."""
 
     __slots__ = ("ready",)
@@ -182,7 +182,7 @@ def fulfilled() -> Iterator[Run]:
 
 
 @contextlib.contextmanager
-def floor() -> Iterator[Run]:
+def baseline() -> Iterator[Run]:
     """See the module's header."""
 
     def run(n: int) -> None:
@@ -292,7 +292,7 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
     """The cycle with one key."""
     cases = [
         Case("purgatory", cycle, 10_000),
-        Case("the floor", floor, 30_000),
+        Case("the baseline", baseline, 30_000),
         Case("asyncio.wait_for on a future", wait_for, 2_000),
         Case("threading.Event, pooled thread", event_each, 500),
         Case("threading.Condition, pooled thread", condition_each, 500),
@@ -303,7 +303,7 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach: the floor 0.87x the native edition's time or more, 0.25x the Python edition's",
+        note="reach: the baseline 0.87x the native implementation's time or more, 0.25x the pure implementation's",
         slug="cycle-peers",
     )
 
@@ -311,7 +311,7 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
 def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
     """The cycle with the operations that the library brings along."""
     cases = [
-        Case("the floor", floor, 30_000),
+        Case("the baseline", baseline, 30_000),
         Case("purgatory", cycle, 10_000),
         Case("DelayedFuture, its future's own work left out", ready_made, 10_000),
         Case("ThresholdPurgatory, its future's included", threshold, 3_000),
@@ -322,7 +322,7 @@ def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
         cases,
         rounds=rounds,
         scale=scale,
-        note="ratio: to the floor",
+        note="ratio: to the baseline",
         slug="cycle-ready-made",
     )
 
@@ -483,7 +483,7 @@ def memory(*, parked: int = 200_000) -> Table:
         f"purgatory: bytes a parked one-key operation, {parked:,} parked",
         ("keys", "tracemalloc", "resident"),
         tuple(rows),
-        "reach: 176 and 290 bytes, as on the JVM; the Python edition 400 and 700",
+        "reach: 176 and 290 bytes, as on the JVM; the pure implementation 400 and 700",
         "memory",
     )
 

@@ -2,7 +2,7 @@
 How the purgatory's costs grow: with the operations parked, with the keys, with the watchers of one key.
 
 A population is grown in one process, and at each size the cycle is measured on a key that the population doesn't use,
-with the floor beside it in the same rounds: the effect of the processor's caches on any Python program shows in both.
+with the baseline in the same rounds. The effect of the processor's caches on any Python program shows in both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, floor
+from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, baseline
 from tests.benchmarks.growth import by_population, collector, empty
 from tests.benchmarks.harness import Case, Table, clock, compare, say
 
@@ -45,7 +45,7 @@ def grown(
     """The cycle beside a growing population, ``per_key`` operations under each key. All under one if None."""
     rows: list[tuple[str | float | None, ...]] = []
     n = max(1, round(5_000 * scale))
-    with DelayedOperationPurgatory[DelayedOperation]("bench") as purgatory, floor() as run_floor:
+    with DelayedOperationPurgatory[DelayedOperation]("bench") as purgatory, baseline() as run_baseline:
         parked, key = 0, ["group"]
         for size in sizes:
             for number in range(parked, size):
@@ -59,18 +59,18 @@ def grown(
                 start = clock()
                 _cycles(purgatory, n)
                 between = clock()
-                run_floor(n)
+                run_baseline(n)
                 end = clock()
                 if turn:
                     ours.append((between - start) / n * 1e9)
                     least.append((end - between) / n * 1e9)
             ratio = statistics.median([a / b for a, b in zip(ours, least, strict=True)])
-            cycle_ns, floor_ns = statistics.median(ours), statistics.median(least)
-            rows.append((f"{size:,}", round(cycle_ns, 1), round(floor_ns, 1), round(ratio, 2)))
+            cycle_ns, baseline_ns = statistics.median(ours), statistics.median(least)
+            rows.append((f"{size:,}", round(cycle_ns, 1), round(baseline_ns, 1), round(ratio, 2)))
         purgatory.shutdown("cancel")
     how = "all under one key" if per_key is None else "a key each" if per_key == 1 else f"{per_key} a key"
     title = f"scale: park -> satisfy by operations parked, {how}"
-    return Table(title, ("parked", "ns", "floor", "ratio"), tuple(rows), "ratio: to the floor", slug)
+    return Table(title, ("parked", "ns", "baseline", "ratio"), tuple(rows), "ratio: to the baseline", slug)
 
 
 @contextlib.contextmanager

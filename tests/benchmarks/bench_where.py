@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperationPurgatory
-from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, cycle, floor
+from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, baseline, cycle
 from tests.benchmarks.harness import Case, Table, clock, compare, say
 from timer import SystemTimer, TimerTask
 
@@ -92,7 +92,7 @@ def steps(*, rounds: int = 15, scale: float = 1.0) -> Table:
         Case("allocate, timer add, cancel", in_the_timer, 20_000),
         Case("allocate, park, complete at once", at_once, 20_000),
         Case("the cycle without a timer", without_timer, 10_000),
-        Case("the floor", floor, 30_000),
+        Case("the baseline", baseline, 30_000),
     ]
     return compare("where the time goes: steps", cases, rounds=rounds, scale=scale, slug="where-steps")
 

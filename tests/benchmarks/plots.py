@@ -54,7 +54,7 @@ def _parked(axes: Axes, tables: dict[str, Table]) -> None:
     _line(axes, tables["scale-parked"], "ns", "a key each", OURS)
     _line(axes, tables["scale-keys"], "ns", "1,000 a key", THEIRS)
     _line(axes, tables["scale-one-key"], "ns", "all under one key", FOURTH)
-    _line(axes, tables["scale-parked"], "floor", "the floor", FLOOR)
+    _line(axes, tables["scale-parked"], "baseline", "the baseline", FLOOR)
     axes.set(xscale="log", xlabel="operations parked", ylabel="ns a cycle", title="Park and satisfy, by population")
     axes.set_ylim(bottom=0)
 

@@ -2,8 +2,8 @@
 The arrows between the packages point one way only.
 
 Every import of every module is read from its syntax tree, also those inside functions and under
-``TYPE_CHECKING``: a dependency is one whether or not it runs at import time. ``HOUSE`` says for each floor
-of the house which floors it may import, and what from outside. Anything else is a violation.
+``TYPE_CHECKING``: a dependency is one whether or not it runs at import time. ``LAYERS`` says for each layer
+of the project which layers it may import, and what from outside. Anything else is a violation.
 """
 
 import ast
@@ -30,7 +30,7 @@ NO_IO = frozenset(
 RECORD_FORMAT = ("purgatory.journal.records", "purgatory._distribution")
 
 # The folders of large packages: a module imports from its own folder and from those named before it.
-ROOMS = {
+FOLDERS = {
     "examples.broker": (
         *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
         "broker",
@@ -42,30 +42,30 @@ ROOMS = {
 
 
 @attrs.frozen
-class Floor:
+class Layer:
     """The imports that are allowed to the modules of one layer."""
 
-    house: tuple[str, ...]  # floors, besides the own
+    below: tuple[str, ...]  # layers, besides its own
     outside: frozenset[str] | None = None  # third-party packages. None: any
     barred: frozenset[str] = frozenset()  # standard library modules
 
 
-HOUSE = {
-    "timer": Floor((), frozenset({"attr", "attrs"}), NO_IO | {"logging"}),
-    "core": Floor(("timer",), frozenset({"attr", "attrs", "structlog", "typing_extensions"}), NO_IO),
-    "serving": Floor(("timer", "core")),
-    **{name: Floor(("timer", "core", "serving")) for name in SATELLITES},
-    "pipeline": Floor(()),
-    "testing": Floor(("timer", "core", "aio")),
-    "web": Floor(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
-    "cli": Floor(("timer", "core", *SATELLITES, "pipeline")),
-    "examples": Floor(("timer", "core", *SATELLITES, "web", "pipeline", "cli")),
-    "tests": Floor(()),
+LAYERS = {
+    "timer": Layer((), frozenset({"attr", "attrs"}), NO_IO | {"logging"}),
+    "core": Layer(("timer",), frozenset({"attr", "attrs", "structlog", "typing_extensions"}), NO_IO),
+    "serving": Layer(("timer", "core")),
+    **{name: Layer(("timer", "core", "serving")) for name in SATELLITES},
+    "pipeline": Layer(()),
+    "testing": Layer(("timer", "core", "aio")),
+    "web": Layer(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
+    "cli": Layer(("timer", "core", *SATELLITES, "pipeline")),
+    "examples": Layer(("timer", "core", *SATELLITES, "web", "pipeline", "cli")),
+    "tests": Layer(()),
 }
 
 
-def floor_of(module: str) -> str:
-    """The floor that a module of ours is on."""
+def layer_of(module: str) -> str:
+    """The layer that a module of the project is in."""
     first, _, rest = module.partition(".")
     if first != "purgatory":
         return first
@@ -94,15 +94,15 @@ def imports(source: str, module: str, *, is_package: bool) -> list[str]:
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """A module's forbidden imports."""
-    floor = floor_of(module)
-    rules = HOUSE[floor]
+    layer = layer_of(module)
+    rules = LAYERS[layer]
 
     def allowed(name: str) -> bool:
         top = name.partition(".")[0]
         if top in {"timer", "purgatory", "examples", "tests"}:
-            if floor == "pipeline" and f"{name}.".startswith(tuple(f"{known}." for known in RECORD_FORMAT)):
+            if layer == "pipeline" and f"{name}.".startswith(tuple(f"{known}." for known in RECORD_FORMAT)):
                 return True
-            return floor_of(name) in (floor, *rules.house)
+            return layer_of(name) in (layer, *rules.below)
         if top in sys.stdlib_module_names:
             return top not in rules.barred
         return rules.outside is None or top in rules.outside
@@ -110,27 +110,27 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return [f"{module} imports {name}" for name in imports(source, module, is_package=is_package) if not allowed(name)]
 
 
-def house_of(module: str) -> str | None:
-    """Which of the packages that have rooms a module is in."""
-    return next((house for house in ROOMS if f"{module}.".startswith(f"{house}.")), None)
+def package_of(module: str) -> str | None:
+    """The package with ordered folders that a module is in, or None."""
+    return next((package for package in FOLDERS if f"{module}.".startswith(f"{package}.")), None)
 
 
-def room_of(module: str, house: str) -> int:
-    """The place of a module in the order of its package's rooms. A module outside these folders is last."""
-    room = module.removeprefix(house).lstrip(".").partition(".")[0]
-    return ROOMS[house].index(room) if room in ROOMS[house] else len(ROOMS[house])
+def place_of(module: str, package: str) -> int:
+    """The place of a module in the order of its package's folders. A module outside these folders is last."""
+    folder = module.removeprefix(package).lstrip(".").partition(".")[0]
+    return FOLDERS[package].index(folder) if folder in FOLDERS[package] else len(FOLDERS[package])
 
 
 def wrong_ways(source: str, module: str, *, is_package: bool = False) -> list[str]:
     """A module's imports from a folder that comes after its own."""
-    house = house_of(module)
+    package = package_of(module)
     return [
         f"{module} imports {name}"
         for name in imports(source, module, is_package=is_package)
-        if house is not None
-        and name != house  # the package itself, whose __init__ imports nothing
-        and house_of(name) == house
-        and room_of(name, house) > room_of(module, house)
+        if package is not None
+        and name != package  # the package itself, whose __init__ imports nothing
+        and package_of(name) == package
+        and place_of(name, package) > place_of(module, package)
     ]
 
 
@@ -146,32 +146,32 @@ def module_of(path):
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_arrows(path):
-    """A module imports only from its own floor and from those beneath it."""
+    """A module imports only from its own layer and from those beneath it."""
     module, is_package = module_of(path)
 
     assert [] == violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
 
 
-ROOMED = [path for path in SOURCES if house_of(module_of(path)[0])]
+IN_FOLDERS = [path for path in SOURCES if package_of(module_of(path)[0])]
 
 
-@pytest.mark.parametrize("path", ROOMED, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_rooms(path):
+@pytest.mark.parametrize("path", IN_FOLDERS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_folders(path):
     """A module imports only from its own folder and from those that are listed before it."""
     module, is_package = module_of(path)
 
     assert [] == wrong_ways(path.read_text(encoding="utf-8"), module, is_package=is_package)
 
 
-@pytest.mark.parametrize("house", ROOMS)
-def test_every_folder_is_a_room(house):
-    """A folder that is in no room's place would be checked against nothing."""
-    top = ROOT.joinpath(*house.split("."))
-    private = "_" if house == "purgatory" else ""
+@pytest.mark.parametrize("package", FOLDERS)
+def test_every_folder_has_a_place(package):
+    """A folder without a place in the order would be checked against nothing."""
+    top = ROOT.joinpath(*package.split("."))
+    private = "_" if package == "purgatory" else ""
     folders = {path.parent.name for path in top.glob(f"{private}*/__init__.py")}
 
     assert folders
-    assert folders <= set(ROOMS[house])
+    assert folders <= set(FOLDERS[package])
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,12 @@ def test_every_folder_is_a_room(house):
         ("purgatory._operations.operation", "from purgatory._keys.shard import Shard", 0),
     ],
 )
-def test_way_between_rooms(module, source, count):
-    """An import from a later room is reported, one from an earlier room is not."""
+def test_way_between_folders(module, source, count):
+    """An import from a later folder is reported, one from an earlier folder is not."""
     assert count == len(wrong_ways(source, module))
 
 
-def test_whole_house_is_read():
+def test_whole_project_is_read():
     """The packages are found where this test looks for them."""
     assert {"timer", "purgatory", "examples"} == {path.relative_to(ROOT).parts[0] for path in SOURCES}
 
@@ -256,16 +256,16 @@ OWN_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 @pytest.mark.parametrize("path", C_SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_arrows_hold_for_c(path):
-    """A C file includes headers of its own floor and of those beneath it, each by its place in the house."""
+    """A C file includes headers of its own layer and of those beneath it, each by its path in the project."""
 
     def module(name):
         return name.rpartition(".")[0].replace("/", ".")
 
-    own = floor_of(module(path.relative_to(ROOT).as_posix()))
+    own = layer_of(module(path.relative_to(ROOT).as_posix()))
     headers = OWN_INCLUDE.findall(path.read_text(encoding="utf-8"))
 
     assert all((ROOT / header).is_file() for header in headers)
-    assert {floor_of(module(header)) for header in headers} <= {own, *HOUSE[own].house}
+    assert {layer_of(module(header)) for header in headers} <= {own, *LAYERS[own].below}
 
 
 def test_relative_import_is_resolved():

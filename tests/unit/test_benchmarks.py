@@ -40,13 +40,13 @@ def test_the_cycle_stands_beside_its_peers_and_the_floor():
     """The first row is the purgatory, every ratio is to it."""
     table = bench_purgatory.cycle_beside_peers(**TINY)
     assert 1.0 == table.column("ratio")["purgatory"]
-    assert {"the floor", "asyncio.wait_for on a future", "a thread a request"} < table.column("ratio").keys()
+    assert {"the baseline", "asyncio.wait_for on a future", "a thread a request"} < table.column("ratio").keys()
 
 
 def test_both_editions_stand_in_one_table():
-    """The Python edition is a copy beside whichever runs. Every row is set beside the floor of the same round."""
+    """The pure implementation is a copy beside the one that runs. Every row is a ratio to the baseline of its round."""
     table = bench_editions.cycles(**TINY)
-    assert 1.0 == table.column("ratio")["the floor"]
+    assert 1.0 == table.column("ratio")["the baseline"]
     assert {"native, 1 key", "Python, 1 key", "native, 3 keys", "Python, 3 keys"} < table.column("ratio").keys()
     assert bench_editions._editions()["Python"][0] is not purgatory
     assert not bench_editions._editions()["Python"][0].COMPILED
