@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
 from purgatory.journal._options import File, JournalStats, Options
-from purgatory.journal._sealer import Sealer
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import end, open_name
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.segments import FOLDER_MODE, FolderLock, check_schema, recover, sync_folder
+from purgatory.journal.segments.sealer import Sealer
 from timer._fork import call_after_fork, new_condition, new_event, new_lock
 
 if TYPE_CHECKING:

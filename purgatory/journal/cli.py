@@ -21,8 +21,8 @@ from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
 from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds
-from purgatory.journal.retention import retain
 from purgatory.journal.segments import FolderLock, recover, seal
+from purgatory.journal.segments.retention import retain
 from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ LEFT = {
     "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",
     "purgatory._serving.WsgiServer._thread": "the parent's server",
     "purgatory.console.cli._get.thread": "a request of one command, which does not fork",
-    "purgatory.journal._sealer.Sealer._thread": "the copy of a journal is closed, and submits nothing",
+    "purgatory.journal.segments.sealer.Sealer._thread": "the copy of a journal is closed, and submits nothing",
     "purgatory.journal._writer.FolderWriter._thread": "likewise: no thread of the child joins it",
 }
 

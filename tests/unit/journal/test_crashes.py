@@ -241,7 +241,7 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
     def refused(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("purgatory.journal._sealer.leave_end", refused)
+    monkeypatch.setattr("purgatory.journal.segments.sealer.leave_end", refused)
     with Journal(tmp_path) as journal:
         journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
     assert (51, 51, True) == (len(list(read(tmp_path))), verify(tmp_path).rows, verify(tmp_path).sound)

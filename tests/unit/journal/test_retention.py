@@ -10,7 +10,7 @@ from purgatory.journal.cli import main
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import list_segments, tip
 from purgatory.journal.records.parquet import read_range
-from purgatory.journal.retention import retain
+from purgatory.journal.segments.retention import retain
 
 WEEK = 7 * 86_400
 

@@ -266,7 +266,7 @@ def test_journal_that_cannot_be_read_is_an_error_in_a_line(tmp_path, write, caps
         raise OSError(5, "Input/output error", "a segment")
         yield
 
-    monkeypatch.setattr("purgatory.journal.summary.read", failing)
+    monkeypatch.setattr("purgatory.journal.summary.source.read", failing)
     assert 2 == main(["summary", str(tmp_path)])
     assert "purgatory journal: [Errno 5] Input/output error: 'a segment'\n" == capsys.readouterr().err
 

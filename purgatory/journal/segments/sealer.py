@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
 from purgatory.journal.records.folder import segment_of
-from purgatory.journal.retention import retain
 from purgatory.journal.segments import is_sealed, leave_end, seal
+from purgatory.journal.segments.retention import retain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
