@@ -9,13 +9,16 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from purgatory._distribution import MissingExtra
+from purgatory._distribution import NAME, MissingExtra
 from purgatory.journal.records.errors import JournalError
 from purgatory.pipeline.arguments import parser
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+#: The extra that brings a missing package. `report` brings all others, and needs neither Spark nor Java.
+_EXTRAS = {"deltalake": "delta", "google": "spark", "pandas": "spark", "py4j": "spark", "pyspark": "spark"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"purgatory pipeline: {error}\n")
         return 2
     except ImportError as error:
-        remedy = "; install it with: pip install 'delayed-operation-purgatory[spark]'"
+        extra = _EXTRAS.get((error.name or "").partition(".")[0], "report")
+        remedy = f"; install it with: pip install '{NAME}[{extra}]'"
         sys.stderr.write(f"purgatory pipeline: {error}{'' if isinstance(error, MissingExtra) else remedy}\n")
         return 2
     except Exception as error:

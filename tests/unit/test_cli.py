@@ -58,8 +58,9 @@ def bare(*arguments, missing=EXTRAS):
 @pytest.mark.parametrize(
     ("arguments", "module", "extra"),
     [
-        (("pipeline", "report", "--journal", "{folder}", "--out", "{folder}/out"), "pyarrow", "spark"),
-        (("pipeline", "gen", "--out", "{folder}/new"), "pyarrow", "spark"),
+        (("pipeline", "report", "--journal", "{folder}", "--out", "{folder}/out"), "pyarrow", "report"),
+        (("pipeline", "gen", "--out", "{folder}/new"), "pyarrow", "report"),
+        (("pipeline", "monitor", "--journal", "{folder}"), "pyspark", "spark"),
         (("journal", "verify", "{folder}"), "pyarrow", "parquet"),
         (("top", "http://127.0.0.1:9/"), "starlette", "console"),
     ],
