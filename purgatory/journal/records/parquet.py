@@ -31,7 +31,7 @@ from purgatory.journal.records.folder import AT_END, DROPPED, Segment, batches, 
 from purgatory.journal.records.frames import check_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -202,7 +202,7 @@ def _crc_of(file: BinaryIO, count: int, crc: int) -> int:
 
 
 @contextmanager
-def opened(path: Path, words: Sequence[str] = (), *, check: bool = True) -> Iterator[tuple[pq.ParquetFile, int]]:
+def opened(path: Path, *, check: bool = True) -> Iterator[tuple[pq.ParquetFile, int]]:
     """A sealed file and the version it was written in. To `check` it, all of it is read first.
 
     Raises:
@@ -214,13 +214,13 @@ def opened(path: Path, words: Sequence[str] = (), *, check: bool = True) -> Iter
 
     try:
         is_checked = not check or _check_sum(path)
-        with pq.ParquetFile(path, read_dictionary=list(words), page_checksum_verification=True) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             # Every writer of ours says its version; a file without one was rewritten by another tool: it counts as new.
             said = (file.schema_arrow.metadata or {}).get(b"purgatory.version")
             version = VERSION if said is None else int(said)
             check_version(version)
             if said is not None and not is_checked:
-                _check_columns(path, file.schema_arrow, version, words)
+                _check_columns(path, file.schema_arrow, version)
             yield file, version
     except JournalDamaged:
         raise
@@ -233,7 +233,7 @@ def opened(path: Path, words: Sequence[str] = (), *, check: bool = True) -> Iter
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
 
 
-def _check_columns(path: Path, found: pa.Schema, version: int, words: Sequence[str]) -> None:
+def _check_columns(path: Path, found: pa.Schema, version: int) -> None:
     """Reject a file of this version, without a checksum, whose columns are not those of this version.
 
     A missing column would be given its default, and so would one whose name has a flipped bit.
@@ -247,7 +247,7 @@ def _check_columns(path: Path, found: pa.Schema, version: int, words: Sequence[s
     for field in arrow_schema(schema):
         if field.name not in found.names:
             raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {version} has")
-        if field.name not in words and not found.field(field.name).type.equals(field.type):
+        if not found.field(field.name).type.equals(field.type):
             raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")
 
 
@@ -269,36 +269,26 @@ def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | Trace
                 yield make(**values)
 
 
-def read_arrow(
-    path: Path,
-    schema: Schema,
-    after: int = -1,
-    upto: int = _NO_END,
-    *,
-    columns: Sequence[str] | None = None,
-    words: Sequence[str] = (),
-) -> Iterator[pa.RecordBatch]:
+def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = _NO_END) -> Iterator[pa.RecordBatch]:
     """The record batches of a sealed file with exactly this reader's columns.
 
     Groups of rows that lie wholly outside of `after` and `upto` are not read. Others are yielded whole.
-    `columns` are all by default. `words` are text columns to return dictionary-encoded.
     """
     import pyarrow as pa  # noqa: PLC0415
 
-    whole = arrow_schema(schema)
-    target = pa.schema([whole.field(name) for name in columns or whole.names], whole.metadata)
+    target = arrow_schema(schema)
     defaults = {field.name: field.default for field in schema.fields}
-    with opened(path, words) as (file, version):
+    with opened(path) as (file, version):
         known = [name for name in target.names if name in file.schema_arrow.names]
         if one_purgatory(schema, version) and "purgatory" in known:
-            known.remove("purgatory")  # what is missing is given its default, which is no name
+            known.remove("purgatory")  # the default of a missing column is given, which is no name
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
         for batch in file.iter_batches(batch_size=_BATCH, row_groups=groups, columns=known) if groups else ():
             if batch.schema.equals(target):
                 yield batch
                 continue
             arrays = [
-                (batch.column(f.name) if f.name in words else batch.column(f.name).cast(f.type))
+                batch.column(f.name).cast(f.type)
                 if f.name in known
                 else pa.array([defaults[f.name]] * len(batch), f.type)
                 for f in target
@@ -316,24 +306,12 @@ def _overlaps(group: Any, after: int, upto: int) -> bool:
     return True
 
 
-def read_range(
-    folder: Path,
-    schema: Schema,
-    after: int,
-    upto: int,
-    *,
-    columns: Sequence[str] | None = None,
-    words: Sequence[str] = (),
-    damaged: list[str] | None = None,
-) -> Iterator[pa.RecordBatch]:
+def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[pa.RecordBatch]:
     """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now.
 
-    `columns` (the sequence number among them) and `words` are those of `read_arrow`. Where a list is given for it, what
-    is damaged is noted there and stepped over.
-
     Raises:
-        JournalMissing: there is no segment: on a cluster, this worker doesn't see the folder.
-        JournalFormat: a segment can't be read.
+        JournalMissing: there is no segment: on a cluster, this worker does not see the folder.
+        JournalDamaged: a segment cannot be read.
     """
     if not list_segments(folder):
         raise JournalMissing(folder)
@@ -344,24 +322,18 @@ def read_range(
             if segment.first > upto or (segment.last is not None and segment.last <= after):
                 continue
             try:
-                for part in _segment_range(segment, schema, after, upto, columns=columns, words=words):
+                for part in _segment_range(segment, schema, after, upto):
                     after, kept = part
                     yield kept
             except FileNotFoundError:
                 progress = True
                 break
-            except JournalDamaged as error:
-                if damaged is None:
-                    raise
-                if str(error) not in damaged:
-                    damaged.append(str(error))
 
 
 def _together(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in large batches: a writer with little to do makes a frame of each few rows.
 
-    Whoever goes over batches pays for each of them, however small: a report on 2,900 records in 534 frames took five
-    times as long.
+    Each batch has a cost, however small it is: a report on 2,900 records in 534 frames took five times as long.
     """
     held: list[pa.RecordBatch] = []
     rows = 0
@@ -381,20 +353,12 @@ def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(parts).combine_chunks().to_batches()[0] if len(parts) > 1 else parts[0]
 
 
-def _segment_range(
-    segment: Segment,
-    schema: Schema,
-    after: int,
-    upto: int,
-    *,
-    columns: Sequence[str] | None,
-    words: Sequence[str],
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _segment_range(segment: Segment, schema: Schema, after: int, upto: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The part of the range that lies in one segment, each batch with the last sequence number that it settles."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     if segment.path.suffix == ".parquet":
-        parts = read_arrow(segment.path, schema, after, upto, columns=columns, words=words)
+        parts = read_arrow(segment.path, schema, after, upto)
     else:
         parts = _together(map(to_arrow, batches(segment.path, after)))
     for part in parts:
@@ -403,8 +367,6 @@ def _segment_range(
         if last <= after or first > upto:
             continue
         if first <= after or last > upto:
-            kept = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))
-        else:
-            kept = part
+            part = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))  # noqa: PLW2901
         after = min(last, upto)
-        yield after, kept if columns is None else kept.select(list(columns))
+        yield after, part
