@@ -23,7 +23,7 @@ import attrs
 from purgatory import Observer
 from purgatory._support.label import label
 from purgatory.journal._ledger import DRAINED, Ledger, Recorder, part_of
-from purgatory.journal._options import JournalStats, Options, folder_of
+from purgatory.journal._options import JournalStats, folder_of, options_of
 from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.journal.records.errors import JournalClock
@@ -116,7 +116,7 @@ class Journal(Folder):
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
         self._instance = str(instance)
         self._shifted = False
-        settings = Options(**options)
+        settings = options_of(options)
         self._ledger = Ledger(settings.capacity)
         super().__init__(FolderWriter(folder_of(folder), JOURNAL, self._ledger, self._batch, settings, part=part_of))
 

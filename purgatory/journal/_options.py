@@ -29,6 +29,19 @@ def folder_of(folder: object) -> Path:
     return Path(folder)
 
 
+def options_of(given: dict[str, Any]) -> Options:
+    """The options that a caller passed as keyword arguments.
+
+    Raises:
+        TypeError: there is no such option.
+        JournalSetting: an option cannot work.
+    """
+    names = {field.name for field in attrs.fields(Options)}
+    for name in given.keys() - names:
+        raise TypeError(f"option must be one of {', '.join(sorted(names))}, got {name!r}")
+    return Options(**given)
+
+
 def _whole(least: int) -> Callable[[Any, attrs.Attribute[int], object], None]:
     def check(_: Any, field: attrs.Attribute[int], value: object) -> None:
         if type(value) is not int or value < least:

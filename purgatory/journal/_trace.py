@@ -16,7 +16,7 @@ from purgatory import Observer
 from purgatory._support.label import label
 from purgatory.journal._journal import LIMIT, Folder, Operation, word
 from purgatory.journal._ledger import Numbers, Rows
-from purgatory.journal._options import Options, folder_of
+from purgatory.journal._options import folder_of, options_of
 from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import ENDED, EVENT, EXTENDED, FLUSH, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.errors import JournalLevel
@@ -58,7 +58,7 @@ class Trace(Folder):
     def __init__(self, folder: str | Path, **options: Any) -> None:
         self._opened = time.time_ns()  # so that a name is not used again after a restart
         self._numbers = count()  # whose next() is atomic in both builds
-        settings = Options(**options)
+        settings = options_of(options)
         self._rows = Rows(settings.capacity, _WIDTH)
         super().__init__(FolderWriter(folder_of(folder), TRACE, self._rows, self._batch, settings, part=Rows.part))
 

@@ -456,6 +456,14 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path, options):
 
 
 @pytest.mark.parametrize("kind", [Journal, Trace])
+def test_unknown_option_is_named(tmp_path, kind):
+    """A misspelled option is reported by its name, with the names of the options. No folder is made."""
+    with pytest.raises(TypeError, match=r"^option must be one of .*\bsync\b.*, got 'snyc'$"):
+        kind(tmp_path / "new", snyc="flush")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", [Journal, Trace])
 @pytest.mark.parametrize("folder", ["", None, 3])
 def test_empty_path_is_not_the_working_directory(tmp_path, monkeypatch, kind, folder):
     """A journal in "" would lie in the directory that the service happens to run in: it is rejected."""
