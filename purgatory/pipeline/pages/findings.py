@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
+from purgatory.pipeline.pages.stretches import MANY, special_key, stretch, when
 from purgatory.pipeline.pages.tables import Tables, by_type, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 
@@ -26,13 +27,11 @@ _GAPS, _ODD, _EXPIRE, _TIMEOUT = "Records are missing", "Records can't be true",
 _MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Wasted checks", "Slow moments", "Hooks raise"
 _SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Changes", "In order"
 _STOPPED, _TOO_LATE = "Cancelled or forced", "Late answers"
-_MANY: Final = 0.5
 _NEARLY_ALL: Final = 0.85
 _AS_IF_MEANT: Final = 0.9  # a type of which this share expires may be meant to expire
 _EXPIRING: Final = 0.001
 _FEW: Final = 20
 _HOT_SHARE: Final = 0.05  # a key of fewer operations is no finding, however many keys there are
-_SPECIAL: Final = 2.0  # times the rate of the others at which a key's expiries are its own
 _LATE_MS: Final = 100.0
 _CHANGED: Final = 1.5
 
@@ -136,7 +135,7 @@ def _perhaps_meant(name: str, kind: str, rows: list[Row]) -> list[Finding]:
 def _stopped(name: str, rows: list[Row]) -> list[Finding]:
     operations, cancelled, forced = (total(rows, column) for column in ("operations", "cancelled", "forced"))
     share = (cancelled + forced) / operations
-    if share < _MANY:
+    if share < MANY:
         return []
     how = " and ".join(f"{n:,} {what}" for n, what in ((cancelled, "cancelled"), (forced, "forced")) if n)
     text = f"{share_text(share)} of {count_text(operations)} ended before there was an answer or a deadline: {how}."
@@ -160,17 +159,17 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row]) -> 
     if not expired:
         return [Finding(5, "good", name, f"None of {_operations_text(operations)} expired.", _FINE)]
     text = f"{share_text(share)} expire ({expired:,} of {count_text(operations)})"
-    special = _special_key(operations, expired, expiries)
+    special = special_key(operations, expired, expiries)
     concentrated = 0
-    at = _stretch(tables, rows)
+    at = stretch(tables, rows)
     if special is not None:
         concentrated = 10
         on_it = special["of_key"] / expired
         how = "nearly all" if on_it >= _NEARLY_ALL else share_text(on_it)
         mine = [row for row in expiries if row["key"] == special["key"]]
-        text += f", {how} of them on key {special['key']}{_when(tables, at := _stretch(tables, mine))}"
+        text += f", {how} of them on key {special['key']}{when(tables, at := stretch(tables, mine))}"
     else:
-        text += _when(tables, at)
+        text += when(tables, at)
     text += "."
     if operations < _FEW:
         return [Finding(8, "note", name, text, _EXPIRE, at)]
@@ -181,49 +180,6 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row]) -> 
 
 def _operations_text(count: int) -> str:
     return f"{count_text(count)} operation{'' if count == 1 else 's'}"
-
-
-def _special_key(operations: int, expired: int, expiries: list[Row]) -> Row | None:
-    """The key under which most of them expired, if that isn't just because most of them are under it.
-
-    Where each operation has several keys, or all are under one, there is always a key with half of the expiries. What
-    makes it a finding is that its operations expire more often than the others do.
-    """
-    key = max((row for row in expiries if row["key"] is not None), key=lambda row: int(row["of_key"]), default=None)
-    if key is None or key["of_key"] / expired < _MANY:
-        return None
-    others, of_others = operations - key["operations"], max(0, expired - key["of_key"])
-    if others <= 0 or key["of_key"] / key["operations"] < _SPECIAL * of_others / others:
-        return None
-    return key
-
-
-def _when(tables: Tables, stretch: tuple[int, int] | None) -> str:
-    if stretch is None:
-        return ""
-    first, last = (clock_text(us, tables.span_us, tables.window_us) for us in stretch)
-    return f", most of them between {first} and {last}"
-
-
-def _stretch(tables: Tables, rows: list[Row]) -> tuple[int, int] | None:
-    """The shortest stretch of windows with most of the expiries, if it is a small part of the whole."""
-    counts: dict[int, int] = defaultdict(int)
-    for row in rows:
-        counts[row["window_us"]] += row["expired"]
-    windows = sorted(counts)
-    wanted = 0.8 * sum(counts.values())
-    best: tuple[int, int] | None = None
-    start, held = 0, 0
-    for window in windows:
-        held += counts[window]
-        while start < len(windows) - 1 and held - counts[windows[start]] >= wanted:
-            held -= counts[windows[start]]
-            start += 1
-        if held >= wanted and (best is None or window - windows[start] < best[1] - best[0]):
-            best = (windows[start], window)
-    if best is None or best[1] + tables.window_us - best[0] > tables.span_us / 2:
-        return None
-    return best[0], best[1] + tables.window_us
 
 
 def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row]) -> list[Finding]:
@@ -250,7 +206,7 @@ def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row]) -> l
         )
         if mixed:
             text += f" (Its {named} differ.)"
-        return [Finding(26, "note", name, text, _TIMEOUT, _stretch(tables, rows))]
+        return [Finding(26, "note", name, text, _TIMEOUT, stretch(tables, rows))]
     if mixed:
         text = f"Its {named} differ. {duration_text(timeout)} for all would keep expiries at or below {goal}."
         return [Finding(7, "plain", name, text, _TIMEOUT)]

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING
 
+from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.pages.parts import section, table
-from purgatory.pipeline.pages.sections import OUTCOMES
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 

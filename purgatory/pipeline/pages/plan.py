@@ -10,6 +10,7 @@ from purgatory.pipeline.pages.parts import figure, section, table, tile
 from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.style import shell
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
+from purgatory.pipeline.summaries.groups import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,21 +57,14 @@ def plan(
     return shell("What if", about, tiles, "".join(part for part in parts if part), "a grid of settings")
 
 
-def _each(rows: Sequence[Row], *by: str) -> dict[str, list[Row]]:
-    """The rows of each purgatory, or type, by what it is called here."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(" · ".join(str(row[name]) for name in by if row.get(name)), []).append(row)
-    return found
-
-
 def _value(chosen: Sequence[Choice], setting: str, of: str) -> int | None:
     return next((each.value for each in chosen if (each.setting, each.of) == (setting, of)), None)
 
 
 def _timeouts(rows: Sequence[Row], chosen: Sequence[Choice], *, exact: bool) -> str:
     figures, lines = [], []
-    for name, mine in _each(rows, "purgatory", "type").items():
+    for kind, mine in grouped(rows, "purgatory", "type").items():
+        name = " · ".join(filter(None, kind))
         known = [row for row in mine if row["expiry_share"] is not None]
         if known:
             at = [row["timeout_ms"] for row in known]
@@ -110,7 +104,7 @@ def _wheels(rows: Sequence[Row]) -> str:
 
 def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
     figures, lines = [], []
-    for name, mine in _each(rows, "purgatory").items():
+    for name, mine in grouped(rows, "purgatory").items():
         at = [max(1, row["purge_interval"]) for row in mine]
         anew = Series("anew", "var(--c)", [row["anew_share"] for row in mine])
         mark = _value(chosen, "purge_interval", name)
@@ -135,7 +129,7 @@ def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
 
 def _shards(rows: Sequence[Row]) -> str:
     figures = []
-    for name, mine in _each(rows, "purgatory").items():
+    for name, mine in grouped(rows, "purgatory").items():
         busiest = Series("busiest", "var(--e)", [row["busiest_shard"] for row in mine])
         svg = plots.curve(f"Busiest shard of {name}", [row["shards"] for row in mine], busiest, x_text=count_text)
         figures.append(figure(f"{name}: the busiest key alone takes {share_text(mine[-1]['busiest_key'])}", svg))

@@ -6,17 +6,18 @@ import math
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.pages import plots
 from purgatory.pipeline.pages.parts import figure, section
 from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
+from purgatory.pipeline.summaries.groups import grouped
 from purgatory.pipeline.tables.queries import BANDS_US
 
 if TYPE_CHECKING:
     from purgatory.pipeline.summaries.groups import Row
 
-OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 _PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
 MOST: Final = 6
 _TIMEOUTS: Final = ((min, "shortest_ms"), (max, "delay_ms"))
@@ -71,31 +72,38 @@ def outcomes(tables: Tables) -> str:
     return section("Outcomes over time", how, "".join(figures))
 
 
+def _lines(
+    tables: Tables,
+    label: str,
+    kind: tuple[str, str],
+    rows: list[Row],
+    columns: tuple[tuple[str, str, str], ...],
+    *,
+    height: int,
+) -> str:
+    """A plot of some columns (with a name and a colour each) over time. Windows without a row are gaps."""
+    at = windows(tables)
+    by_window = {row["window_us"]: row for row in rows}
+    series = [
+        Series(text, colour, [by_window.get(us, {}).get(name, math.nan) for us in at]) for name, text, colour in columns
+    ]
+    svg = plots.lines(label, at, series, height=height, span=span(tables), width_us=tables.window_us)
+    return figure(name_of(kind), svg, plots.legend(series))
+
+
 def latency(tables: Tables) -> str:
     """Percentiles of the waits, over time."""
     if not tables.latency:
         return ""
-    at = windows(tables)
-    figures = []
-    for kind, rows in _biggest(by_type(tables.latency), "answered"):
-        by_window = {row["window_us"]: row for row in tables.whole_windows(rows)}
-        series = [
-            Series(text, colour, [by_window.get(us, {}).get(f"{name}_ms", math.nan) for us in at])
-            for name, text, colour in (
-                ("p50", "half of them within", "var(--a)"),
-                ("p90", "90%", "var(--b)"),
-                ("p99", "99%", "var(--c)"),
-            )
-        ]
-        svg = plots.lines(
-            f"Waits of {name_of(kind)}",
-            at,
-            series,
-            height=220,
-            span=span(tables),
-            width_us=tables.window_us,
-        )
-        figures.append(figure(name_of(kind), svg, plots.legend(series)))
+    columns = (
+        ("p50_ms", "half of them within", "var(--a)"),
+        ("p90_ms", "90%", "var(--b)"),
+        ("p99_ms", "99%", "var(--c)"),
+    )
+    figures = [
+        _lines(tables, f"Waits of {name_of(kind)}", kind, tables.whole_windows(rows), columns, height=220)
+        for kind, rows in _biggest(by_type(tables.latency), "answered")
+    ]
     how = (
         "How long answered operations waited: exact percentiles, logarithmic scale. Expired operations are not "
         "included, nor are windows at either end that the journal covers only in part."
@@ -161,11 +169,7 @@ def _advice(tables: Tables) -> str:
 
 def occupancy(tables: Tables) -> str:
     """How many were parked, over time."""
-    groups: dict[str, list[Row]] = {}
-    for row in tables.occupancy:
-        groups.setdefault(row["purgatory"], []).append(row)
-    if not groups:
-        return ""
+    groups = grouped(tables.occupancy, "purgatory")
     peaks = {row["purgatory"]: (float(row["at_us"]), float(row["peak"])) for row in tables.peaks}
     figures = []
     for (name, rows), colour in zip(groups.items(), _PALETTE, strict=False):
@@ -176,7 +180,7 @@ def occupancy(tables: Tables) -> str:
         svg = plots.area(f"Parked in {name}", at, width, series, peaks.get(name), span=span(tables))
         figures.append(figure(name, svg))
     how = "Operations parked at the same time: the time-weighted mean, and the exact peak."
-    return section("Occupancy", how, "".join(figures))
+    return section("Occupancy", how, "".join(figures)) if figures else ""
 
 
 def waiting(tables: Tables) -> str:
@@ -216,23 +220,13 @@ def _band(upto_us: int) -> str:
 
 def lateness(tables: Tables) -> str:
     """How long after their deadline operations expired."""
-    groups = _biggest(by_type(tables.lateness), "expired")
-    figures = []
-    at = windows(tables)
-    for kind, rows in groups:
-        if total(rows, "expired") < _FEW or len(rows) < len(at) / 4:
-            continue  # too seldom for a plot over time: see the findings
-        by_window = {row["window_us"]: row for row in rows}
-        series = [
-            Series(text, colour, [by_window.get(us, {}).get(name, math.nan) for us in at])
-            for name, text, colour in (
-                ("p50_ms", "half of them within", "var(--a)"),
-                ("max_ms", "the latest", "var(--c)"),
-            )
-        ]
-        label = f"Lateness of {name_of(kind)}"
-        svg = plots.lines(label, at, series, height=170, span=span(tables), width_us=tables.window_us)
-        figures.append(figure(name_of(kind), svg, plots.legend(series)))
+    most = len(windows(tables))
+    columns = (("p50_ms", "half of them within", "var(--a)"), ("max_ms", "the latest", "var(--c)"))
+    figures = [
+        _lines(tables, f"Lateness of {name_of(kind)}", kind, rows, columns, height=170)
+        for kind, rows in _biggest(by_type(tables.lateness), "expired")
+        if total(rows, "expired") >= _FEW and len(rows) >= most / 4  # the others are in the findings
+    ]
     how = "How long after its deadline an operation left: the timer's tick, and any delay of its thread."
     return section("Lateness of expiry", how, "".join(figures)) if figures else ""
 
@@ -259,11 +253,8 @@ def expiries(tables: Tables) -> str:
 
 def keys(tables: Tables) -> str:
     """The busiest keys."""
-    groups: dict[str, list[Row]] = {}
-    for row in tables.hot_keys:
-        groups.setdefault(row["purgatory"], []).append(row)
     figures = []
-    for name, rows in list(groups.items())[:MOST]:
+    for name, rows in list(grouped(tables.hot_keys, "purgatory").items())[:MOST]:
         rows.sort(key=lambda row: row["rank"])
         lines = [
             (

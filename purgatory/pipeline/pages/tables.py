@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import attrs
+
+from purgatory.pipeline.summaries.groups import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,16 +89,13 @@ class Tables:
         return operations / (self.span_us / 1e6) if self.span_us >= _SECOND_US else None
 
     @cached_property
-    def _homes(self) -> dict[str, set[str]]:
-        """The purgatories that have a type of a name."""
-        homes: dict[str, set[str]] = defaultdict(set)
-        for row in self.outcomes:
-            homes[row["type"]].add(row["purgatory"])
-        return dict(homes)
+    def _kinds(self) -> dict[str, list[tuple[str, str]]]:
+        """Each purgatory's type, by the name of the type."""
+        return {name: list(by_type(rows)) for name, rows in grouped(self.outcomes, "type").items()}
 
     def called(self, kind: tuple[str, str]) -> str:
         """A purgatory's type by its own name, or with the purgatory's where several have one of that name."""
-        return name_of(kind) if len(self._homes.get(kind[1], ())) > 1 else kind[1]
+        return name_of(kind) if len(self._kinds.get(kind[1], ())) > 1 else kind[1]
 
 
 def name_of(kind: tuple[str, str]) -> str:
@@ -112,7 +110,4 @@ def total(rows: Iterable[Row], name: str) -> int:
 
 def by_type(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """The rows of each purgatory and type, in order of their first appearance."""
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row["purgatory"], row["type"]].append(row)
-    return dict(groups)
+    return grouped(rows, "purgatory", "type")

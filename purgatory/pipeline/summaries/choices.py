@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from purgatory.pipeline.summaries.advice import meets
+from purgatory.pipeline.summaries.groups import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,7 +92,7 @@ class Choice:
 def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice]:
     """A configuration, and the reason for each part of it."""
     chosen: list[Choice] = []
-    for (purgatory, kind), rows in _grouped(found["timeouts"], "purgatory", "type"):
+    for (purgatory, kind), rows in sorted(grouped(found["timeouts"], "purgatory", "type").items()):
         of = f"{purgatory} · {kind}" if kind else purgatory
         known = [row for row in rows if row["expiry_share"] is not None]
         fit = [row for row in known if meets(row["expiry_share"], grid.target_expiry)]
@@ -115,23 +116,16 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
             f"at most {row['tick_ms']} ms late"
         )
         chosen += [Choice(name, "the timer", row[name], why) for name in ("tick_ms", "wheel_size")]
-    for (purgatory,), rows in _grouped(found["purges"], "purgatory"):
+    for purgatory, rows in sorted(grouped(found["purges"], "purgatory").items()):
         row = next((r for r in rows if r["anew_share"] <= grid.max_anew), rows[-1])
         why = (
             f"{row['anew']:,} of {row['parked']:,} waits under a key would find it forgotten, and "
             f"at most {row['idle_at_most']:,} keys are remembered while idle"
         )
         chosen.append(Choice("purge_interval", purgatory, row["purge_interval"], why))
-    for (purgatory,), rows in _grouped(found["shards"], "purgatory"):
+    for purgatory, rows in sorted(grouped(found["shards"], "purgatory").items()):
         floor = rows[-1]["busiest_key"]
         row = next((r for r in rows if r["busiest_shard"] <= 1.2 * floor), rows[-1])
         why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches, the busiest key alone {floor:.3g}"
         chosen.append(Choice("shards", purgatory, row["shards"], why))
     return chosen
-
-
-def _grouped(rows: list[dict[str, Any]], *by: str) -> list[tuple[tuple[str, ...], list[dict[str, Any]]]]:
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in by), []).append(row)
-    return sorted(groups.items())

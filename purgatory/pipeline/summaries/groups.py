@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
 Row: TypeAlias = dict[str, Any]
+
+
+def grouped(rows: Iterable[Row], *by: str) -> dict[Any, list[Row]]:
+    """The rows by their values in some columns (one value, or a tuple of several), in order of first appearance."""
+    found: dict[Any, list[Row]] = {}
+    key = itemgetter(*by)
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def groups(table: pa.Table, by: Sequence[str], *order: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
