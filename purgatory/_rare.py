@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, NoReturn
 from purgatory._events.outcome import OUTCOMES
 from purgatory._operations.operation import UNPARKED
 from purgatory._operations.subclasses import warn_still_open
-from purgatory._operations.user_lock import checked_lock
+from purgatory._operations.user_lock import check_lock
 from purgatory._purgatory import arguments as _arguments
 from purgatory._purgatory import parking as _parking
 from purgatory._purgatory.many_keys import RestOfCheck, checked_keys
 from purgatory._support.edition import CORE
-from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, UnhashableKey, unhashable, whole
+from purgatory._support.errors import (
+    AlreadyParked,
+    InvalidOperation,
+    PurgatoryClosed,
+    UnhashableKey,
+    checked_int,
+    unhashable,
+)
 from timer import NS_PER_MS, TimerClosed
 from timer._task import checked_delay_ms
 
@@ -42,7 +49,7 @@ def _closed_error(name: str) -> NoReturn:
     raise PurgatoryClosed(name)
 
 
-def _refuse_own_hook(operation: Operation) -> NoReturn:
+def _reject_own_hook(operation: Operation) -> NoReturn:
     """The thread that parks the operation has its lock already."""
     raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
 
@@ -78,7 +85,7 @@ def _notify_parked(operation: Operation) -> None:
 def _wait_for(operation: DelayedOperation | None = None) -> None:
     """Wait before the next try to take a turn. With an operation that nothing expires, set its deadline."""
     if operation is None:
-        time.sleep(_parking.REST_S)
+        time.sleep(_parking.RETRY_SLEEP_S)
     else:
         operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
 
@@ -105,7 +112,7 @@ def _put_off(timer: Timer | None, operation: DelayedOperation, delay_ms: int) ->
 
 
 def _checked_limit(limit: object) -> None:
-    whole("limit", limit, 1)
+    checked_int("limit", limit, 1)
 
 
 if CORE is not None:
@@ -129,13 +136,13 @@ if CORE is not None:
         find_place=_parking.find_place,
         put_off=_put_off,
         extension=_extension,
-        refuse_own_hook=_refuse_own_hook,
-        refuse_timed=_arguments.refuse_timed,
+        reject_own_hook=_reject_own_hook,
+        reject_if_in_timer=_arguments.reject_if_in_timer,
         timer_closed=TimerClosed,
         hand_over=RestOfCheck.hand_over,
         checked_limit=_checked_limit,
         checked_when_closed=_parking.checked_when_closed,
         checked_keys=checked_keys,
         checked_delay_ms=checked_delay_ms,
-        checked_lock=checked_lock,
+        check_lock=check_lock,
     )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from purgatory._support.errors import AddressUnusable, InvalidSetting, whole
+from purgatory._support.errors import AddressUnusable, InvalidSetting, checked_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,7 +76,7 @@ def listen(port: int, addr: str) -> socket.socket:
         InvalidSetting: the port is not a port.
         AddressUnusable: the address is taken, or is not one of this machine.
     """
-    whole("port", port, 0, _MOST_PORT)
+    checked_int("port", port, 0, _MOST_PORT)
     listening = socket.socket(socket.AF_INET6 if ":" in addr else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -167,7 +167,7 @@ class Timer(abc.ABC):
             self.add(task)
         finally:
             task._delay_ms = kept_ms
-        task._moved_ns = task._deadline_ns - kept_ms * NS_PER_MS - added_ns
+        task._rescheduled_by_ns = task._deadline_ns - kept_ms * NS_PER_MS - added_ns
         return True
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:

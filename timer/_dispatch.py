@@ -116,7 +116,7 @@ class Batch:
             self._run(self._tasks if most is None else islice(self._tasks, most), tally)
             more = tally.looked_at == most
         except BaseException:
-            dispatcher.put_back(self._buckets)
+            dispatcher.requeue(self._buckets)
             raise
         finally:
             done = tally.looked_at if more else self._left
@@ -129,7 +129,7 @@ class Batch:
         for bucket, task in tasks:
             tally.looked_at += 1
             late_ns = dispatcher.clock() - task._deadline_ns
-            if task._delay_ms < 0 and not task._moved_ns:
+            if task._delay_ms < 0 and not task._rescheduled_by_ns:
                 late_ns += task._delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
             with bucket.lock:
                 is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
@@ -155,11 +155,11 @@ class Dispatcher:
         executor: where to run. If None, the dispatcher makes a thread when it first needs one.
         clock: the timer's clock.
         on_error: called with each exception that a task raises.
-        put_back: called with the buckets of a batch that an exception ended.
+        requeue: called with the buckets of a batch that an exception ended.
 
     Attributes:
         clock: the timer's clock.
-        put_back: as above.
+        requeue: as above.
         total: the counts of all batches.
         handed_over: tasks in batches that are not finished.
     """
@@ -173,7 +173,7 @@ class Dispatcher:
         "_own_executor",
         "clock",
         "handed_over",
-        "put_back",
+        "requeue",
         "total",
     )
 
@@ -183,7 +183,7 @@ class Dispatcher:
         executor: Submits | None,
         clock: Clock,
         on_error: Callable[[TimerTask, BaseException], None],
-        put_back: Callable[[list[TimerTaskList]], None],
+        requeue: Callable[[list[TimerTaskList]], None],
     ) -> None:
         self._name = name
         self._executor = executor
@@ -192,7 +192,7 @@ class Dispatcher:
         self._lock = new_lock()
         self._inside: dict[int, int] = {}  # by id of a thread that runs a batch: when the batch began
         self.clock = clock
-        self.put_back = put_back
+        self.requeue = requeue
         self.total = Tally()
         self.handed_over = 0
 

@@ -103,7 +103,7 @@ class TimerTaskList(dict["TimerTask", None]):
             return False
         del source[task]
         if deadline_ns is not None:
-            task._moved_ns += deadline_ns - task._deadline_ns
+            task._rescheduled_by_ns += deadline_ns - task._deadline_ns
             task._deadline_ns = deadline_ns
         task._bucket = self
         self[task] = None
@@ -133,21 +133,21 @@ if not TYPE_CHECKING:
 class TimerTaskEntry:
     """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
-    __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms", "_moved_ns")
+    __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms", "_rescheduled_by_ns")
 
     #: Whether ``Timer.add`` may move a pending task of this class.
-    _movable: ClassVar[bool] = True
+    _allows_readd: ClassVar[bool] = True
 
     _bucket: TimerTaskList | None
     _deadline_ns: int
     _delay_ms: int
-    _moved_ns: int
+    _rescheduled_by_ns: int
 
     def __init__(self, delay_ms: int = 0) -> None:
         self._bucket = None
         self._deadline_ns = 0
         self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
-        self._moved_ns = 0
+        self._rescheduled_by_ns = 0
 
     @property
     def deadline_ns(self) -> int:
@@ -170,7 +170,7 @@ class TimerTaskEntry:
 
         ``put_off`` does not change it.
         """
-        return self._deadline_ns - self._moved_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
+        return self._deadline_ns - self._rescheduled_by_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
 
     def _withdraw(self) -> bool:
         """Remove the task from its timer.

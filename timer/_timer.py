@@ -105,12 +105,12 @@ class SystemTimer(Timer):
         self._tick_ns = tick_ms * NS_PER_MS
         self._origin_ns = self._clock()  # when tick 0 was
         self._max_pending = max_pending
-        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _moves
+        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _reschedules
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
         self._closed = False
-        self._moves = 0  # how many tasks were put off
-        self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._put_back)
+        self._reschedules = 0  # how many tasks were put off
+        self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._requeue)
         self._driver: Driver | None = None
         call_after_fork(self)
 
@@ -137,7 +137,7 @@ class SystemTimer(Timer):
         except AttributeError:
             raise InvalidTask(task) from None
         if source is not None:
-            if not task._movable:
+            if not task._allows_readd:
                 raise TaskHeld(task)
             if source.lock is not self._lock:  # of another timer
                 with self._lock:
@@ -156,7 +156,7 @@ class SystemTimer(Timer):
                 bucket, is_due = self._make_bucket(now_ns, delay_ms)
             if source is not None:
                 source.remove(task)
-            task._moved_ns = 0
+            task._rescheduled_by_ns = 0
             task._deadline_ns = deadline_ns
             bucket.put(task)
         if is_due:
@@ -187,7 +187,7 @@ class SystemTimer(Timer):
                 target, is_due = self._make_bucket(now_ns, whole_ms)
             if not target.take(task, source, deadline_ns):
                 return False
-            self._moves += 1
+            self._reschedules += 1
         if is_due:
             self._expire_due()
         return True
@@ -263,14 +263,14 @@ class SystemTimer(Timer):
                 due = self._wheel.take_due()
             self._dispatcher.hand_over(due)
         except BaseException:
-            self._put_back(due)
+            self._requeue(due)
             raise
         return bool(due)
 
-    def _put_back(self, buckets: list[TimerTaskList]) -> None:
+    def _requeue(self, buckets: list[TimerTaskList]) -> None:
         """Make the tasks that remain in some buckets due again."""
         with self._lock:
-            self._wheel.give_back(buckets)
+            self._wheel.requeue(buckets)
             self._changed.notify_all()
 
     # -- properties and statistics
@@ -337,7 +337,7 @@ class SystemTimer(Timer):
                 pending=self._pending(),
                 occupancy=self._wheel.occupancy(),
                 next_deadline_ms=next_deadline_ms,
-                put_off=self._count_moves(),
+                put_off=self._count_reschedules(),
                 fired=total.fired,
                 failed=total.failed,
                 late_ns=tuple(total.late_ns),
@@ -355,8 +355,8 @@ class SystemTimer(Timer):
                 ),
             )
 
-    def _count_moves(self) -> int:
-        return self._moves
+    def _count_reschedules(self) -> int:
+        return self._reschedules
 
     def _pending(self) -> int:
         return sum(map(len, self._wheel.buckets()))
@@ -407,5 +407,5 @@ if not TYPE_CHECKING and CORE is not None:
             self._free_mutexes(list(self._wheel.buckets()))
             super().after_fork()
 
-        def _count_moves(self) -> int:
-            return self._moves + self._quick_moves
+        def _count_reschedules(self) -> int:
+            return self._reschedules + self._quick_reschedules

@@ -253,7 +253,7 @@ class TimingWheel:
         due, self.due = self.due, []
         return due
 
-    def give_back(self, buckets: list[TimerTaskList]) -> None:
+    def requeue(self, buckets: list[TimerTaskList]) -> None:
         """Make buckets from :meth:`take_due` due again, because not all of their tasks were run."""
         there = set(map(id, self.due))
         self.due += [bucket for bucket in buckets if id(bucket) not in there]

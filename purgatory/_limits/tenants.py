@@ -42,8 +42,8 @@ __all__ = ["TenantCapacity", "capacity_of"]
 #: How many tenants without a place are remembered in any case, with their numbers of rejections.
 REMEMBERED: Final = 1000
 
-#: One of this number of places is kept for tenants that hold less than their fair part.
-KEEPS_ONE_OF: Final = 10
+#: One in this number of places is reserved for tenants that hold less than their fair part.
+RESERVED_ONE_IN: Final = 10
 
 
 class _Tenant:
@@ -105,7 +105,7 @@ class TenantCapacity(Capacity):
         self.taken = _Taken(self._lock)
         self._tenant_of = tenant
         self._most = max(1, int(round(share * limit, 6)))  # 0.29 * 100 is less than 29
-        self._kept = max(1, limit // KEEPS_ONE_OF)
+        self._kept = max(1, limit // RESERVED_ONE_IN)
         self._tenants: dict[Hashable, _Tenant] = {}
 
     def take(self, operation: Any) -> None:
@@ -115,12 +115,12 @@ class TenantCapacity(Capacity):
             PurgatoryFull: there is no place for its tenant.
             InvalidTenant: the ``tenant`` function raised, or returned a value that is not hashable.
         """
-        name = self._ask(operation)
+        name = self._tenant_name(operation)
         with self._lock:
-            self._recount()
+            self._repair_counts()
             tenant = self._find(name)
-            refusal = self._refusal(tenant)
-            if refusal is None:
+            reason = self._reason(tenant)
+            if reason is None:
                 self.taken[operation] = tenant
                 tenant.parked += 1
                 self.taken.counted += 1
@@ -139,20 +139,20 @@ class TenantCapacity(Capacity):
                 tenant=text,
                 parked=parked,
                 limit=self.limit,
-                reason=refusal,
+                reason=reason,
                 suppressed=suppressed,
             )
-        raise PurgatoryFull(self._name, self.limit, name, refusal)
+        raise PurgatoryFull(self._name, self.limit, name, reason)
 
     def tenants(self) -> list[tuple[Hashable, int, int]]:
         """Each tenant, its number of parked operations, and its number of rejected ones, the largest first."""
         with self._lock:
-            self._recount()
+            self._repair_counts()
             found = [(tenant.name, tenant.parked, tenant.rejected) for tenant in self._tenants.values()]
         found.sort(key=lambda row: (-row[1], -row[2]))
         return found
 
-    def _ask(self, operation: Any) -> Hashable:
+    def _tenant_name(self, operation: Any) -> Hashable:
         try:
             name = self._tenant_of(operation)
         except Exception as error:
@@ -165,7 +165,7 @@ class TenantCapacity(Capacity):
             ) from error
         return name
 
-    def _refusal(self, tenant: _Tenant) -> str | None:
+    def _reason(self, tenant: _Tenant) -> str | None:
         """Why there is no place for the tenant. None if there is one."""
         free = self.limit - len(self.taken)
         if free <= 0:
@@ -188,7 +188,7 @@ class TenantCapacity(Capacity):
             tenant = self._tenants[name] = _Tenant(name)
         return tenant
 
-    def _recount(self) -> None:
+    def _repair_counts(self) -> None:
         """Repair the counts if a place was given back without being counted."""
         taken = self.taken
         if taken.counted == len(taken):

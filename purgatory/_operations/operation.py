@@ -68,8 +68,8 @@ from purgatory._events.outcome import (
 )
 from purgatory._keys.idle_keys import IdleKeys
 from purgatory._keys.shard import Shard
-from purgatory._operations.subclasses import checked_names, described, not_initialized, reserve, warn_still_open
-from purgatory._operations.user_lock import LockLike, checked_lock, try_call_with
+from purgatory._operations.subclasses import check_names, described, not_initialized, reserve, warn_still_open
+from purgatory._operations.user_lock import LockLike, check_lock, try_call_with
 from purgatory._support.edition import CORE, native_class
 from timer import TimerTask
 from timer._fork import call_after_fork
@@ -171,12 +171,12 @@ class DelayedOperation(TimerTask, abc.ABC):
         "_op_watches",
     )
 
-    _movable = False  # extend() reschedules an operation; adding it to a timer again does not
+    _allows_readd = False  # extend() reschedules an operation; adding it to a timer again does not
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
         super().__init__(delay_ms)
         if lock is not None:
-            checked_lock(lock)
+            check_lock(lock)
         self._op_lock = lock
         self._op_home = UNPARKED
         self._op_state: int = NEW
@@ -190,7 +190,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        checked_names(cls)
+        check_names(cls)
 
     def __repr__(self) -> str:
         return described(self)
@@ -530,13 +530,13 @@ if not TYPE_CHECKING and CORE is not None:
     class DelayedOperation(CORE.Operation, TimerTask, abc.ABC):
         __doc__ = _pure.__doc__
         __slots__ = ()
-        _movable = False
+        _allows_readd = False
         __repr__ = _pure.__repr__
         try_complete = _pure.try_complete
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
-            checked_names(cls)
+            check_names(cls)
 
 
 reserve(DelayedOperation)

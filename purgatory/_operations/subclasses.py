@@ -14,7 +14,7 @@ from purgatory._support.label import label
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["PREFIX", "RESERVED", "checked_names", "described", "not_initialized", "reserve", "warn_still_open"]
+__all__ = ["PREFIX", "RESERVED", "check_names", "described", "not_initialized", "reserve", "warn_still_open"]
 
 #: The beginning of the private names of an operation.
 PREFIX: Final = "_op_"
@@ -33,7 +33,7 @@ _NS_PER_S: Final = 1_000_000_000
 _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def checked_names(cls: type) -> None:
+def check_names(cls: type) -> None:
     """Check that a subclass does not redefine the library's names.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from purgatory._support.errors import InvalidSetting
 
-__all__ = ["LockLike", "call_with", "checked_lock", "try_call_with"]
+__all__ = ["LockLike", "call_with", "check_lock", "try_call_with"]
 
 ResultT = TypeVar("ResultT")
 
@@ -26,7 +26,7 @@ class LockLike(Protocol):
         """Release the lock."""
 
 
-def checked_lock(lock: object) -> None:
+def check_lock(lock: object) -> None:
     """Check that a value can be used as a lock.
 
     Raises:

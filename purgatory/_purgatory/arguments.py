@@ -14,17 +14,17 @@ from purgatory._threads.watchdog import hooks_on_this_stack
 if TYPE_CHECKING:
     from timer import Timer
 
-__all__ = ["admit", "each_once", "not_an_operation", "refuse_own_hook", "refuse_timed", "refuse_unready"]
+__all__ = ["admit", "check_ready", "each_once", "not_an_operation", "reject_if_in_timer", "reject_own_hook"]
 
 #: Type combinations already warned about, and the greatest number that is kept.
-_said: set[tuple[str, ...]] = set()
-MOST_SAID: Final = 64
+_warned: set[tuple[str, ...]] = set()
+MOST_WARNED: Final = 64
 
 #: Types that need no further check whether they are a sequence of keys.
 PLAIN: Final = frozenset({list, tuple})
 
 
-def refuse_unready(operation: DelayedOperation, timer: Timer | None) -> None:
+def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
     """Check that an operation can be parked now.
 
     Raises:
@@ -37,7 +37,7 @@ def refuse_unready(operation: DelayedOperation, timer: Timer | None) -> None:
     except AttributeError:
         raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)") from None
     if timer is not None and operation._bucket is not None:
-        refuse_timed(operation)
+        reject_if_in_timer(operation)
 
 
 def admit(admitted: set[type], operation: object) -> None:
@@ -106,9 +106,9 @@ def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
 
     The keys of one purgatory rarely have several types. The warning is logged once per combination of types.
     """
-    types = tuple(type(key).__qualname__ for key in watch_keys[:MOST_SAID])
-    if types not in _said and len(_said) < MOST_SAID:
-        _said.add(types)
+    types = tuple(type(key).__qualname__ for key in watch_keys[:MOST_WARNED])
+    if types not in _warned and len(_warned) < MOST_WARNED:
+        _warned.add(types)
         log.warning(
             "keys_look_like_one",
             keys=watch_keys,
@@ -116,7 +116,7 @@ def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
         )
 
 
-def refuse_own_hook(operation: DelayedOperation) -> None:
+def reject_own_hook(operation: DelayedOperation) -> None:
     """Reject parking an operation from one of its own hooks: the thread would wait for itself.
 
     Raises:
@@ -126,7 +126,7 @@ def refuse_own_hook(operation: DelayedOperation) -> None:
         raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
 
 
-def refuse_timed(operation: DelayedOperation) -> None:
+def reject_if_in_timer(operation: DelayedOperation) -> None:
     """Reject an operation that its user added to a timer.
 
     Raises:

@@ -12,12 +12,12 @@ from timer._fork import new_lock, report_failures_to
 if TYPE_CHECKING:
     from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 
-    Greet = Callable[[DelayedOperationPurgatory[Any]], object]
+    OnStart = Callable[[DelayedOperationPurgatory[Any]], object]
 
-__all__ = ["enroll", "live", "on_start"]
+__all__ = ["live", "on_start", "register"]
 
 _purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
-_greeters: list[Greet] = []
+_callbacks: list[OnStart] = []
 _lock = new_lock()
 
 
@@ -34,36 +34,36 @@ def live() -> list[DelayedOperationPurgatory[Any]]:
         return sorted((p for p in _purgatories if not p.is_closed), key=lambda p: p.name)
 
 
-def on_start(greet: Greet, /) -> Callable[[], None]:
-    """Call ``greet(purgatory)`` for each live purgatory and each later one. Returns a function that ends this.
+def on_start(callback: OnStart, /) -> Callable[[], None]:
+    """Call ``callback(purgatory)`` for each live purgatory and each later one. Returns a function that ends this.
 
-    If ``greet`` raises for a live purgatory, it is not called for later ones.
+    If ``callback`` raises for a live purgatory, it is not called for later ones.
     """
 
     def stop() -> None:
         with _lock:
-            if greet in _greeters:
-                _greeters.remove(greet)
+            if callback in _callbacks:
+                _callbacks.remove(callback)
 
     with _lock:
-        _greeters.append(greet)
+        _callbacks.append(callback)
         present = [p for p in _purgatories if not p.is_closed]
     try:
         for purgatory in present:
-            greet(purgatory)
+            callback(purgatory)
     except BaseException:
         stop()
         raise
     return stop
 
 
-def enroll(purgatory: DelayedOperationPurgatory[Any]) -> None:
-    """Add a purgatory to the live ones, and call the greeters. The last step of its constructor."""
+def register(purgatory: DelayedOperationPurgatory[Any]) -> None:
+    """Add a purgatory to the live ones, and run the callbacks. The last step of its constructor."""
     with _lock:
         _purgatories.add(purgatory)
-        greeters = list(_greeters)
-    for greet in greeters:
+        callbacks = list(_callbacks)
+    for callback in callbacks:
         try:
-            greet(purgatory)
+            callback(purgatory)
         except Exception as error:  # noqa: BLE001  # contained: a monitor must not break the constructor
             log.error("greeter_failed", purgatory=purgatory.name, error=repr(error), exc_info=error)

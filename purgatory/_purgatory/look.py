@@ -48,9 +48,9 @@ def take_snapshot(
     known = keys = least = 0
     sizes: list[tuple[int, Hashable]] = []
     oldest_ns: int | None = None
-    for stretch in shards.stretches():
-        in_use, since_ns, large = visit(stretch, least)
-        known += len(stretch)
+    for chunk in shards.chunks():
+        in_use, since_ns, large = visit(chunk, least)
+        known += len(chunk)
         keys += in_use
         oldest_ns = since_ns if oldest_ns is None or (since_ns is not None and since_ns < oldest_ns) else oldest_ns
         sizes = heapq.nlargest(largest, [*sizes, *large], key=itemgetter(0))
@@ -78,15 +78,15 @@ def take_snapshot(
     )
 
 
-def visit(stretch: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
+def visit(chunk: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
     """Read the watchers of some keys.
 
     Returns:
         The number of keys in use, when the oldest parked operation was parked (None if there is none), and the keys
         with more than ``least`` operations, with the number of these.
     """
-    sizes = [(len(watchers), watchers.key) for watchers in stretch]
-    since_ns = [created_ns for watchers in stretch if (created_ns := _since(watchers)) is not None]
+    sizes = [(len(watchers), watchers.key) for watchers in chunk]
+    since_ns = [created_ns for watchers in chunk if (created_ns := _since(watchers)) is not None]
     return (
         sum(size > 0 for size, _ in sizes),
         min(since_ns, default=None),

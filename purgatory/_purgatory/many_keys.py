@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from purgatory._events.outcome import NEW, PARKED, SATISFIED
-from purgatory._support.errors import WatchKeysType, unhashable, whole
+from purgatory._support.errors import WatchKeysType, checked_int, unhashable
 
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from purgatory._purgatory.parking import Parking
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["RestOfCheck", "check_keys", "checked_keys", "stretches"]
+__all__ = ["RestOfCheck", "check_keys", "checked_keys", "growing_chunks"]
 
 #: How many operations a check with a limit copies from a key at first.
-STRETCH: Final = 16
+FIRST_CHUNK: Final = 16
 
 
 class RestOfCheck:
@@ -73,9 +73,9 @@ def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
 def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) -> int:
     """Check the operations under the keys until ``limit`` were completed. Returns how many this thread completed."""
     if limit is not None:
-        whole("limit", limit, 1)
+        checked_int("limit", limit, 1)
     given = checked_keys(keys)
-    rows = _rows(parking._shards, given)
+    rows = _known_watchers(parking._shards, given)
     completed = 0
     begun: Operation | None = None
     try:
@@ -99,7 +99,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
     return completed
 
 
-def _rows(shards: Shards, keys: Sequence[Hashable]) -> list[Watchers]:
+def _known_watchers(shards: Shards, keys: Sequence[Hashable]) -> list[Watchers]:
     """The watchers of those keys that are known, each once."""
     try:
         once = dict.fromkeys(keys)
@@ -109,7 +109,7 @@ def _rows(shards: Shards, keys: Sequence[Hashable]) -> list[Watchers]:
 
 
 def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]:
-    """The operations under the keys, each once. A key's are read when it is reached, all at once or in stretches."""
+    """The operations under the keys, each once. A key's are read when it is reached, all at once or in chunks."""
     seen: set[Operation] = set()
     for watchers in rows:
         if all_at_once:
@@ -117,17 +117,17 @@ def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]
             seen.update(fresh)
             yield from fresh
         else:
-            for stretch in stretches(watchers, seen):
-                yield from stretch
+            for chunk in growing_chunks(watchers, seen):
+                yield from chunk
 
 
-def stretches(watchers: Watchers, seen: set[Operation] | None = None) -> Iterator[list[Operation]]:
+def growing_chunks(watchers: Watchers, seen: set[Operation] | None = None) -> Iterator[list[Operation]]:
     """The operations under a key in order of arrival, some at a time, for a caller that may not need all of them.
 
     Those in ``seen`` are left out. All that were yielded are added to it.
     """
     seen = set() if seen is None else seen
     # Operations that were checked and still wait come first, so each round reads twice as many.
-    while stretch := [each for each in watchers.head(2 * len(seen) + STRETCH) if each not in seen]:
-        yield stretch
-        seen.update(stretch)
+    while chunk := [each for each in watchers.head(2 * len(seen) + FIRST_CHUNK) if each not in seen]:
+        yield chunk
+        seen.update(chunk)

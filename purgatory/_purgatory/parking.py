@@ -30,7 +30,7 @@ from purgatory._events.log import log, throttle
 from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import UNPARKED, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
-from purgatory._purgatory.arguments import admit, each_once, refuse_own_hook, refuse_unready
+from purgatory._purgatory.arguments import admit, check_ready, each_once, reject_own_hook
 from purgatory._purgatory.many_keys import check_keys
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Parking"]
 
 #: How long a parking thread sleeps while another thread checks the operation.
-REST_S: Final = 0.0001
+RETRY_SLEEP_S: Final = 0.0001
 
 
 class Parking:
@@ -116,7 +116,7 @@ class Parking:
         home = self._shards.of(keys[0])
         if self._closed:
             raise PurgatoryClosed(self._name)
-        refuse_unready(operation, self._timer)
+        check_ready(operation, self._timer)
         turn = ParkingTurn()
         lock = operation._op_lock
         try:
@@ -273,8 +273,8 @@ def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
             raise AlreadyParked(operation)
         if operation._op_state > PARKED:
             return False
-        refuse_own_hook(operation)
-        time.sleep(REST_S)  # another thread checks the operation
+        reject_own_hook(operation)
+        time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
     return True
 
 

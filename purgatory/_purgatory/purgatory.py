@@ -27,12 +27,12 @@ from purgatory._keys.idle_keys import IdleKeys
 from purgatory._keys.shard import Shard
 from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
-from purgatory._purgatory.live import enroll
+from purgatory._purgatory.live import register
 from purgatory._purgatory.look import overdue_ms, take_snapshot
 from purgatory._purgatory.parking import Parking
 from purgatory._purgatory.shards import Shards
-from purgatory._purgatory.shutdown import Drain, Settling, answers_on_this_stack, rest_and_go_on
-from purgatory._support.errors import InvalidSetting, whole
+from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks, run_with_sleep
+from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.retrier import Retrier
 from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch
 from timer import Driver, SystemTimer, Timer
@@ -125,9 +125,9 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             raise InvalidSetting("name", name, "a non-empty str")
         if timer is not None and not isinstance(timer, Timer):
             raise InvalidSetting("timer", timer, "a timer.Timer, or None for a timer of its own")
-        whole("shards", shards, 1)
-        interval = whole("purge_interval", purge_interval, 0)
-        limit = None if max_parked is None else whole("max_parked", max_parked, 1)
+        checked_int("shards", shards, 1)
+        interval = checked_int("purge_interval", purge_interval, 0)
+        limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
         capacity = capacity_of(name, limit, tenant, tenant_share)
         all_observers = Observers(name, observers)
         self._own_timer = timer is None and timer_enabled
@@ -142,7 +142,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
-        self._waiting: dict[Settling, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
+        self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
         self._driver: Driver | None = None
         if reaper_enabled and timer is not None and not timer.is_driven:
             self._driver = Driver(f"{name}-reaper", timer, on_restart=self._reaper_restarted)
@@ -150,7 +150,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         if reaper_enabled:
             watch(self)
         call_after_fork(self)
-        enroll(self)
+        register(self)
 
     if TYPE_CHECKING:
 
@@ -313,7 +313,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             capacity=self._capacity,
             broker_id=self._broker_id,
             closed=self._closed,
-            largest=whole("largest", largest, 0),
+            largest=checked_int("largest", largest, 0),
         )
 
     # -- observers, and driving without a reaper
@@ -356,16 +356,16 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         Raises:
             InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
         """
-        settling = Settling(self._name, self._shards, drain, timeout_ms, hooks_that_wait=self._hooks_that_wait)
+        shutdown = Shutdown(self._name, self._shards, drain, timeout_ms, hooks_that_wait=self._hooks_that_wait)
         self._closed = True
-        self._waiting[settling] = answers_on_this_stack(self._shards)
+        self._waiting[shutdown] = own_hooks(self._shards)
         try:
             with self._closing:
                 if self._report is None:
-                    self._report = rest_and_go_on(settling.settle())
+                    self._report = run_with_sleep(shutdown.run())
         finally:
-            self._waiting.pop(settling, None)
-        self._let_go()
+            self._waiting.pop(shutdown, None)
+        self._stop_threads()
         return self._report
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
@@ -373,13 +373,13 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         self._closed = True
         with self._closing:
             self._report = self._report or report
-        self._let_go()
+        self._stop_threads()
 
     def _hooks_that_wait(self) -> int:
         """The number of operations whose hooks called a shutdown that has not ended."""
         return len(frozenset().union(*self._waiting.copy().values()))
 
-    def _let_go(self) -> None:
+    def _stop_threads(self) -> None:
         """End the threads and the timer, if they are the purgatory's own. A second call has no effect.
 
         Called without ``_closing``: a hook on one of these threads may wait for that lock, in a ``shutdown()`` of its

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Shards"]
 
 #: How many keys are read before another thread may run.
-STRETCH: Final = 2048
+CHUNK: Final = 2048
 
 
-class _Made(dict[int, "Shard"]):
+class _ShardDict(dict[int, "Shard"]):
     """The shards by number. ``[]`` of an unknown number makes a shard."""
 
     __slots__ = ("_make",)
@@ -52,7 +52,7 @@ class Shards:
 
     def __init__(self, count: int, make: Callable[[], Shard]) -> None:
         self._count = count
-        self._made = _Made(make)
+        self._made = _ShardDict(make)
 
     def of(self, key: Hashable) -> Shard:
         """The shard that a key belongs to. It is made if it does not exist.
@@ -99,12 +99,12 @@ class Shards:
         for shard in self:
             yield from shard.watchers()
 
-    def stretches(self) -> Iterator[list[Watchers]]:
-        """The same, at most :data:`STRETCH` keys at a time."""
+    def chunks(self) -> Iterator[list[Watchers]]:
+        """The same, at most :data:`CHUNK` keys at a time."""
         for shard in self:
             watchers = shard.watchers()
-            for start in range(0, len(watchers), STRETCH):
-                yield watchers[start : start + STRETCH]
+            for start in range(0, len(watchers), CHUNK):
+                yield watchers[start : start + CHUNK]
 
     def keys(self) -> int:
         """The number of known keys, idle keys included."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from purgatory._events.log import log
 from purgatory._events.outcome import PARKED
 from purgatory._purgatory.snapshot import ShutdownReport
-from purgatory._support.errors import InvalidSetting, whole
+from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.watchdog import hooks_on_this_stack
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["Drain", "Settling", "answers_on_this_stack", "rest_and_go_on"]
+__all__ = ["Drain", "Shutdown", "own_hooks", "run_with_sleep"]
 
 Drain = Literal["expire", "cancel", "wait"]
 
@@ -40,10 +40,10 @@ ResultT = TypeVar("ResultT")
 #: The longest sleep between two tests whether the shutdown is over.
 LONGEST_REST_S: Final = 0.02
 #: How many operations are settled before the generator yields.
-SLICE: Final = 512
+OPERATIONS_PER_STEP: Final = 512
 
 
-class Settling:
+class Shutdown:
     """Which operations a shutdown settles, and how.
 
     Args:
@@ -51,8 +51,8 @@ class Settling:
         shards: where the operations are parked.
         drain: see :meth:`DelayedOperationPurgatory.shutdown`.
         timeout_ms: how long to wait for operations with ``drain="wait"``, and afterwards for hooks that still run.
-        mine: returns the open operations to settle. If not given, all are settled.
-        answered: returns whether the settled operations have got their answers. For ``AsyncPurgatory``, whose answers
+        operations: returns the open operations to settle. If not given, all are settled.
+        all_answered: returns whether all settled operations were answered. For ``AsyncPurgatory``, whose answers
             are given by its event loop.
         hooks_that_wait: returns the number of operations whose hooks wait for a shutdown. They are not waited for.
         slice_size: how many operations to settle before yielding.
@@ -68,28 +68,28 @@ class Settling:
         drain: Drain,
         timeout_ms: int,
         *,
-        mine: Callable[[], Sequence[DelayedOperation]] | None = None,
-        answered: Callable[[], bool] | None = None,
+        operations: Callable[[], Sequence[DelayedOperation]] | None = None,
+        all_answered: Callable[[], bool] | None = None,
         hooks_that_wait: Callable[[], int] = int,
-        slice_size: int = SLICE,
+        slice_size: int = OPERATIONS_PER_STEP,
     ) -> None:
         if drain not in ("expire", "cancel", "wait"):
             raise InvalidSetting("drain", drain, "'expire', 'cancel' or 'wait'")
-        self._patience_s = whole("timeout_ms", timeout_ms, 0) / 1000
+        self._timeout_s = checked_int("timeout_ms", timeout_ms, 0) / 1000
         self._name = name
         self._shards = shards
         self._drain = drain
-        self._mine = mine
-        self._answered = answered
+        self._operations = operations
+        self._all_answered = all_answered
         self._hooks_that_wait = hooks_that_wait
         self._slice_size = slice_size
 
-    def settle(self) -> Generator[float, None, ShutdownReport[Any]]:
+    def run(self) -> Generator[float, None, ShutdownReport[Any]]:
         """Settle. Yields how many seconds the caller should sleep, and returns what happened to the operations."""
         started = time.monotonic()
         before = self._shards.totals()
         if self._drain == "wait":
-            yield from _until(self._is_empty, started + self._patience_s)
+            yield from _until(self._is_empty, started + self._timeout_s)
         waited = self._shards.totals()
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):
@@ -99,8 +99,8 @@ class Settling:
                 cancelled.append(operation)
             if number % self._slice_size == 0:
                 yield 0.0
-        give_up = time.monotonic() + self._patience_s
-        yield from _until(self._is_over, give_up)
+        deadline = time.monotonic() + self._timeout_s
+        yield from _until(self._is_over, deadline)
         stuck = self._open()
         report: ShutdownReport[Any] = ShutdownReport(
             name=self._name,
@@ -111,7 +111,7 @@ class Settling:
             stuck=tuple(stuck),
             elapsed_ms=(time.monotonic() - started) * 1000,
         )
-        if self._mine is None:
+        if self._operations is None:
             self._log(report)
         return report
 
@@ -128,38 +128,40 @@ class Settling:
 
     def _open(self) -> Sequence[DelayedOperation]:
         """The operations to settle that have no outcome yet."""
-        return self._shards.operations() if self._mine is None else self._mine()
+        return self._shards.operations() if self._operations is None else self._operations()
 
     def _is_empty(self) -> bool:
         """Whether nothing is left to settle. Copies no operations, because the shutdown asks often."""
-        return not (self._shards.watched() if self._mine is None else self._mine())
+        return not (self._shards.watched() if self._operations is None else self._operations())
 
     def _is_over(self) -> bool:
         """Whether no operation is left, and no hooks run but those that wait for a shutdown."""
-        if self._answered is not None and not self._answered():
+        if self._all_answered is not None and not self._all_answered():
             return False
-        return self._is_empty() and (self._mine is not None or self._shards.completing() <= self._hooks_that_wait())
+        if not self._is_empty():
+            return False
+        return self._operations is not None or self._shards.completing() <= self._hooks_that_wait()
 
 
-def rest_and_go_on(settling: Generator[float, None, ResultT]) -> ResultT:
+def run_with_sleep(shutdown: Generator[float, None, ResultT]) -> ResultT:
     """Run a generator that yields how long to sleep. Returns what it returns."""
     while True:
         try:
-            rest_s = next(settling)
+            rest_s = next(shutdown)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         time.sleep(rest_s)
 
 
-def _until(condition: Callable[[], bool], give_up: float) -> Generator[float, None, None]:
-    """Yield until the condition is true, or ``time.monotonic()`` has reached ``give_up``."""
+def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, None, None]:
+    """Yield until the condition is true, or ``time.monotonic()`` has reached ``deadline``."""
     rest_s = 0.0
-    while not condition() and time.monotonic() < give_up:
+    while not condition() and time.monotonic() < deadline:
         yield rest_s
         rest_s = min(2 * rest_s + 0.0005, LONGEST_REST_S)
 
 
-def answers_on_this_stack(shards: Iterable[Shard]) -> frozenset[int]:
+def own_hooks(shards: Iterable[Shard]) -> frozenset[int]:
     """The ids of operations with an outcome, at home in ``shards``, whose hooks are on this thread's stack."""
     here = set(map(id, shards))
     return frozenset(

@@ -27,7 +27,7 @@ from timer._fork import new_rlock
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "an_exception", "complete", "whole_number"]
+__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "an_exception", "check_int", "complete"]
 
 #: The key of the number that has no key.
 NO_KEY: Final = None
@@ -36,7 +36,7 @@ NO_KEY: Final = None
 _SPARE = 64
 
 
-class Checked(Protocol):
+class CheckablePurgatory(Protocol):
     """A purgatory, for threads or for asyncio, that the waiters of a number are parked in."""
 
     def check_and_complete_all(self, keys: Iterable[Hashable], /) -> int: ...
@@ -98,16 +98,18 @@ class Number:
         error: what its waiters fail with after the number was forgotten.
     """
 
-    __slots__ = ("_arriving", "_heap", "_known", "_lock", "_most", "_purgatory", "_watch_key", "error", "value")
+    __slots__ = ("_heap", "_known", "_lock", "_most", "_parking", "_purgatory", "_watch_key", "error", "value")
 
-    def __init__(self, purgatory: Checked, watch_key: Callable[[int], Hashable], value: int | None = None) -> None:
+    def __init__(
+        self, purgatory: CheckablePurgatory, watch_key: Callable[[int], Hashable], value: int | None = None
+    ) -> None:
         self._purgatory = purgatory
         self._watch_key = watch_key
-        self._lock = new_rlock()  # re-entrant, because _tidy() calls the users' keys, whose code may fork
+        self._lock = new_rlock()  # re-entrant, because _compact() calls the users' keys, whose code may fork
         self._heap: list[int] = []
         self._known: set[int] = set()  # the thresholds in the heap
         self._most = _SPARE  # the heap is compacted when it is longer than this
-        self._arriving: Counter[int] = Counter()  # thresholds of waiters that are being parked
+        self._parking: Counter[int] = Counter()  # thresholds of waiters that are being parked
         self.value = value
         self.error: BaseException | None = None
 
@@ -120,20 +122,20 @@ class Number:
         """Put a threshold in the heap, then return ``park([its key])``."""
         with self._lock:
             if len(self._heap) > self._most:
-                self._tidy()
+                self._compact()
             self._put(threshold)
-            self._arriving[threshold] += 1
+            self._parking[threshold] += 1
         try:
             return park([self._watch_key(threshold)])
         finally:
             with self._lock:
-                self._arriving[threshold] -= 1
-                if not self._arriving[threshold]:
-                    del self._arriving[threshold]
+                self._parking[threshold] -= 1
+                if not self._parking[threshold]:
+                    del self._parking[threshold]
 
     def rise(self, value: int) -> int:
         """Complete the waiters at or below a value. Returns how many."""
-        whole_number("value", value)
+        check_int("value", value)
         reached: list[int] = []
         try:
             with self._lock:
@@ -180,12 +182,12 @@ class Number:
             heapq.heappush(self._heap, threshold)
             self._known.add(threshold)
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         """Forget the thresholds that nothing waits for. The lock is held."""
         self._heap = [
             threshold
             for threshold in self._heap
-            if threshold in self._arriving or self._purgatory.operations_for_key(self._watch_key(threshold))
+            if threshold in self._parking or self._purgatory.operations_for_key(self._watch_key(threshold))
         ]
         heapq.heapify(self._heap)
         self._known = set(self._heap)
@@ -214,7 +216,7 @@ class Numbers:
 
     __slots__ = ("_numbers", "_purgatory")
 
-    def __init__(self, purgatory: Checked) -> None:
+    def __init__(self, purgatory: CheckablePurgatory) -> None:
         self._purgatory = purgatory
         self._numbers: dict[Hashable, Number] = {}
 
@@ -256,13 +258,13 @@ class Numbers:
 
     def rise(self, key: Hashable, value: int) -> int:
         """Raise a number, and complete its waiters at or below it. Returns how many."""
-        whole_number("value", value)
+        check_int("value", value)
         return self.get(key).rise(value)
 
     def complete(self, key: Hashable, *, value: int | None = None, error: BaseException | None = None) -> int:
         """Complete every waiter of a number with a value or an error. Returns how many."""
         if error is None:
-            whole_number("value", value)
+            check_int("value", value)
         else:
             an_exception(error)
         number = self.find(key)
@@ -279,7 +281,7 @@ def _watch_key(key: Hashable, threshold: int) -> Hashable:
     return key, threshold
 
 
-def whole_number(setting: str, value: object) -> None:
+def check_int(setting: str, value: object) -> None:
     """Check that a threshold or a value is an ``int``.
 
     Raises:

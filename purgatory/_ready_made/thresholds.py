@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory._events.outcome import Outcome
 from purgatory._operations.operation import DelayedOperation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, complete, whole_number
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, check_int, complete
 from purgatory._support.errors import WaitDrained
 from timer._fork import call_after_fork, free_future
 from timer._task import checked_delay_ms
@@ -77,7 +77,7 @@ class _Thresholds:
         call_after_fork(self)
 
     def _wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
-        whole_number("threshold", threshold)
+        check_int("threshold", threshold)
         checked_delay_ms(timeout_ms)  # before a number is made for the key
         number = self._numbers.get(key)
         waiter = ThresholdWaiter(threshold, timeout_ms, number)
@@ -93,7 +93,7 @@ class _Thresholds:
 
     def complete_all(self, value: int) -> int:
         """Complete every waiter of every number with ``value``. The numbers stay. Returns how many."""
-        whole_number("value", value)
+        check_int("value", value)
         return complete(self._purgatory.operations(), value=value)
 
     def fail_all(self, error: BaseException) -> int:
@@ -170,7 +170,7 @@ class ThresholdPurgatory(_Thresholds):
         shards: int = 1,
     ) -> None:
         if value is not None:
-            whole_number("value", value)
+            check_int("value", value)
         super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
         if value is not None:
             self._numbers.get(NO_KEY).value = value

@@ -32,8 +32,8 @@ __all__ = [
     "WaitDrained",
     "WatchKeysType",
     "WrongLoop",
+    "checked_int",
     "unhashable",
-    "whole",
 ]
 
 
@@ -261,7 +261,7 @@ class AddressUnusable(PurgatoryError, OSError):
         self.port = port
 
 
-def whole(setting: str, value: object, least: int, most: int | None = None) -> int:
+def checked_int(setting: str, value: object, least: int, most: int | None = None) -> int:
     """``value`` if it is an ``int`` of at least ``least``, and of at most ``most`` if given.
 
     Raises:

@@ -3,7 +3,7 @@
 Two kinds of checks reach it. Both are rare: a check that found a user's lock taken (``lock=``), and a check whose
 thread was interrupted. The thread starts with the first such check and ends when none has come for a while, so most
 purgatories never have one. If no thread can be started, the purgatory's timer makes one round every
-:data:`STAND_IN_MS`.
+:data:`TIMER_ROUND_MS`.
 
 The retrier never blocks on a lock. It tries each operation in turn, so one lock that is held for long delays no other
 operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while no lock becomes
@@ -29,7 +29,7 @@ LONGEST_REST_S = 0.02
 #: How long the thread stays without work.
 IDLE_S = 5.0
 #: How long the timer waits before it makes a round.
-STAND_IN_MS = 20
+TIMER_ROUND_MS = 20
 
 
 class _Round(TimerTask):
@@ -38,11 +38,11 @@ class _Round(TimerTask):
     __slots__ = ("_retrier",)
 
     def __init__(self, retrier: Retrier) -> None:
-        super().__init__(STAND_IN_MS)
+        super().__init__(TIMER_ROUND_MS)
         self._retrier = retrier
 
     def run(self) -> None:
-        self._retrier.stand_in()
+        self._retrier.run_once()
 
 
 class Retrier:
@@ -75,7 +75,7 @@ class Retrier:
         if error is not None:
             self._ask_timer(error)
 
-    def stand_in(self) -> None:
+    def run_once(self) -> None:
         """Make one round, because no thread could be started. Called by the timer."""
         with self._changed:
             self._round = None
@@ -140,9 +140,9 @@ class Retrier:
         with self._changed:
             if self._round is not None:
                 return
-            self._round = stand_in = _Round(self)
+            self._round = timer_round = _Round(self)
         try:
-            self._timer.add(stand_in)
+            self._timer.add(timer_round)
         except Exception as error:  # noqa: BLE001  # full, or shut down: the operations stay for the next round
             with self._changed:
                 self._round = None

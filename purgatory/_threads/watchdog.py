@@ -56,7 +56,7 @@ class Watchdog:
         self._counts: Counter[tuple[str | None, str]] = Counter()
         # By thread id: its frames of hooks, the innermost first, when each was first seen, and whether it was reported.
         self._seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
-        self._said = False  # whether watchdog_unavailable was logged
+        self._logged = False  # whether watchdog_unavailable was logged
         self.threshold_ms = threshold_ms
         call_after_fork(self)
 
@@ -126,8 +126,8 @@ class Watchdog:
         if self.threshold_ms is None or (self._thread is not None and self._thread.is_alive()):
             return None
         if not frames_may_be_read():
-            was_said, self._said = self._said, True
-            return None if was_said else "threads' frames can't be read without a global lock"
+            was_logged, self._logged = self._logged, True
+            return None if was_logged else "threads' frames can't be read without a global lock"
         self._rest = new_event()
         thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
         try:

@@ -28,8 +28,8 @@ from itertools import chain, islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from purgatory._purgatory.many_keys import checked_keys, stretches
-from purgatory._support.errors import unhashable, whole
+from purgatory._purgatory.many_keys import checked_keys, growing_chunks
+from purgatory._support.errors import checked_int, unhashable
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
@@ -60,7 +60,7 @@ class Checks:
         if may_check and self._watching(key) <= self._size:  # small enough for one go
             return self._check(key) if limit is None else self._check(key, limit)
         if limit is not None:
-            whole("limit", limit, 1)
+            checked_int("limit", limit, 1)
         loop = asyncio._get_running_loop()  # None if no loop runs, where get_running_loop() would raise
         mailbox = None if loop is None else self._waiters.mailboxes.get(loop)
         if mailbox is not None:
@@ -117,7 +117,7 @@ class Checks:
         if watchers is None:
             return iter(())
         # No more than there are now: parking checks those that arrive meanwhile.
-        return islice(chain.from_iterable(stretches(watchers)), len(watchers))
+        return islice(chain.from_iterable(growing_chunks(watchers)), len(watchers))
 
     def end(self, sweep: _Sweep) -> None:
         """A sweep has ended."""

@@ -37,7 +37,7 @@ from purgatory import (
 from purgatory._operations.operation_type import OperationT
 from purgatory._threads.watchdog import watch
 from purgatory.aio._checks import Checks
-from purgatory.aio._shutdown import Drain, Shutdown
+from purgatory.aio._shutdown import AsyncShutdown, Drain
 from purgatory.aio._signals import forget
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
@@ -126,7 +126,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._waiters = Waiters(purgatory, slice_size, owned=owned)
         checks = Checks(purgatory, self._waiters, slice_size)
         self._check, self._check_all = checks.check, checks.check_all
-        self._shutdown = Shutdown(purgatory, self._waiters, slice_size, owned=owned)
+        self._shutdown = AsyncShutdown(purgatory, self._waiters, slice_size, owned=owned)
         if owned:
             watch(purgatory)  # a purgatory without a reaper is watched only here, until its shutdown
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._purgatory.shutdown import Drain, Settling
+from purgatory._purgatory.shutdown import Drain, Shutdown
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory, ShutdownReport
     from purgatory.aio._waiters import Waiters
 
-__all__ = ["Drain", "Shutdown"]
+__all__ = ["AsyncShutdown", "Drain"]
 
 #: How long a second caller sleeps between looks at whether the first has finished.
 _REST_S: Final = 0.005
 
 
-class Shutdown:
+class AsyncShutdown:
     """The shutdown of one purgatory, which happens once."""
 
     __slots__ = ("_owned", "_purgatory", "_report", "_running", "_slice_size", "_waiters")
@@ -40,13 +40,13 @@ class Shutdown:
     async def run(self, drain: Drain, timeout_ms: int) -> ShutdownReport[Any]:
         """Shut down, or wait for the shutdown that is under way."""
         purgatory = self._purgatory
-        settling = Settling(
+        shutdown = Shutdown(
             purgatory.name,
             purgatory._shards,
             drain,
             timeout_ms,
-            mine=None if self._owned else self._waiters.open,
-            answered=lambda: not self._waiters.count,
+            operations=None if self._owned else self._waiters.open,
+            all_answered=lambda: not self._waiters.count,
             slice_size=self._slice_size,
         )
         self._waiters.closed = True
@@ -56,7 +56,7 @@ class Shutdown:
                 continue
             self._running = True
             try:
-                self._report = await _go_on(settling)
+                self._report = await _go_on(shutdown)
                 if self._owned:
                     purgatory._end(self._report)
             finally:
@@ -64,9 +64,9 @@ class Shutdown:
         return self._report
 
 
-async def _go_on(settling: Settling) -> ShutdownReport[Any]:
+async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:
     """Settle, and let the loop run where a thread would sleep."""
-    steps = settling.settle()
+    steps = shutdown.run()
     while True:
         try:
             rest_s = next(steps)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, complete, whole_number
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, check_int, complete
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import Wakes
@@ -68,7 +68,7 @@ class AsyncThresholdPurgatory:
         self, name: str, *, timer: Timer | None = None, value: int | None = None, max_parked: int | None = None
     ) -> None:
         if value is not None:
-            whole_number("value", value)
+            check_int("value", value)
         self._purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory(name, timer=timer, max_parked=max_parked)
         self._waiters = self._purgatory._waiters
         self._numbers = Numbers(self._purgatory)
@@ -87,7 +87,7 @@ class AsyncThresholdPurgatory:
             BaseException: what :meth:`fail` or :meth:`forget` was called with.
             PurgatoryError: as ``AsyncPurgatory.park``.
         """
-        whole_number("threshold", threshold)
+        check_int("threshold", threshold)
         checked_delay_ms(timeout_ms)  # also before there is a number for the key
         number = self._numbers.get(key)
         if number.error is None and number.value is not None and number.value >= threshold:
@@ -147,7 +147,7 @@ class AsyncThresholdPurgatory:
 
     def complete_all(self, value: int) -> int:
         """Complete every wait for every number with ``value``. The numbers stay. Returns how many."""
-        whole_number("value", value)
+        check_int("value", value)
         return complete(self._purgatory.operations(), value=value)
 
     def fail_all(self, error: BaseException) -> int:

@@ -249,7 +249,7 @@ class Recorder:
                     error,
                     operation._deadline_ns,  # noqa: SLF001
                     operation._delay_ms,  # noqa: SLF001
-                    operation._moved_ns,  # noqa: SLF001
+                    operation._rescheduled_by_ns,  # noqa: SLF001
                     now_ns(),
                     operation._op_checks,  # noqa: SLF001
                 )

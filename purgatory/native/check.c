@@ -105,7 +105,7 @@ static int is_to_be_checked(Operation *op, Met *met)
 
 /* Check the operations under a key until `*completed`, the number of those that were completed, has reached the limit.
  * 0, or -1 with an error. Without a limit these are the operations that are there now. With one they are taken in
- * stretches, each as long as all before it. Those in `met` are passed over; it is NULL for a check of one key. */
+ * chunks, each as long as all before it. Those in `met` are passed over; it is NULL for a check of one key. */
 static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssize_t *completed)
 {
     Row row;

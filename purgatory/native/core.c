@@ -116,15 +116,15 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"find_place", &core.find_place},
                   {"put_off", &core.put_off},
                   {"extension", &core.extension},
-                  {"refuse_own_hook", &core.refuse_own_hook},
-                  {"refuse_timed", &core.refuse_timed},
+                  {"reject_own_hook", &core.reject_own_hook},
+                  {"reject_if_in_timer", &core.reject_if_in_timer},
                   {"timer_closed", &core.timer_closed},
                   {"hand_over", &core.hand_over},
                   {"checked_limit", &core.checked_limit},
                   {"checked_when_closed", &core.checked_when_closed},
                   {"checked_keys", &core.checked_keys},
                   {"checked_delay_ms", &core.checked_delay_ms},
-                  {"checked_lock", &core.checked_lock}};
+                  {"check_lock", &core.check_lock}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].name);
         if (function == NULL) {

@@ -34,7 +34,7 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
         return -1;
     if (is_first && lock != Py_None) { /* later somebody may have it */
         if (!(PyObject_HasAttr(lock, core.str_acquire) && PyObject_HasAttr(lock, core.str_release))
-            && done_call(PyObject_CallOneArg(core.checked_lock, lock)))
+            && done_call(PyObject_CallOneArg(core.check_lock, lock)))
             return -1;
         self->lock = Py_NewRef(lock);
     }

@@ -357,7 +357,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         goto end;
     }
     if (__atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) != NULL && self->timer != Py_None
-        && done_call(PyObject_CallOneArg(core.refuse_timed, given)))
+        && done_call(PyObject_CallOneArg(core.reject_if_in_timer, given)))
         goto end;
     op->is_special = (unsigned char)is_special;
     int waited = wait_for_hold(op);

@@ -56,7 +56,7 @@ static int wait_for_hold(Operation *op)
     if (holder_of(op) == my_number() && state_of(op) > PARKED) /* one of its last hooks parks it */
         return 1;
     if (holder_of(op) == my_number()) /* one of its own hooks parks it, and would wait for itself */
-        return done_call(PyObject_CallOneArg(core.refuse_own_hook, (PyObject *)op)), -1;
+        return done_call(PyObject_CallOneArg(core.reject_own_hook, (PyObject *)op)), -1;
     if (op->lock == NULL) {
         while (!take_own(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
             if (done_call(PyObject_CallNoArgs(core.wait_for)))

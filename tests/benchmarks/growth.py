@@ -181,8 +181,8 @@ def _best_ms(call: Callable[[], object], times: int = 3) -> float:
 def _longest_step_ms(purgatory: DelayedOperationPurgatory[DelayedOperation]) -> float:
     """The longest part of a snapshot in which no other thread can run, by CPU time, because the machine is shared."""
     longest, before = 0.0, time.thread_time()
-    for stretch in purgatory._shards.stretches():  # noqa: SLF001
-        visit(stretch, 0)
+    for chunk in purgatory._shards.chunks():  # noqa: SLF001
+        visit(chunk, 0)
         now = time.thread_time()
         longest, before = max(longest, now - before), now
     return longest * 1000

@@ -22,14 +22,14 @@ def _words(text: str) -> frozenset[str]:
 #: Fields that are written while another thread may look.
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home _op_watches _op_new_delay_ms is_parked _bucket "
-    "_deadline_ns _moved_ns _closed closed due idle "
+    "_deadline_ns _rescheduled_by_ns _closed closed due idle "
     "hand _stopped _thread _driver _report _limit _round parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended _op_checks checks rejected _forgotten _due _moves handed_over total _executor _restarts _heartbeat_ns "
-    "_observers _left _tasks _trying fired failed looked_at late_sum_ns late_max_ns late_ns"
+    "extended _op_checks checks rejected _forgotten _due _reschedules handed_over total _executor _restarts "
+    "_heartbeat_ns _observers _left _tasks _trying fired failed looked_at late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
@@ -39,7 +39,7 @@ FIXED = _words(
     "_retrier _shards _tick_ns _timer _waiting _wheel _wheel_size __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock completions capacity clock end "
     "find first home idle_keys key outcomes level limit lock name observers reach retrier slots span taken timer "
-    "put_back"
+    "requeue"
 )
 #: Fields of the scenarios' and the explorer's own tests.
 OWN = _words("ready value _value busy")

@@ -361,8 +361,8 @@ MUTANTS = (
     Mutant(
         "a shutdown returns when every answer is out",
         SHUTDOWN,
-        "self._is_empty() and (self._mine is not None or self._shards.completing() <= self._hooks_that_wait())",
-        "self._is_empty()",
+        "return self._operations is not None or self._shards.completing() <= self._hooks_that_wait()",
+        "return True",
         T_SHUTDOWN + "test_shutdown_returns_when_every_answer_is_out",
     ),
     Mutant(
@@ -432,7 +432,7 @@ MUTANTS = (
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "            if not task._movable:\n",
+        "            if not task._allows_readd:\n",
         "            if False:\n",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
@@ -446,7 +446,7 @@ MUTANTS = (
     Mutant(
         "putting off keeps the time that the task was added",
         TASK,
-        "            task._moved_ns += deadline_ns - task._deadline_ns\n",
+        "            task._rescheduled_by_ns += deadline_ns - task._deadline_ns\n",
         "",
         T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
     ),
@@ -554,8 +554,8 @@ MUTANTS = (
     Mutant(
         "a closed purgatory refuses",
         PARKING,
-        "        if self._closed:\n            raise PurgatoryClosed(self._name)\n        refuse",
-        "        refuse",
+        "        if self._closed:\n            raise PurgatoryClosed(self._name)\n        check",
+        "        check",
         T_SHUTDOWN + "test_closed_purgatory_refuses",
     ),
     Mutant(
@@ -655,7 +655,7 @@ MUTANTS = (
     Mutant(
         "a waiter on its way in is not forgotten",
         THRESHOLD,
-        "threshold in self._arriving or ",
+        "threshold in self._parking or ",
         "",
         T_THRESHOLD + "test_waiter_on_its_way_in_survives_the_tidying",
     ),

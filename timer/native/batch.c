@@ -228,10 +228,10 @@ static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
 }
 
 /* With an error that is set: the other tasks will run later. */
-static void put_back(Batch *self)
+static void requeue(Batch *self)
 {
     Kept kept = keep_error();
-    if (done_call(PyObject_CallMethod(self->dispatcher, "put_back", "(O)", self->buckets)))
+    if (done_call(PyObject_CallMethod(self->dispatcher, "requeue", "(O)", self->buckets)))
         PyErr_Clear();
     set_again(kept);
 }
@@ -269,7 +269,7 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
     int failed = outermost == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
     int more = !failed && tally->looked_at == most;
     if (failed)
-        put_back(self);
+        requeue(self);
     if (tally != NULL)
         failed |= end_turn(self, tally, more, outermost == NULL ? Py_False : outermost);
     Py_XDECREF(tally);

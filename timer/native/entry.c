@@ -328,7 +328,7 @@ static PyGetSetDef entry_getset[] = {
     {"_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
     {"_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
     {"_deadline_ns", (getter)entry_get_deadline, (setter)entry_set_time, NULL, (void *)1},
-    {"_moved_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
+    {"_rescheduled_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
     {"deadline_ns", (getter)entry_get_deadline, NULL, NULL, NULL},
     {"is_pending", (getter)entry_get_pending, NULL, NULL, NULL},
     {"delay_ms", (getter)entry_get_time, NULL, NULL, (void *)0},

@@ -335,7 +335,7 @@ static PyMethodDef quick_methods[] = {
     {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
     {NULL}};
 
-static PyGetSetDef quick_getset[] = {{"_quick_moves", (getter)quick_get_moves, NULL, NULL, NULL}, {NULL}};
+static PyGetSetDef quick_getset[] = {{"_quick_reschedules", (getter)quick_get_moves, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot quick_slots[] = {
     {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},

@@ -734,7 +734,7 @@ def test_named_tuple_is_one_key(purgatory, key):
 
 def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkeypatch):
     """``("orders", 0)`` is two keys. That one was probably meant is said once for each sort of tuple."""
-    monkeypatch.setattr("purgatory._purgatory.arguments._said", set())
+    monkeypatch.setattr("purgatory._purgatory.arguments._warned", set())
     for number in range(3):
         purgatory.try_complete_else_watch(Waiting(), ("a topic", number))
     purgatory.try_complete_else_watch(Waiting(), [("a topic", 0)])

@@ -117,14 +117,14 @@ def test_settings_are_told(mock_timer):
 
 def test_snapshot_visits_keys_in_stretches(mock_timer, monkeypatch):
     """The keys of one shard are visited a few at a time, and the figures are those of all of them."""
-    monkeypatch.setattr(_shards, "STRETCH", 3)
+    monkeypatch.setattr(_shards, "CHUNK", 3)
     with DelayedOperationPurgatory("test", timer=mock_timer, shards=1) as purgatory:
         for number in range(10):
             park(purgatory, number, *[f"shared {each}" for each in range(number % 4)])
         mock_timer.advance_clock(7)
         purgatory.cancel_for_key(5)
 
-        assert [3, 3, 3, 3, 1] == [len(stretch) for stretch in purgatory._shards.stretches()]
+        assert [3, 3, 3, 3, 1] == [len(chunk) for chunk in purgatory._shards.chunks()]
         snapshot = purgatory.snapshot(largest=3)
         assert (9, 12, 1, 21) == (snapshot.parked, snapshot.keys, snapshot.idle_keys, snapshot.watched)
         assert (("shared 0", 6), ("shared 1", 4), ("shared 2", 2)) == snapshot.largest_keys

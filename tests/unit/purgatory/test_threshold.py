@@ -202,7 +202,7 @@ def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
             for future in waiting:
                 future.cancel()
             with number._lock:
-                number._tidy()
+                number._compact()
             return inner.try_complete_else_watch(waiter, keys)
 
     watermark._purgatory = Slow()
