@@ -25,6 +25,14 @@ def whole_seconds(text: str) -> int:
     return round(value)
 
 
+def whole(text: str) -> int:
+    """A number of things, at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        message = f"must be an integer of at least 1, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser. It leaves the name of the command as `command`."""
     top = argparse.ArgumentParser(
@@ -136,7 +144,7 @@ def _verify(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--workload", action="append", metavar="NAME", help="workload to compare (may be repeated, default: all)"
     )
-    sub.add_argument("--operations", type=int, default=2_000, help="operations per workload (default 2000)")
+    sub.add_argument("--operations", type=whole, default=2_000, help="operations per workload (default 2000)")
     sub.add_argument("--seed", type=int, default=1, help="seed of the workloads (default 1)")
 
 
@@ -145,9 +153,9 @@ def _gen(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--workload", default="kafka", metavar="NAME", help="workload of a trace, or `journal` (default kafka)"
     )
-    sub.add_argument("--operations", type=int, default=10_000, help="number of operations (default 10000)")
+    sub.add_argument("--operations", type=whole, default=10_000, help="number of operations (default 10000)")
     sub.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")
-    sub.add_argument("--files", type=int, default=8, help="number of files (default 8)")
+    sub.add_argument("--files", type=whole, default=8, help="number of files (default 8)")
     sub.add_argument("--flush", action="store_true", help="end with a row that completes all open operations")
 
 

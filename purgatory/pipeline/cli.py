@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from purgatory._distribution import NAME, MissingExtra
+from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError
 from purgatory.pipeline.arguments import parser
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from purgatory.journal.records import Schema
+    from purgatory.pipeline.tables.engine import Engine
 
 #: The extra that brings a missing package. `report` brings all others, and needs neither Spark nor Java.
 _EXTRAS = {"deltalake": "delta", "google": "spark", "pandas": "spark", "py4j": "spark", "pyspark": "spark"}
@@ -67,11 +71,9 @@ _SEGMENT = re.compile(r"(?:journal|trace)-\d{20}-\d{20}\.parquet")
 
 def _report(options: argparse.Namespace) -> int:
     from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
-    from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.spark.outputs import fetched, placed
-    from purgatory.pipeline.tables.engine import engine_for
 
-    engine = engine_for(options.journal, options.engine, Between(options.since, options.until))
+    engine = _engine(options, options.journal, JOURNAL)
     with (
         fetched(options.against, OF_AN_EARLIER, "report") as against,
         placed(options.out, "report") as folder,
@@ -90,6 +92,14 @@ def _report(options: argparse.Namespace) -> int:
         report(engine, folder, wishes)
     _print(_page_of(options.out))
     return 0
+
+
+def _engine(options: argparse.Namespace, folders: Sequence[str], schema: Schema) -> Engine:
+    from purgatory.pipeline.rows.between import Between
+    from purgatory.pipeline.tables.engine import engine_for
+
+    between = Between(options.since, options.until)
+    return engine_for(folders, options.engine, between, schema=schema, command=options.command)
 
 
 def _page_of(out: str) -> str:
@@ -165,14 +175,10 @@ def _monitor(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
-    from purgatory.journal.records import TRACE
     from purgatory.pipeline.replay import replay
-    from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.spark.outputs import placed
-    from purgatory.pipeline.tables.engine import engine_for
 
-    between = Between(options.since, options.until)
-    engine = engine_for([options.trace], options.engine, between, schema=TRACE, command="replay")
+    engine = _engine(options, [options.trace], TRACE)
     keep_us = None if options.keep_keys is None else options.keep_keys * 1000
     if engine.name == "spark":
         from purgatory.pipeline.spark import places
@@ -191,20 +197,15 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _whatif(options: argparse.Namespace) -> int:
-    from purgatory.journal.records import JOURNAL, TRACE
-    from purgatory.pipeline.rows.between import Between
     from purgatory.pipeline.spark.outputs import placed
     from purgatory.pipeline.summaries.choices import Grid
-    from purgatory.pipeline.tables.engine import engine_for
     from purgatory.pipeline.whatif import whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
     normal = frozenset([*options.expiry_normal, *options.cancel_normal])
     place, schema = (options.journal, JOURNAL) if options.trace is None else (options.trace, TRACE)
     with placed(options.out, "whatif") as folder:
-        between = Between(options.since, options.until)
-        engine = engine_for([place], options.engine, between, schema=schema, command="whatif")
-        path = whatif(engine, folder, grid, allow_gaps=options.allow_gaps, normal=normal)
+        path = whatif(_engine(options, [place], schema), folder, grid, allow_gaps=options.allow_gaps, normal=normal)
         chosen = json.loads((path.parent / "choice.json").read_text(encoding="utf-8"))
     for each in chosen:
         _print(f"{each['setting']:<15} {each['of']:<28} {each['value']:>8,}   {each['why']}")
@@ -238,7 +239,6 @@ def _verify(options: argparse.Namespace) -> int:
 def _gen(options: argparse.Namespace) -> int:
     import attrs
 
-    from purgatory.journal.records import JOURNAL, TRACE
     from purgatory.pipeline.rows import gen
     from purgatory.pipeline.verify import place_trace
 

@@ -145,6 +145,16 @@ def test_a_grid_file_that_cannot_be_read_is_named_once(tmp_path):
     assert message == str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["--operations", "--files"])
+@pytest.mark.parametrize("number", ["0", "-5", "many"])
+def test_a_workload_has_operations_and_files(tmp_path, capsys, option, number):
+    """A number below one would write a folder without rows, or end in an error of the generator."""
+    with pytest.raises(SystemExit):
+        main(["gen", "--out", str(tmp_path / "out"), f"{option}={number}"])
+    assert f"{option}: must be an integer of at least 1, got {number!r}" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("60s", 60), ("5m", 300), ("250ms", 0.25), ("1h", 3600)])
 def test_lengths_of_time(text, expected):
     """A length of time is written as people write it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from html import escape
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.pages.parts import section, table
@@ -88,14 +89,12 @@ def changes(tables: Tables) -> str:
     if earlier is None:
         return ""
     before, now = _measures(earlier), _measures(tables)
-    lines = []
-    for kind in sorted({*before, *now}):
-        was, found = before.get(kind, {}), now.get(kind, {})
-        cells = [name_of(kind)]
-        for name, told in _MEASURES:
-            cells += [_told(was.get(name), told), _told(found.get(name), told)]
-        lines.append(cells)
-    names = ["", *(text for name, _ in _MEASURES for text in (f"{name}, then", "now"))]
+    unknown = ["-"] * len(_MEASURES)
+    lines = [
+        [name_of(kind), *chain.from_iterable(zip(before.get(kind, unknown), now.get(kind, unknown), strict=True))]
+        for kind in sorted({*before, *now})
+    ]
+    names = ["", *chain.from_iterable((f"{name}, then", "now") for name in _MEASURES)]
     how = f"Beside the report made on {_moment(earlier.made)}, about {about_when(earlier)}."
     if earlier.gaps:
         how += " That report covers only a part of its records. It could not read the following."
@@ -107,42 +106,37 @@ def missing(gaps: Sequence[str]) -> str:
     return f"<ul class=missing>{''.join(f'<li>{escape(text)}</li>' for text in gaps)}</ul>" if gaps else ""
 
 
-_MEASURES = (
-    ("a second", count_text),
-    ("expired", share_text),
-    ("median wait", duration_text),
-    ("slowest 1%", duration_text),
-)
+_MEASURES: Final = ("a second", "expired", "median wait", "slowest 1%")
 
 
-def _told(value: float | None, text: object) -> str:
-    return "-" if value is None or not callable(text) else str(text(value))
-
-
-def _measures(tables: Tables) -> dict[tuple[str, str], dict[str, float | None]]:
-    found: dict[tuple[str, str], dict[str, float | None]] = {}
+def _measures(tables: Tables) -> dict[tuple[str, str], list[str]]:
+    waits, found = _waits(tables), {}
     for kind, rows in by_type(tables.outcomes).items():
         operations = total(rows, "operations")
-        found[kind] = {
-            "a second": tables.a_second(operations),
-            "expired": total(rows, "expired") / operations,
-        }
-    for row in tables.waiting:
-        found[row["purgatory"], row["type"]] |= {"median wait": row["p50_ms"], "slowest 1%": row["p99_ms"]}
+        rate = tables.a_second(operations)
+        share = share_text(total(rows, "expired") / operations)
+        found[kind] = ["-" if rate is None else count_text(rate), share, *waits.get(kind, ["-", "-"])]
     return found
+
+
+def _waits(tables: Tables) -> dict[tuple[str, str], list[str]]:
+    """The median and the 99th percentile of the waits of each type that was answered."""
+    return {
+        (row["purgatory"], row["type"]): [duration_text(row["p50_ms"]), duration_text(row["p99_ms"])]
+        for row in tables.waiting
+    }
 
 
 def summary(tables: Tables) -> str:
     """Every type in numbers."""
     seen = [name for name in OUTCOMES if total(tables.outcomes, name)]  # a column of zeros is one too many
-    waits = {(row["purgatory"], row["type"]): row for row in tables.waiting}
+    waits = _waits(tables)
     lines = []
     for kind, rows in by_type(tables.outcomes).items():
         operations = total(rows, "operations")
-        wait = waits.get(kind)
         cells = [name_of(kind), f"{operations:,}", *(f"{total(rows, name):,}" for name in seen)]
         cells += [share_text(total(rows, "expired") / operations)]
-        cells += ["-", "-"] if wait is None else [duration_text(wait["p50_ms"]), duration_text(wait["p99_ms"])]
+        cells += waits.get(kind, ["-", "-"])
         cells += [f"{total(rows, 'checks') / operations:.1f}"]
         lines.append(cells)
     names = ("", "operations", *seen, "expiry share", "median", "99%", "checks each")

@@ -11,6 +11,7 @@ Instants are whole milliseconds, because the library counts milliseconds and run
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -18,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory.journal.records import EVENT, FLUSH, JOURNAL, KEEP_KEYS_MS, OPERATION, TRACE, Schema
+from purgatory.journal.records import EVENT, FLUSH, JOURNAL, KEEP_KEYS_MS, OPERATION, OUTCOMES, TRACE, Schema
 from purgatory.journal.records.folder import sealed_name
 from purgatory.journal.records.parquet import arrow_schema, write_table
 
@@ -219,20 +220,9 @@ def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
 
 def flush_row(at_ms: int) -> pa.Table:
     """A row that moves time to `at_ms` since the epoch."""
-    row = {
-        "seq": 0,
-        "kind": FLUSH,
-        "purgatory": "",
-        "operation": None,
-        "keys": [],
-        "levels": [],
-        "delay_ms": 0,
-        "type": "",
-    }
-    schema = arrow_schema(TRACE)
-    stamp = pa.array([at_ms * 1000]).cast(pa.timestamp("us", "UTC"))
-    table = pa.Table.from_pylist([{**row, "ts": None}], schema)
-    return table.set_column(schema.get_field_index("ts"), schema.field("ts"), stamp)
+    row = {"seq": 0, "kind": FLUSH, "purgatory": "", "keys": [], "levels": [], "delay_ms": 0, "type": ""}
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return pa.Table.from_pylist([{**row, "ts": at}], arrow_schema(TRACE))
 
 
 def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: int = 0) -> int:
@@ -287,7 +277,6 @@ def journal(count: int, seed: int = 1, seconds: int = 1_800) -> pa.Table:
     start = START_MS * 1000 + 36_000_000_000
     order = np.argsort(at + wait, kind="stable")
     stamp = pa.timestamp("us", "UTC")
-    words = pa.array(["immediate", "satisfied", "expired", "cancelled"])
     errors = error.take(broke)
     columns = {
         "seq": pa.array(np.arange(count)),
@@ -295,8 +284,8 @@ def journal(count: int, seed: int = 1, seconds: int = 1_800) -> pa.Table:
         "type": pa.array([t for _, t in names]).take(pa.array(source)),
         "operation": pa.nulls(count, pa.string()),
         "keys": pa.ListArray.from_arrays(offsets, pa.array(key_names).take(pa.array(flat))),
-        "instance": pa.array(["broker-0"]).take(pa.array(np.zeros(count, np.int64))),
-        "outcome": words.take(pa.array(outcome)),
+        "instance": pa.repeat("broker-0", count),
+        "outcome": pa.array(OUTCOMES).take(pa.array(outcome)),
         "error": pc.if_else(pc.equal(errors, ""), pa.scalar(None, pa.string()), errors),
         "ended_by": pa.nulls(count, pa.string()),
         "created": pa.array(at + start).cast(stamp),

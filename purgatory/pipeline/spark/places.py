@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,6 +14,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from purgatory.journal.records.errors import reduced
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -67,11 +69,9 @@ def readable(spark: SparkSession, place: str) -> None:
         PlaceMissing: there is nothing.
         PlaceUnusable: this session can't look.
     """
-    try:
+    with _reached(place):
         if not exists(spark, place):
             raise PlaceMissing(place)
-    except Py4JJavaError as error:
-        raise PlaceUnusable(place, _first_line(error)) from None
 
 
 def writable(spark: SparkSession, place: str) -> None:
@@ -80,15 +80,13 @@ def writable(spark: SparkSession, place: str) -> None:
     Raises:
         PlaceUnusable: it can't.
     """
-    try:
+    with _reached(place):
         system, folder = _at(spark, place)
         if not system.mkdirs(folder):
             raise PlaceUnusable(place, "the folder cannot be created")
         probe = _path(spark, f"{place}/.writable-{uuid4().hex}")
         system.create(probe).close()
         system.delete(probe, False)
-    except Py4JJavaError as error:
-        raise PlaceUnusable(place, _first_line(error)) from None
 
 
 def qualified(spark: SparkSession, place: str) -> str:
@@ -138,13 +136,11 @@ def put(spark: SparkSession, local: Path, place: str) -> None:
     Raises:
         PlaceUnusable: it can't be written.
     """
-    try:
+    with _reached(place):
         system, path = _at(spark, place)
         if local.is_dir():
             system.delete(path, True)
         system.copyFromLocalFile(False, True, _path(spark, local.absolute().as_uri()), path)
-    except Py4JJavaError as error:
-        raise PlaceUnusable(place, _first_line(error)) from None
 
 
 def get(spark: SparkSession, place: str, local: Path) -> None:
@@ -153,13 +149,11 @@ def get(spark: SparkSession, place: str, local: Path) -> None:
     Raises:
         PlaceUnusable: it can't be read.
     """
-    try:
+    with _reached(place):
         system, path = _at(spark, place)
         if system.exists(path):
             local.parent.mkdir(parents=True, exist_ok=True)
             system.copyToLocalFile(False, path, _path(spark, local.absolute().as_uri()), True)
-    except Py4JJavaError as error:
-        raise PlaceUnusable(place, _first_line(error)) from None
 
 
 def _path(spark: SparkSession, place: str) -> Any:
@@ -172,5 +166,10 @@ def _at(spark: SparkSession, place: str) -> tuple[Any, Any]:
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path  # noqa: SLF001
 
 
-def _first_line(error: Py4JJavaError) -> str:
-    return str(error.java_exception.toString()).splitlines()[0]
+@contextmanager
+def _reached(place: str) -> Iterator[None]:
+    """Report an error of Hadoop's in one line."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise PlaceUnusable(place, str(error.java_exception.toString()).splitlines()[0]) from None

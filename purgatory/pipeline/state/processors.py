@@ -52,29 +52,26 @@ if TYPE_CHECKING:
         TimerValues,
     )
 
-_BYTES: Final = T.StructType([T.StructField("bytes", T.BinaryType())])
-_NUMBER: Final = T.StructType([T.StructField("number", T.LongType())])
 
-BETWEEN: Final = T.StructType(
-    [
-        T.StructField("at", T.TimestampType()),
-        T.StructField("bucket", T.IntegerType()),
-        T.StructField("rows", T.BinaryType()),
-    ]
-)
+def _struct(**kinds: type[T.DataType]) -> T.StructType:
+    return T.StructType([T.StructField(name, kind()) for name, kind in kinds.items()])
+
+
+_BYTES: Final = _struct(bytes=T.BinaryType)
+_NUMBER: Final = _struct(number=T.LongType)
+
+BETWEEN: Final = _struct(at=T.TimestampType, bucket=T.IntegerType, rows=T.BinaryType)
 """The rows from stage 1 to stage 2: one value per bucket of stage 2."""
 
-ANSWER: Final = T.StructType(
-    [
-        T.StructField("part", T.StringType()),
-        T.StructField("purgatory", T.StringType()),
-        T.StructField("operation", T.StringType()),
-        T.StructField("outcome", T.StringType()),
-        T.StructField("created_us", T.LongType()),
-        T.StructField("finished_us", T.LongType()),
-        T.StructField("reason", T.StringType()),
-        T.StructField("detail", T.StringType()),
-    ]
+ANSWER: Final = _struct(
+    part=T.StringType,
+    purgatory=T.StringType,
+    operation=T.StringType,
+    outcome=T.StringType,
+    created_us=T.LongType,
+    finished_us=T.LongType,
+    reason=T.StringType,
+    detail=T.StringType,
 )
 """The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (`PARKED`)."""
 

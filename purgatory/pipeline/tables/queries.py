@@ -183,11 +183,9 @@ def instances() -> Table:
 
 def quarantine() -> Table:
     """The records that cannot be true, with the reason, up to a limit."""
-    names = ["seq", *(field.name for field in JOURNAL.fields)]
     kinds = {"text": pa.string(), "texts": pa.list_(pa.string()), "int": pa.int64(), "instant": INSTANT}
     fields = [("seq", pa.int64()), *((field.name, kinds[field.kind]) for field in JOURNAL.fields)]
     columns = ", ".join(f"{name}_us" if kind == INSTANT else name for name, kind in fields)
-    assert len(names) == len(fields)
     return Table(
         f"""select {columns}, reason from judged where reason is not null
         order by seq, instance limit {MOST_MALFORMED}""",
