@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from timer._reaper import Driver
     from timer._task import TimerTask
 
-__all__ = ["FOREIGN_WAIT_MS", "InlineExecutor", "Submits", "Timer", "TimerStatistics", "report_task_error"]
+__all__ = [
+    "FOREIGN_WAIT_MS",
+    "InlineExecutor",
+    "Submits",
+    "Timer",
+    "TimerStatistics",
+    "report_error",
+    "report_task_error",
+]
 
 #: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
 FOREIGN_WAIT_MS = 200
@@ -96,8 +104,13 @@ class TimerStatistics:
 
 
 def report_task_error(task: TimerTask, error: BaseException) -> None:
-    """The default for a timer's ``on_error``: pass the error to ``threading.excepthook``."""
+    """The default for a timer's ``on_error``."""
     del task
+    report_error(error)
+
+
+def report_error(error: BaseException) -> None:
+    """Pass an error to ``threading.excepthook``."""
     args = (type(error), error, error.__traceback__, threading.current_thread())
     threading.excepthook(threading.ExceptHookArgs(args))
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from timer._base import Timer
+from timer._base import Timer, report_error
 from timer._errors import TimerClosed, TimerConfigError
 from timer._fork import new_lock
 
@@ -46,7 +46,7 @@ class Driver:
     ) -> None:
         self._name = name
         self._timer = timer
-        self._on_restart = on_restart or _report
+        self._on_restart = on_restart or (lambda error, _: report_error(error))
         self._stopped = False
         self._restarts = 0
         self._heartbeat_ns = time.monotonic_ns()
@@ -91,12 +91,6 @@ class Driver:
 
     def _is_over(self) -> bool:
         return self._stopped or self._timer.is_closed
-
-
-def _report(error: BaseException, restarts: int) -> None:
-    del restarts
-    args = (type(error), error, error.__traceback__, threading.current_thread())
-    threading.excepthook(threading.ExceptHookArgs(args))
 
 
 class SystemTimerReaper(Timer):

@@ -28,10 +28,10 @@ from purgatory._keys.shard import Shard
 from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
-from purgatory._purgatory.look import overdue_ms, take_snapshot
 from purgatory._purgatory.parking import Parking
 from purgatory._purgatory.shards import Shards
 from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks, run_with_sleep
+from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.retrier import Retrier
 from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch

@@ -134,8 +134,7 @@ class Number:
                     del self._parking[threshold]
 
     def rise(self, value: int) -> int:
-        """Complete the waiters at or below a value. Returns how many."""
-        check_int("value", value)
+        """Complete the waiters at or below a value. Returns how many. The caller has checked the value."""
         reached: list[int] = []
         try:
             with self._lock:

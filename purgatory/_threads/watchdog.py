@@ -93,7 +93,7 @@ class Watchdog:
         with self._lock:
             return dict(self._counts)
 
-    def look(self, now: float) -> None:
+    def sample(self, now: float) -> None:
         """Take one sample. Called by the thread. ``now`` is ``time.monotonic()``."""
         if self.threshold_ms is None:
             return
@@ -170,7 +170,7 @@ class Watchdog:
     def _run(self, rest: threading.Event) -> None:
         while (threshold_ms := self.threshold_ms) is not None and not rest.wait(threshold_ms / 4000):
             try:
-                self.look(time.monotonic())
+                self.sample(time.monotonic())
             except Exception as error:  # noqa: BLE001  # one failed sample must not end the thread
                 log.error("watchdog_failed", error=repr(error), exc_info=error)
             with self._lock:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import purgatory
-from purgatory._purgatory.look import driver_of
+from purgatory._purgatory.take_snapshot import driver_of
 from purgatory.console._peek import Peek, describe
 
 if TYPE_CHECKING:

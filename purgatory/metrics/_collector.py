@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 
 import purgatory
 from purgatory import InvalidSetting
-from purgatory._purgatory.look import driver_of
+from purgatory._purgatory.take_snapshot import driver_of
 from purgatory._threads.watchdog import slow_callbacks
 from purgatory.metrics._attach import Attached
 from purgatory.metrics._by_tenant import ByTenant

@@ -1,4 +1,4 @@
-/* visit (_purgatory/look.py): what a snapshot reads of each key. */
+/* visit (_purgatory/take_snapshot.py): what a snapshot reads of each key. */
 
 /* The first operation under a key that is parked, as a reference of the caller's own; NULL if none is. The operations
  * are in order of arrival, so this is usually the first one. */

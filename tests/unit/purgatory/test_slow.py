@@ -40,8 +40,8 @@ def slow(logs):
 
 def looks_of(watchdog):
     """A list that grows with every look from now on."""
-    looks, look = [], watchdog.look
-    watchdog.look = lambda now: [look(now), looks.append(now)]
+    looks, sample = [], watchdog.sample
+    watchdog.sample = lambda now: [sample(now), looks.append(now)]
     return looks
 
 
