@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class Standing:
     """The content of a stream's state after its last batch."""
 
-    batch: int  # -1: none was finished
+    batch: int  # -1: no batch has finished
     parked: int  # operations
-    waiting: int  # keys, and operations' watches on them; up to half of them perhaps dead
-    inbox: int  # rows, for each key of an operation, that the watermark has yet to pass
+    waiting: int  # keys and watches, of which up to half may be dead
+    inbox: int  # rows after the watermark, one per key of an operation
 
     def __str__(self) -> str:
         rest = f"{self.waiting:,} keys and watches, {self.inbox:,} rows ahead of the watermark"
@@ -35,11 +35,11 @@ class Standing:
 
 
 def standing(spark: SparkSession, checkpoint: str) -> Standing:
-    """Read it.
+    """Read what a stream's checkpoint holds.
 
     Raises:
         PlaceMissing: there is no checkpoint.
-        PlaceUnusable: this session can't look there.
+        PlaceUnusable: this session cannot read there.
     """
     places.classic(spark, "monitor")
     places.readable(spark, checkpoint)
@@ -52,7 +52,7 @@ def standing(spark: SparkSession, checkpoint: str) -> Standing:
     for number in {stage["operatorId"]: stage for stage in stages}:
         for agenda in _agendas(spark, checkpoint, number):
             *directories, _ = agenda
-            # A directory's third column is the sizes; of stage 1 there are two: its keys, and its inbox.
+            # The third column of a directory has the sizes. Stage 1 has two directories: its keys and its inbox.
             sizes = [sum(directory[2]) for directory in directories]
             for name, size in zip(("parked",) if len(sizes) == 1 else ("waiting", "inbox"), sizes, strict=True):
                 counts[name] += size

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEAF: Final = 64
-"""Entries that a leaf is cut to. Less, and a round trip costs more than what it brings; more, and most of what it
-brings is not what was asked for."""
+"""Entries of a leaf after a split. With fewer, a round trip costs more than the entries that it brings. With more, most
+of the entries that it brings are not needed."""
 
 Bound: TypeAlias = tuple[Any, ...]
 
@@ -50,11 +50,11 @@ class Store(Protocol):
         """Store a leaf, and replace the one that was there."""
 
     def remove(self, number: int) -> None:
-        """Keep it no longer."""
+        """Delete a leaf."""
 
 
 class Memory(dict[int, bytes]):
-    """A store in this process's memory, for whoever needs no other."""
+    """A store in this process's memory."""
 
     read = dict.__getitem__
     write = dict.__setitem__
@@ -68,7 +68,7 @@ class Leaf(Protocol):
         """How many entries there are."""
 
     def pack(self) -> tuple[bytes, int | None]:
-        """Its bytes, and when it wants to be looked at."""
+        """Its bytes, and when it must be opened at the latest (None: never)."""
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
@@ -78,7 +78,7 @@ class Leaf(Protocol):
         """Split into leaves of about so many entries, with their bounds. The first keeps its own bound."""
 
     def join(self, other: Self) -> None:
-        """Take in all entries of the next leaf."""
+        """Add all entries of the next leaf."""
 
 
 L = TypeVar("L", bound=Leaf)
@@ -94,12 +94,12 @@ class LeafIndex(Generic[L]):
         self._store = store
         self._size = size
         self._open: dict[int, tuple[L, bytes | None]] = {}  # with the bytes that the store holds
-        # The directory: four lists side by side, sorted by bound, of which the first is (), so that each entry has
-        # a leaf. Only the sole leaf of an empty index is empty, and only that one isn't in the store.
+        # The directory: four parallel lists, sorted by bound. The first bound is (), so each entry has a leaf. Only
+        # the sole leaf of an empty index is empty, and only that leaf is not in the store.
         self._bounds: list[Bound] = [()]
         self._numbers, self._sizes = [0], [0]
         self._due: list[int | None] = [None]
-        self._next = 1  # the number of the next leaf; none is used twice
+        self._next = 1  # the number of the next leaf. No number is used twice.
         if directory is not None:
             self._bounds, self._numbers, self._sizes, self._due, self._next = directory
 
@@ -110,7 +110,7 @@ class LeafIndex(Generic[L]):
 
     @property
     def next_due(self) -> int | None:
-        """When the first leaf wants to be looked at."""
+        """When the first leaf must be opened."""
         return min((due for due in self._due if due is not None), default=None)
 
     def __len__(self) -> int:
@@ -137,24 +137,24 @@ class LeafIndex(Generic[L]):
         return self._opened(after - 1) if found is None else found[0]
 
     def span(self, start: Bound, end: Bound) -> Iterator[L]:
-        """The leaves with anything from one place up to (and without) another, in order."""
+        """The leaves that may hold entries from `start` (included) to `end` (excluded), in order."""
         for index in range(bisect_right(self._bounds, start) - 1, bisect_left(self._bounds, end)):
             yield self._opened(index)
 
     def due(self, now: int) -> Iterator[L]:
-        """The leaves that want to be looked at by now."""
+        """The leaves that must be opened by now."""
         for index, due in enumerate(self._due):
             if due is not None and due <= now:
                 yield self._opened(index)
 
     def open_with(self, now: int) -> list[L]:
-        """Those leaves, and all that are open."""
+        """The leaves that must be opened by now, and all that are open."""
         for _ in self.due(now):
             pass
         return [leaf for leaf, _ in self._open.values()]
 
     def shared(self, entries: list[Bound]) -> Iterator[tuple[L, list[Bound]]]:
-        """Entries, sorted, leaf by leaf as they belong."""
+        """Divide sorted entries by the leaf that they belong to."""
         start = 0
         while start < len(entries):
             index = bisect_right(self._bounds, entries[start]) - 1
@@ -172,7 +172,7 @@ class LeafIndex(Generic[L]):
 
     def save(self) -> None:
         """Write the changes. Split, join and remove leaves that have grown or shrunk."""
-        # From the last to the first, so that what is cut or joined moves none that is still to come.
+        # From the last to the first: a split or a merge then moves no leaf that is still to be saved.
         for index in reversed(range(len(self._numbers))):
             number = self._numbers[index]
             if number not in self._open:
@@ -206,7 +206,7 @@ class LeafIndex(Generic[L]):
             self._store.write(self._numbers[index], data)
 
     def _joined(self, index: int, leaf: L, size: int) -> bool:
-        """Whether a small leaf could be given a neighbour's entries, or its own to a neighbour."""
+        """Merge a small leaf with a neighbor. Return False if both neighbors are too large."""
         if index + 1 < len(self._numbers) and size + self._sizes[index + 1] <= self._size:
             leaf.join(self._opened(index + 1))
             self._remove(index + 1)

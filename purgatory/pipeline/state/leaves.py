@@ -39,10 +39,10 @@ print of the operation's row."""
 
 EVENT: Final = 0
 WATCH: Final = 1
-"""What a row to come is: its second column."""
+"""The second column of a row in the inbox says whether it is an event or a watch."""
 
 FOREVER: Final = 2**62
-_FEW: Final = 32  # a leaf with fewer entries is opened once the last one is dead: opening it earlier is not worth it
+_FEW: Final = 32  # a leaf with fewer entries is opened when the last one is dead
 _UNKNOWN: Final = -1
 
 
@@ -62,7 +62,7 @@ class Key:
 
 
 class KeyLeaf:
-    """Keys, and their watches."""
+    """Keys with their watches."""
 
     __slots__ = ("keys",)
 
@@ -70,7 +70,7 @@ class KeyLeaf:
         self.keys: dict[str, Key] = defaultdict(Key, keys or {})  # a missing key is created
 
     def reach(self, name: str, level: int, at: int, hits: list[tuple[str, int, int, int]]) -> None:
-        """Remove the watches of a key up to a level. Those whose deadline is later are hit."""
+        """Remove the watches of a key up to a level. Add a hit for each one whose deadline is later."""
         key = self.keys.get(name)
         waiting = None if key is None else key.waiting
         while waiting and waiting[0][0] <= level:
@@ -103,7 +103,7 @@ class KeyLeaf:
         return sum([len(key.waiting) + (key.until != _UNKNOWN) for key in self.keys.values()])
 
     def pack(self) -> tuple[bytes, int | None]:
-        """Its bytes, and when half of those entries that can die are dead."""
+        """Its bytes, and when half of the entries that expire are dead."""
         keys = self.keys.values()
         watches = [watch for key in keys for watch in (sorted(key.waiting) if len(key.waiting) > 1 else key.waiting)]
         levels, operations, numbers, deadlines, marks = zip(*watches, strict=True) if watches else ((),) * 5
@@ -114,7 +114,7 @@ class KeyLeaf:
             sizes = [~size if key.until != _UNKNOWN else size for key, size in zip(keys, sizes, strict=True)]
             deaths = sorted([*deadlines, *(key.until for key in known if key.until < FOREVER)])
         columns = (
-            *(list(self.keys), _pack("i", sizes)),  # how many wait, and by its sign whether there is a level
+            *(list(self.keys), _pack("i", sizes)),  # the number of watches, inverted if the key has a level
             *(_pack("q", [key.level for key in known]), _pack("q", [key.until for key in known])),
             *(_pack("q", levels), operations, _pack("h", numbers), _pack("q", deadlines), _pack("I", marks)),
         )
@@ -122,7 +122,7 @@ class KeyLeaf:
 
     @classmethod
     def unpack(cls, data: bytes) -> KeyLeaf:
-        """The leaf that was packed. Its own bytes only: a checkpoint is as trusted as the program."""
+        """The leaf that was packed. A checkpoint is as trusted as the program."""
         names, sizes, level, until, levels, operations, numbers, deadlines, marks = pickle.loads(data)  # noqa: S301
         columns = (array("q", levels), operations, array("h", numbers), array("q", deadlines), array("I", marks))
         watches = zip(*columns, strict=True)
@@ -135,7 +135,7 @@ class KeyLeaf:
         return leaf
 
     def cut(self, size: int) -> list[tuple[Bound, KeyLeaf]]:
-        """Into leaves of about so many entries."""
+        """Split it into leaves of about this size."""
         parts: list[tuple[Bound, KeyLeaf]] = []
         room = 0
         for name in sorted(self.keys):
@@ -147,7 +147,7 @@ class KeyLeaf:
                 room = size
             parts[-1][1].keys[name] = key
             room -= count
-            if count > size:  # the key goes over several leaves, its level in the first
+            if count > size:  # the key spans several leaves, and its level is in the first
                 waiting = sorted(key.waiting)
                 key.waiting = waiting[: size - known]
                 for start in range(size - known, len(waiting), size):
@@ -157,7 +157,7 @@ class KeyLeaf:
         return parts
 
     def join(self, other: KeyLeaf) -> None:
-        """Take in the next leaf, which may go on with this one's last key."""
+        """Add the next leaf, which may begin with the last key of this one."""
         for name, key in other.keys.items():
             mine = self.keys.setdefault(name, key)
             if mine is not key:
@@ -170,15 +170,15 @@ class Operation:
 
     __slots__ = ("arrival", "deadline", "latest", "mark", "missing", "seq")
 
-    def __init__(  # by position: one is made for each that arrives and each that is read  # noqa: PLR0917
+    def __init__(  # positional for speed: one is made per row and per entry that is read  # noqa: PLR0917
         self, arrival: int, deadline: int, mark: int, missing: int, latest: int, seq: int = -1
     ) -> None:
         self.arrival = arrival
         self.deadline = deadline
-        self.mark = mark  # its row's print, which tells it from others with its name
-        self.missing = missing  # a bit for each key that isn't reached
+        self.mark = mark  # the print of its row, which distinguishes it from others of the same name
+        self.missing = missing  # one bit per key that is not reached
         self.latest = latest  # the last hit, or the arrival
-        self.seq = seq  # its row's number, as long as it isn't kept
+        self.seq = seq  # the number of its row, which is not stored
 
     def hit(self, number: int, at: int) -> None:
         """One of its keys is reached."""
@@ -226,18 +226,18 @@ class OperationLeaf:
         return cls(dict(zip(names, map(Operation, *columns), strict=True)))
 
     def cut(self, size: int) -> list[tuple[Bound, OperationLeaf]]:
-        """Into leaves of so many operations."""
+        """Split it into leaves of this size."""
         names = sorted(self.operations)
         runs = [names[start : start + size] for start in range(0, len(names), size)]
         return [((run[0],), OperationLeaf({name: self.operations[name] for name in run})) for run in runs]
 
     def join(self, other: OperationLeaf) -> None:
-        """Take in the next leaf."""
+        """Add the next leaf."""
         self.operations |= other.operations
 
 
 class RowLeaf:
-    """Rows for which it isn't time yet, ordered by their instant."""
+    """Rows after the watermark, ordered by their instant."""
 
     __slots__ = ("rows",)
 
@@ -245,7 +245,7 @@ class RowLeaf:
         self.rows = [] if rows is None else rows
 
     def take(self, watermark: int) -> list[tuple[Any, ...]]:
-        """Take out the rows up to the watermark."""
+        """Remove the rows up to the watermark, and return them."""
         ripe = [row for row in self.rows if row[0] <= watermark]
         self.rows = [row for row in self.rows if row[0] > watermark] if ripe else self.rows
         return ripe
@@ -279,13 +279,13 @@ class RowLeaf:
         return cls(rows)
 
     def cut(self, size: int) -> list[tuple[Bound, RowLeaf]]:
-        """Into leaves of so many rows."""
+        """Split it into leaves of this size."""
         self.rows.sort()
         runs = [self.rows[start : start + size] for start in range(0, len(self.rows), size)]
         return [(run[0], RowLeaf(run)) for run in runs]
 
     def join(self, other: RowLeaf) -> None:
-        """Take in the next leaf."""
+        """Add the next leaf."""
         self.rows += other.rows
 
 

@@ -78,7 +78,7 @@ ANSWER: Final = _struct(
 PARKED: Final = "parked"
 
 Aside: TypeAlias = tuple[str, str | None, str | None, int, str, str]
-"""A row set aside: as what, purgatory and operation, its instant, the reason, and the row in full."""
+"""A row set aside: its part, purgatory, operation, instant, the reason, and the row in full."""
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Leaves:
-    """Leaves in a map of Spark's: a store for an index."""
+    """A store of leaves in a map of Spark's state."""
 
     def __init__(self, state: MapState) -> None:
         self._state = state
@@ -111,11 +111,11 @@ class _Leaves:
         return bytes(found[0])
 
     def write(self, number: int, data: bytes) -> None:
-        """Keep a leaf."""
+        """Store a leaf."""
         self._state.updateValue((number,), (data,))
 
     def remove(self, number: int) -> None:
-        """Keep it no longer."""
+        """Delete a leaf."""
         self._state.removeKey((number,))
 
 
@@ -138,7 +138,7 @@ class _Bucket(StatefulProcessor):
         self._leaves = _Leaves(handle.getMapState("leaves", _NUMBER, _BYTES))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
@@ -181,7 +181,7 @@ class _Bucket(StatefulProcessor):
 
 
 class KeyStage(_Bucket):
-    """Stage 1: rows of the trace in; operations to open, keys that were reached and rows set aside out."""
+    """Stage 1: from rows of the trace to operations to open, keys that were reached, and rows that are set aside."""
 
     def __init__(self, buckets: int, keep_us: int | None = None) -> None:
         self._buckets = buckets  # of stage 2
@@ -198,7 +198,7 @@ class KeyStage(_Bucket):
             self._take(core, unpack(value), watermark_ms * 1000, aside)
         opened, hits = core.advance(watermark_ms * 1000)
         self._keep(core, watermark_ms, fired)
-        # By what there is to say of them: all in one bucket would be too much.
+        # Rows that are set aside are distributed by their text, because one bucket could not hold all of them.
         parts = list(hand(opened, hits, [(row[5], *row) for row in aside], self._buckets))
         if parts:
             frame = pd.DataFrame(parts, columns=["bucket", "rows"])
@@ -207,7 +207,7 @@ class KeyStage(_Bucket):
 
     @staticmethod
     def _take(core: KeyCore, rows: pa.Table, watermark: int, aside: list[Aside]) -> None:
-        """Give the core what is in time, and set aside the rest; whole columns at once."""
+        """Give the core the rows that are in time, and set aside the rest. Works on whole columns."""
         tag = rows.column("tag")
         bad = rows.filter(pc.equal(tag, "malformed"))
         aside += [("malformed", None, None, 0, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
@@ -217,7 +217,7 @@ class KeyStage(_Bucket):
         is_watch = pc.equal(tag, "watch")
         core.watches(zip(*_columns(rows.filter(pc.and_(in_time, is_watch)), *_WATCH), strict=True))
         late = pc.and_(pc.invert(in_time), pc.or_(is_event, is_watch))
-        first = rows.filter(pc.and_(late, pc.equal(rows.column("number"), 0)))  # an operation once, not each key
+        first = rows.filter(pc.and_(late, pc.equal(rows.column("number"), 0)))  # one row per operation, not one per key
         for us, row in zip(*_columns(first, "us", "row"), strict=True):
             what = (row["purgatory"], row["operation"], us, "older than the watermark", _detail(us, row))
             aside.append(("late", *what))
@@ -238,7 +238,7 @@ def _detail(us: int, row: dict[str, Any]) -> str:
 
 
 class OperationStage(_Bucket):
-    """Stage 2: what stage 1 handed over in, operations that are done out; what was set aside passes through."""
+    """Stage 2: from the values of stage 1 to operations that are done. Rows that were set aside pass through."""
 
     def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
         parts = [handed(value) for value in values]

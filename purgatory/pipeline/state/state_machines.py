@@ -119,8 +119,8 @@ class KeyCore:
         by_key: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         before: tuple[Any, ...] = (None,) * 4
         for row in self._ripe(watermark):
-            # Doubles differ in the number alone, the last of a watch's columns. Neighbours that aren't doubles mostly
-            # differ in the fourth already: which of an operation's keys it is.
+            # Doubles differ only in the number, the last column of a watch. Neighbors that are not doubles mostly
+            # differ in the fourth column, the number of the key.
             if row[3] != before[3] or row[0] != before[0] or row[:9] != before[:9]:
                 by_key[row[2] if row[1] == EVENT else row[5]].append(row)
                 before = row
@@ -167,7 +167,7 @@ class KeyCore:
 
     def _decide(self, name: str, rows: list[tuple[Any, ...]], opened: list[Open], hits: list[Hit]) -> None:
         """One key's rows, in order of time."""
-        sole = self._shelf.whole(name)  # None if the key goes over several leaves
+        sole = self._shelf.whole(name)  # None if the key spans several leaves
         key = (self._shelf.find((name,)) if sole is None else sole).keys[name]
         for row in rows:
             if row[1] == EVENT:
@@ -181,7 +181,7 @@ class KeyCore:
             at, _, operation, number, count, _, level, deadline, mark, seq = row
             if number == 0:
                 opened.append((operation, count, at, deadline, mark, seq))
-            if at <= key.until:  # there is a level; not `reached`: this is each key of each operation
+            if at <= key.until:  # there is a level. `reached` is written out here, because this is the hot path.
                 if self._keep is not None:
                     key.until = at + self._keep
                 if level <= key.level:
@@ -208,7 +208,7 @@ class OperationCore:
         self._shelf = LeafIndex(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
 
     def settle(self, opened: Iterable[Open], hits: Iterable[Hit], watermark: int) -> tuple[list[Done], list[Refused]]:
-        """Take what was opened and hit, and save: the operations that are done now, and rows with a name in use.
+        """Take operations and hits, and save. Return the operations that are done, and the rows with a name in use.
 
         Those are done whose keys are all reached, or whose deadline the watermark has passed. All of an operation's
         keys that were there when it arrived are hit in the call that opens it, in any order. So an operation
@@ -276,9 +276,9 @@ class OperationCore:
 
 
 def _holders(name: str, claims: list[Operation], watermark: int, refused: list[Refused]) -> list[Operation]:
-    """Those of several rows with one name that came while no operation had it."""
+    """Of several rows with one name, those that came while no operation had it."""
     found: list[Operation] = []
-    free_at: int | None = None  # when the last one is answered; None: not yet
+    free_at: int | None = None  # when the last one is answered (None: not yet)
     for operation in sorted(claims, key=lambda claim: (claim.arrival, claim.seq)):
         if found and (free_at is None or operation.arrival < free_at or operation.arrival == found[-1].arrival):
             refused.append((name, operation.arrival, operation.seq))
