@@ -33,7 +33,8 @@ from purgatory._distribution import missing
 from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
-from purgatory.journal.records.parquet import read_range, to_arrow
+from purgatory.journal.records.parquet import to_arrow
+from purgatory.journal.records.ranges import read_range
 
 try:
     from pyspark.sql.datasource import (

@@ -19,7 +19,6 @@ from tests.support import PATIENCE_S, Waiting
 ARGUMENTS = {
     "AddressUnusable": ("127.0.0.1", 80, OSError(13, "Permission denied")),
     "EmptyJournal": ("var/journal",),
-    "FolderUnusable": ("var/out", "it is a file"),
     "HookRaised": ({("p", "on_complete"): 1}, ValueError("x")),
     "JournalSetting": ("sync", "maybe", "'never' or 'always'"),
     "HungUp": (),

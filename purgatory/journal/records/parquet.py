@@ -26,8 +26,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Field, Record, Schema, TraceRow, one_purgatory
-from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import AT_END, DROPPED, Segment, batches, list_segments
+from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat
+from purgatory.journal.records.folder import AT_END, DROPPED
 from purgatory.journal.records.frames import check_version
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from purgatory.journal.records.frames import Batch
 
 _NO_END: Final = 2**62
-_BATCH: Final = 1 << 17
+BATCH: Final = 1 << 17
 """Rows."""
 _CRC: Final = "purgatory.crc32"
 _MARK: Final = _CRC.encode() + b"\x18\x08"
@@ -283,7 +283,7 @@ def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = _NO_END)
         if one_purgatory(schema, version) and "purgatory" in known:
             known.remove("purgatory")  # the default of a missing column is given, which is no name
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
-        for batch in file.iter_batches(batch_size=_BATCH, row_groups=groups, columns=known) if groups else ():
+        for batch in file.iter_batches(batch_size=BATCH, row_groups=groups, columns=known) if groups else ():
             if batch.schema.equals(target):
                 yield batch
                 continue
@@ -304,69 +304,3 @@ def _overlaps(group: Any, after: int, upto: int) -> bool:
             found = column.statistics
             return found is None or not found.has_min_max or (found.max > after and found.min <= upto)
     return True
-
-
-def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-    """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now.
-
-    Raises:
-        JournalMissing: there is no segment: on a cluster, this worker does not see the folder.
-        JournalDamaged: a segment cannot be read.
-    """
-    if not list_segments(folder):
-        raise JournalMissing(folder)
-    progress = True
-    while progress:  # again after a segment vanished under us: it was sealed (its rows are in a new file) or deleted
-        progress = False
-        for segment in list_segments(folder):
-            if segment.first > upto or (segment.last is not None and segment.last <= after):
-                continue
-            try:
-                for part in _segment_range(segment, schema, after, upto):
-                    after, kept = part
-                    yield kept
-            except FileNotFoundError:
-                progress = True
-                break
-
-
-def _together(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in large batches: a writer with little to do makes a frame of each few rows.
-
-    Each batch has a cost, however small it is: a report on 2,900 records in 534 frames took five times as long.
-    """
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for part in parts:
-        held.append(part)
-        rows += len(part)
-        if rows >= _BATCH:
-            yield _joined(held)
-            held, rows = [], 0
-    if held:
-        yield _joined(held)
-
-
-def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa  # noqa: PLC0415
-
-    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0] if len(parts) > 1 else parts[0]
-
-
-def _segment_range(segment: Segment, schema: Schema, after: int, upto: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The part of the range that lies in one segment, each batch with the last sequence number that it settles."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    if segment.path.suffix == ".parquet":
-        parts = read_arrow(segment.path, schema, after, upto)
-    else:
-        parts = _together(map(to_arrow, batches(segment.path, after)))
-    for part in parts:
-        sequence = part.column("seq")
-        first, last = sequence[0].as_py(), sequence[-1].as_py()
-        if last <= after or first > upto:
-            continue
-        if first <= after or last > upto:
-            part = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))  # noqa: PLW2901
-        after = min(last, upto)
-        yield after, part

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class FolderUnusable(ValueError):
-    """A local folder that cannot be written."""
+class PlaceUnusable(ValueError):
+    """A folder, or a place of a store, that cannot be read or written."""
 
     __reduce__ = reduced
 
-    def __init__(self, folder: str, why: str) -> None:
-        self.folder = folder
-        super().__init__(f"{folder} cannot be used: {why}")
+    def __init__(self, place: str, why: str) -> None:
+        self.place = place
+        super().__init__(f"{place} cannot be used: {why}")
 
 
 @contextmanager
@@ -38,8 +38,7 @@ def placed(out: str, command: str) -> Iterator[Path]:
         command: the command that writes, and the name of a session for it.
 
     Raises:
-        FolderUnusable: the folder can't be made or written.
-        PlaceUnusable: this session can't write there.
+        PlaceUnusable: the folder cannot be made or written, or this session cannot write there.
     """
     if "://" not in out:
         yield _folder(out)
@@ -80,5 +79,5 @@ def _folder(out: str) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise FolderUnusable(out, error.strerror or str(error)) from None
+        raise PlaceUnusable(out, error.strerror or str(error)) from None
     return folder

@@ -12,22 +12,13 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from purgatory.journal.records.errors import reduced
+from purgatory.pipeline.spark.outputs import PlaceUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-
-
-class PlaceUnusable(ValueError):
-    """A place that this session cannot read or write."""
-
-    __reduce__ = reduced
-
-    def __init__(self, place: str, why: str) -> None:
-        self.place = place
-        super().__init__(f"{place} cannot be used: {why}")
 
 
 class NoConnect(ValueError):

@@ -12,7 +12,7 @@ from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed, scan
-from purgatory.journal.records.parquet import read_range
+from purgatory.journal.records.ranges import read_range
 
 
 def batch(first=0, rows=3, checks=None):

@@ -9,7 +9,7 @@ from purgatory.journal import Journal, read, verify
 from purgatory.journal.cli import main
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import list_segments, tip
-from purgatory.journal.records.parquet import read_range
+from purgatory.journal.records.ranges import read_range
 from purgatory.journal.segments.retention import retain
 
 WEEK = 7 * 86_400

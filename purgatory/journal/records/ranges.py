@@ -1,0 +1,84 @@
+"""Rows by their sequence numbers, from whatever files hold them, as Arrow batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from purgatory.journal.records.errors import JournalMissing
+from purgatory.journal.records.folder import batches, list_segments
+from purgatory.journal.records.parquet import BATCH, read_arrow, to_arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from purgatory.journal.records import Schema
+    from purgatory.journal.records.folder import Segment
+
+
+def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[pa.RecordBatch]:
+    """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now.
+
+    Raises:
+        JournalMissing: there is no segment: on a cluster, this worker does not see the folder.
+        JournalDamaged: a segment cannot be read.
+    """
+    if not list_segments(folder):
+        raise JournalMissing(folder)
+    progress = True
+    while progress:  # again after a segment vanished under us: it was sealed (its rows are in a new file) or deleted
+        progress = False
+        for segment in list_segments(folder):
+            if segment.first > upto or (segment.last is not None and segment.last <= after):
+                continue
+            try:
+                for part in _segment_range(segment, schema, after, upto):
+                    after, kept = part
+                    yield kept
+            except FileNotFoundError:
+                progress = True
+                break
+
+
+def _together(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in large batches: a writer with little to do makes a frame of each few rows.
+
+    Each batch has a cost, however small it is: a report on 2,900 records in 534 frames took five times as long.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for part in parts:
+        held.append(part)
+        rows += len(part)
+        if rows >= BATCH:
+            yield _joined(held)
+            held, rows = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.Table.from_batches(parts).combine_chunks().to_batches()[0] if len(parts) > 1 else parts[0]
+
+
+def _segment_range(segment: Segment, schema: Schema, after: int, upto: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The part of the range that lies in one segment, each batch with the last sequence number that it settles."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if segment.path.suffix == ".parquet":
+        parts = read_arrow(segment.path, schema, after, upto)
+    else:
+        parts = _together(map(to_arrow, batches(segment.path, after)))
+    for part in parts:
+        sequence = part.column("seq")
+        first, last = sequence[0].as_py(), sequence[-1].as_py()
+        if last <= after or first > upto:
+            continue
+        if first <= after or last > upto:
+            part = part.filter(pc.and_(pc.greater(sequence, after), pc.less_equal(sequence, upto)))  # noqa: PLW2901
+        after = min(last, upto)
+        yield after, part
