@@ -63,7 +63,7 @@ def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
 
 
 def _contain(operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
-    operation._op_home.observers.contain(operation, hook, error, keys)
+    operation._op_home_shard.observers.contain(operation, hook, error, keys)
 
 
 def _retry(retrier: Retrier, operation: Operation) -> None:
@@ -71,15 +71,15 @@ def _retry(retrier: Retrier, operation: Operation) -> None:
 
 
 def _observer_failed(operation: Operation, finished: Callable[..., object], error: BaseException) -> None:
-    operation._op_home.observers._contain_observer(operation, finished, error)
+    operation._op_home_shard.observers._contain_observer(operation, finished, error)
 
 
 def _notify_leaving(operation: Operation) -> None:
-    operation._op_home.observers.notify_leaving(operation)
+    operation._op_home_shard.observers.notify_leaving(operation)
 
 
 def _notify_parked(operation: Operation) -> None:
-    operation._op_home.observers.notify_parked(operation)
+    operation._op_home_shard.observers.notify_parked(operation)
 
 
 def _wait_for(operation: DelayedOperation | None = None) -> None:

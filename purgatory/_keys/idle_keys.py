@@ -111,7 +111,7 @@ class IdleKeys:
             in_use = self._known() - len(self._noted) - 1
             self._limit = max(self._interval, in_use) if self._interval else 0
         watchers.idle = False  # before the entries are read, so that a key that becomes idle meanwhile is noted again
-        if watchers or not watchers.home.remove_if_empty(watchers):
+        if watchers or not watchers.home_shard.remove_if_empty(watchers):
             if not (watchers or watchers.idle or watchers.closed):
                 watchers.idle = True  # its last operation was removed while `closed` was set, and did not note it
                 self._noted.append(watchers)

@@ -12,7 +12,7 @@ from purgatory._support.edition import CORE
 __all__ = ["Watchers"]
 
 
-class Home(Protocol):
+class HomeShard(Protocol):
     """The shard that a key belongs to."""
 
     def remove_if_empty(self, watchers: Watchers) -> bool:
@@ -27,16 +27,16 @@ class Watchers(dict[Any, None]):
 
     Attributes:
         key: the key.
-        home: the key's shard.
+        home_shard: the key's shard.
         closed: set while the key is being removed from its shard, and afterwards.
         idle: whether the key is in the queue of idle keys (``purgatory._keys.idle_keys``).
     """
 
-    __slots__ = ("closed", "home", "idle", "key")
+    __slots__ = ("closed", "home_shard", "idle", "key")
 
-    def __init__(self, key: Hashable, home: Home) -> None:
+    def __init__(self, key: Hashable, home_shard: HomeShard) -> None:
         self.key = key
-        self.home = home
+        self.home_shard = home_shard
         self.closed = False
         self.idle = False
 

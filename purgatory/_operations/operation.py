@@ -20,10 +20,11 @@ parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdow
 step runs the hooks and removes the operation from its keys, the timer and the capacity. If the operation is still
 ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
-**One lock.** The lock of the operation's *home*, the shard of its first key, guards the state, the home, the turn, the
-recheck flag and the shard's counters. It is taken by ``with`` only, and nothing inside the block calls a hook, a key's
-code or another lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home`` is the last field
-that is written under the old home's lock. A thread that waited for that lock compares the home and starts again.
+**One lock.** The lock of the operation's *home shard*, the shard of its first key, guards the state, the home shard,
+the turn, the recheck flag and the shard's counters. It is taken by ``with`` only, and nothing inside the block calls a
+hook, a key's code or another lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home_shard``
+is the last field that is written under the old home shard's lock. A thread that waited for that lock compares the home
+shard and starts again.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UNPARKED", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
 
-#: The home of operations that were not parked yet. No operation is watched here.
+#: The home shard of operations that were not parked yet. No operation is watched here.
 UNPARKED: Final = Shard(Observers(""), IdleKeys(0, int))
 call_after_fork(UNPARKED)
 
@@ -93,7 +94,7 @@ class ParkingTurn:
     """The turn of a thread that parks an operation.
 
     Attributes:
-        is_parked: whether the thread has taken the step to PARKED. Written under the home's lock.
+        is_parked: whether the thread has taken the step to PARKED. Written under the home shard's lock.
     """
 
     __slots__ = ("is_parked",)
@@ -152,8 +153,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
-    # _op_state, _op_home, _op_turn, _op_recheck: under the home's lock.
-    # _op_new_delay_ms: under the home's lock. The delay of an extend() that came while the operation was arriving.
+    # _op_state, _op_home_shard, _op_turn, _op_recheck: under the home shard's lock.
+    # _op_new_delay_ms: under the home shard's lock. The delay of an extend() while the operation was arriving.
     # _op_lock: the user's lock.
     # _op_overdue: TIME_IS_UP or DRAINED once the operation must expire.
     # _op_checks: the number of checks. Written by the thread that has the turn.
@@ -161,7 +162,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     __slots__ = (
         "_op_checks",
         "_op_context",
-        "_op_home",
+        "_op_home_shard",
         "_op_lock",
         "_op_new_delay_ms",
         "_op_overdue",
@@ -178,7 +179,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         if lock is not None:
             check_lock(lock)
         self._op_lock = lock
-        self._op_home = UNPARKED
+        self._op_home_shard = UNPARKED
         self._op_state: int = NEW
         self._op_turn: object | None = None
         self._op_recheck = False
@@ -271,18 +272,18 @@ class DelayedOperation(TimerTask, abc.ABC):
             timer.DelayValueError: the delay is NaN or infinite.
         """
         delay_ms = checked_delay_ms(delay_ms)
-        home = self._op_home
-        if home.timer is None:
+        home_shard = self._op_home_shard
+        if home_shard.timer is None:
             return False
-        with home.lock:
+        with home_shard.lock:
             if self._op_state == ARRIVING and not self._op_overdue:
                 self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_finish_parking
                 return True
-        if self._op_state != PARKED or not home.timer.put_off(self, delay_ms):
+        if self._op_state != PARKED or not home_shard.timer.put_off(self, delay_ms):
             return False
-        with home.lock:
+        with home_shard.lock:
             counts = self._op_state == PARKED and not self._op_overdue
-            home.extended += counts
+            home_shard.extended += counts
         if not counts:
             self._withdraw()  # it has left, and a timer with the default put_off() may have added it after that
         return counts
@@ -322,16 +323,16 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _op_check_initialized(self) -> None:
         """Explain the missing state of a subclass that does not call ``super().__init__``."""
         try:
-            self._op_home  # noqa: B018
+            self._op_home_shard  # noqa: B018
         except AttributeError:
             raise not_initialized(self) from None
 
     def _op_take_turn(self, turn: object) -> bool:
         """Take the turn, or keep it if another thread asked for a check meanwhile. False if there is nothing to do."""
         while True:
-            home = self._op_home
-            with home.lock:
-                if self._op_home is not home:
+            home_shard = self._op_home_shard
+            with home_shard.lock:
+                if self._op_home_shard is not home_shard:
                     continue
                 if self._op_state > PARKED:
                     return False
@@ -374,8 +375,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_retry(self) -> None:
         """Let the retrier repeat the check."""
-        if self._op_home.retrier is not None:
-            self._op_home.retrier.retry(self)
+        if self._op_home_shard.retrier is not None:
+            self._op_home_shard.retrier.retry(self)
 
     def _op_expire_for_shutdown(self) -> None:
         """Expire before the deadline, because the purgatory is shut down."""
@@ -385,47 +386,47 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     # -- parking: see purgatory._purgatory.parking
 
-    def _op_arrive(self, home: Shard, turn: ParkingTurn) -> bool:
+    def _op_arrive(self, home_shard: Shard, turn: ParkingTurn) -> bool:
         """The step from new to arriving. The parking thread gets the turn. False if another thread was faster."""
         with UNPARKED.lock:
-            if self._op_home is not UNPARKED or self._op_state != NEW or self._op_turn is not None:
+            if self._op_home_shard is not UNPARKED or self._op_state != NEW or self._op_turn is not None:
                 return False
             self._op_state = ARRIVING
             self._op_turn = turn
             self._op_recheck = False
-            self._op_home = home  # last: from here on the new home's lock guards the operation
+            self._op_home_shard = home_shard  # last: from here on the new home shard's lock guards the operation
             return True
 
     def _op_finish_parking(self, turn: ParkingTurn) -> None:
         """The step from arriving to parked, unless the operation has an outcome. Gives up the turn."""
-        home = self._op_home
+        home_shard = self._op_home_shard
         while True:
-            with home.lock:
+            with home_shard.lock:
                 if self._op_state != ARRIVING:
                     return
                 delay_ms = self._op_new_delay_ms
                 if delay_ms is None:
-                    home.parked += 1
+                    home_shard.parked += 1
                     self._op_state = PARKED
                     self._op_turn = None
                     turn.is_parked = True
                     return
                 self._op_new_delay_ms = None
-            assert home.timer is not None
-            if home.timer.put_off(self, delay_ms):  # False if it is expiring already
-                with home.lock:
-                    home.extended += 1
+            assert home_shard.timer is not None
+            if home_shard.timer.put_off(self, delay_ms):  # False if it is expiring already
+                with home_shard.lock:
+                    home_shard.extended += 1
 
     def _op_reset(self) -> bool:
         """The step from arriving back to new, if the purgatory is full. False if the operation has an outcome."""
-        with self._op_home.lock:
+        with self._op_home_shard.lock:
             if self._op_state != ARRIVING:
                 return False
             self._op_checks = 0
             self._op_new_delay_ms = None
             self._op_state = NEW
             self._op_turn = None
-            self._op_home = UNPARKED  # last, as above
+            self._op_home_shard = UNPARKED  # last, as above
             return True
 
     # -- completing
@@ -439,12 +440,12 @@ class DelayedOperation(TimerTask, abc.ABC):
                 return False
             if before != ARRIVING:
                 self._op_remove()
-            if self._op_home.observers.leaving:
-                self._op_home.observers.notify_leaving(self)
+            if self._op_home_shard.observers.leaving:
+                self._op_home_shard.observers.notify_leaving(self)
             self._op_run_hooks(completion)
         except BaseException:
             self._op_check_initialized()
-            if self._op_home.completions.get(self) is completion:  # no other thread runs the pending hooks
+            if self._op_home_shard.completions.get(self) is completion:  # no other thread runs the pending hooks
                 try:
                     self._op_remove()
                     self._op_run_hooks(completion)
@@ -456,9 +457,9 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _op_decide(self, outcome: int, completion: Completion) -> int | None:
         """The step to an outcome. Returns the state before it, or None if the step was not taken."""
         while True:
-            home = self._op_home
-            with home.lock:
-                if self._op_home is not home:
+            home_shard = self._op_home_shard
+            with home_shard.lock:
+                if self._op_home_shard is not home_shard:
                     continue
                 state = self._op_state
                 if state > PARKED or (outcome == CANCELLED and state == NEW):
@@ -466,16 +467,16 @@ class DelayedOperation(TimerTask, abc.ABC):
                 if outcome == FORCED and self._op_turn is not None:
                     outcome = IMMEDIATE if state == ARRIVING else SATISFIED
                 elif state == ARRIVING:
-                    home.parked += 1  # count it as parked, although parking has not finished
+                    home_shard.parked += 1  # count it as parked, although parking has not finished
                 self._op_state = outcome
-                home.outcomes[outcome] += 1
-                home.checks += self._op_checks
-                home.completions[self] = completion
+                home_shard.outcomes[outcome] += 1
+                home_shard.checks += self._op_checks
+                home_shard.completions[self] = completion
                 return state
 
     def _op_run_hooks(self, completion: Completion) -> None:
         """Call the pending hooks, then report the end to the observers."""
-        home = self._op_home
+        home_shard = self._op_home_shard
         while completion.hooks:
             name = completion.hooks[0]
             hook = getattr(self, name)
@@ -491,26 +492,26 @@ class DelayedOperation(TimerTask, abc.ABC):
             except BaseException as stop:
                 completion.error = stop
                 raise
-        if home.observers.finished and not completion.is_reported:
+        if home_shard.observers.finished and not completion.is_reported:
             completion.is_reported = True
             outcome = OUTCOMES[self._op_state]
             assert outcome is not None
-            home.observers.notify_finished(self, outcome, completion.error)
-        home.completions.pop(self, None)
+            home_shard.observers.notify_finished(self, outcome, completion.error)
+        home_shard.completions.pop(self, None)
 
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""
-        home = self._op_home
+        home_shard = self._op_home_shard
         self._withdraw()
         for watchers in self._op_watches:
             watchers.pop(self, None)
             if not watchers and not watchers.idle and not watchers.closed:
-                home.idle_keys.note(watchers)
-        if home.capacity is not None:
-            home.capacity.taken.pop(self, None)
+                home_shard.idle_keys.note(watchers)
+        if home_shard.capacity is not None:
+            home_shard.capacity.taken.pop(self, None)
 
     def _op_contain(self, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
-        self._op_home.observers.contain(self, hook, error, keys)
+        self._op_home_shard.observers.contain(self, hook, error, keys)
 
     def _op_after_fork(self) -> None:
         """In a forked child, where no other thread exists: reset the state that one of them left behind."""

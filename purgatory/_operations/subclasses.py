@@ -79,7 +79,7 @@ def _keys_of(operation: DelayedOperation) -> str:
 
 
 def _time_left(operation: DelayedOperation) -> str:
-    timer = operation._op_home.timer
+    timer = operation._op_home_shard.timer
     if timer is None or operation._op_state != PARKED:
         return ""
     return f", {(operation.deadline_ns - timer.now_ns()) / _NS_PER_S:.3f} s left"
@@ -101,7 +101,7 @@ def warn_still_open(operation: DelayedOperation, keys: Sequence[Hashable] = ()) 
         _warned.add(kind)
         log.warning(
             "operation_still_open",
-            purgatory=operation._op_home.observers.name or None,
+            purgatory=operation._op_home_shard.observers.name or None,
             operation=kind.__qualname__,
             keys=tuple(keys) or operation.keys,
             advice="try_complete() returned True without completing: return self.force_complete()",

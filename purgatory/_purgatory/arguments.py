@@ -32,7 +32,7 @@ def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
         AlreadyParked: it was parked before.
     """
     try:
-        if operation._op_home is not UNPARKED:
+        if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
     except AttributeError:
         raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)") from None
@@ -134,6 +134,6 @@ def reject_if_in_timer(operation: DelayedOperation) -> None:
         InvalidOperation: a timer has it.
     """
     if operation.is_pending:
-        if operation._op_home is not UNPARKED:
+        if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
         raise InvalidOperation(operation, "it was added to a timer; the purgatory adds it and sets its deadline")

@@ -36,7 +36,7 @@ class RestOfCheck:
         limit: how many operations to complete.
     """
 
-    __slots__ = ("_limit", "_op_home", "_parking", "keys")
+    __slots__ = ("_limit", "_op_home_shard", "_parking", "keys")
 
     #: It is never overdue.
     _op_state = NEW
@@ -44,7 +44,7 @@ class RestOfCheck:
     def __init__(self, parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
         self._parking = parking
         self._limit = limit
-        self._op_home = parking._shards.of(keys[0])
+        self._op_home_shard = parking._shards.shard_for(keys[0])
         self.keys = keys
 
     def maybe_try_complete(self) -> None:
@@ -55,8 +55,8 @@ class RestOfCheck:
     def hand_over(cls, parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
         """Pass what is left of a check to the retrier."""
         rest = cls(parking, keys, limit)
-        if limit > 0 and rest._op_home.retrier is not None:
-            rest._op_home.retrier.retry(rest)
+        if limit > 0 and rest._op_home_shard.retrier is not None:
+            rest._op_home_shard.retrier.retry(rest)
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:

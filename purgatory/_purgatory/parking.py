@@ -113,7 +113,7 @@ class Parking:
         if type(operation) not in self._admitted:
             admit(self._admitted, operation)
         keys = each_once(watch_keys)
-        home = self._shards.of(keys[0])
+        home_shard = self._shards.shard_for(keys[0])
         if self._closed:
             raise PurgatoryClosed(self._name)
         check_ready(operation, self._timer)
@@ -121,10 +121,10 @@ class Parking:
         lock = operation._op_lock
         try:
             if lock is None:
-                completed = self._park(operation, turn, home, keys)
+                completed = self._park(operation, turn, home_shard, keys)
             else:
-                completed = call_with(lock, self._park, operation, turn, home, keys)
-            if operation._op_home is UNPARKED:
+                completed = call_with(lock, self._park, operation, turn, home_shard, keys)
+            if operation._op_home_shard is UNPARKED:
                 return False  # it had completed before it was parked
             if self._observers.parked and operation._op_state != IMMEDIATE:
                 self._observers.notify_parked(operation)
@@ -137,9 +137,11 @@ class Parking:
             raise
         return completed
 
-    def _park(self, operation: DelayedOperation, turn: ParkingTurn, home: Shard, keys: Sequence[Hashable]) -> bool:
+    def _park(
+        self, operation: DelayedOperation, turn: ParkingTurn, home_shard: Shard, keys: Sequence[Hashable]
+    ) -> bool:
         """Park the operation with the user's lock held. Returns whether a check here completed it."""
-        if not (operation._op_arrive(home, turn) or arrive(operation, home, turn)):
+        if not (operation._op_arrive(home_shard, turn) or arrive(operation, home_shard, turn)):
             return False
         completed = operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
@@ -149,7 +151,7 @@ class Parking:
         try:
             if self._keep_context:  # before another thread can find the operation
                 operation._op_context = copy_context()
-            self._shards.watch(operation, home, keys)
+            self._shards.watch(operation, home_shard, keys)
             completed = operation._op_check_now(keys)
             if operation._op_state != ARRIVING:
                 return completed
@@ -261,15 +263,15 @@ def check_all(operations: Sequence[DelayedOperation]) -> int:
     return completed
 
 
-def arrive(operation: DelayedOperation, home: Shard, turn: ParkingTurn) -> bool:
+def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) -> bool:
     """Wait for the turn, and take the step to ARRIVING. False if the operation has completed before.
 
     Raises:
         AlreadyParked: the operation was parked before.
         InvalidOperation: a hook of the operation parks it.
     """
-    while not operation._op_arrive(home, turn):
-        if operation._op_home is not UNPARKED:
+    while not operation._op_arrive(home_shard, turn):
+        if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
         if operation._op_state > PARKED:
             return False

@@ -54,7 +54,7 @@ class Shards:
         self._count = count
         self._made = _ShardDict(make)
 
-    def of(self, key: Hashable) -> Shard:
+    def shard_for(self, key: Hashable) -> Shard:
         """The shard that a key belongs to. It is made if it does not exist.
 
         Raises:
@@ -62,7 +62,7 @@ class Shards:
         """
         return self._made[self._number(key)]
 
-    def numbered(self, number: int) -> Shard:
+    def shard_at(self, number: int) -> Shard:
         """The shard with a number below the count. It is made if it does not exist. For the native implementation."""
         return self._made[number]
 
@@ -75,17 +75,17 @@ class Shards:
         number = self._number(key)
         return self._made[number].find(key) if number in self._made else None
 
-    def watch(self, operation: DelayedOperation, home: Shard, keys: Sequence[Hashable]) -> None:
-        """Insert an operation under its keys, the first of which belongs to ``home``, until it has an outcome.
+    def watch(self, operation: DelayedOperation, home_shard: Shard, keys: Sequence[Hashable]) -> None:
+        """Insert an operation under its keys, the first of which belongs to ``home_shard``, until it has an outcome.
 
         Raises:
             UnhashableKey: a key has no hash any more.
         """
-        watchers = home.watch(operation, keys[0], ())
+        watchers = home_shard.watch(operation, keys[0], ())
         for key in keys[1:]:
             if operation._op_state != ARRIVING:
                 return
-            watchers = self.of(key).watch(operation, key, watchers)
+            watchers = self.shard_for(key).watch(operation, key, watchers)
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(list(self._made.values()))  # a copy, because another thread may make one meanwhile

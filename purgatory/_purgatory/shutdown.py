@@ -162,10 +162,10 @@ def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, N
 
 
 def own_hooks(shards: Iterable[Shard]) -> frozenset[int]:
-    """The ids of operations with an outcome, at home in ``shards``, whose hooks are on this thread's stack."""
+    """The ids of operations with an outcome, in ``shards``, whose hooks are on this thread's stack."""
     here = set(map(id, shards))
     return frozenset(
         id(task)
         for task in hooks_on_this_stack()
-        if getattr(task, "_op_state", PARKED) > PARKED and id(getattr(task, "_op_home", None)) in here
+        if getattr(task, "_op_state", PARKED) > PARKED and id(getattr(task, "_op_home_shard", None)) in here
     )

@@ -58,7 +58,7 @@ def error_of(waiter: ThresholdWait) -> BaseException | None:
     """The error of a waiter that has completed. None if the number reached its threshold."""
     error: BaseException | None = waiter.error
     if waiter.drained:
-        error = WaitDrained(waiter._op_home.observers.name, f"the value reached {waiter.threshold}")
+        error = WaitDrained(waiter._op_home_shard.observers.name, f"the value reached {waiter.threshold}")
     elif waiter.outcome is Outcome.EXPIRED:
         error = TimeoutError(f"the value did not reach {waiter.threshold} within {waiter.delay_ms} ms")
     return error

@@ -181,4 +181,4 @@ class Retrier:
             operation.maybe_try_complete()
         except BaseException as error:  # noqa: BLE001  # no caller waits for this thread, and it must go on
             with contextlib.suppress(BaseException):  # a log handler that raises must not end it either
-                operation._op_home.observers.contain(operation, "try_complete", error)
+                operation._op_home_shard.observers.contain(operation, "try_complete", error)

@@ -151,8 +151,8 @@ class Watchdog:
 
     def _report(self, frame: FrameType, elapsed_s: float, ident: int) -> None:
         task = frame.f_locals[frame.f_code.co_varnames[0]]
-        home = getattr(task, "_op_home", None)
-        purgatory = (home and home.observers.name) or None
+        home_shard = getattr(task, "_op_home_shard", None)
+        purgatory = (home_shard and home_shard.observers.name) or None
         hook = frame.f_code.co_name
         with self._lock:
             self._counts[purgatory, hook] += 1

@@ -38,14 +38,14 @@ static Py_ssize_t take_further(Watchers *watchers, Row *row, Py_ssize_t most)
 {
     for (Py_ssize_t taken = 0;;) {
         Link *link = NULL;
-        lock_shard(watchers->home);
+        lock_shard(watchers->home_shard);
         for (Py_ssize_t last = row->count; last > 0 && link == NULL; last--)
             link = link_in(watchers, row->all[last - 1]);
         for (link = link == NULL ? watchers->head : link->after; link != NULL && taken < most && row->count < row->room;
              link = link->after, taken++)
             row->all[row->count++] = (Operation *)Py_NewRef(link->operation);
         Py_ssize_t rest = watchers->count - row->count; /* an estimate: some of the row have left */
-        unlock_shard(watchers->home);
+        unlock_shard(watchers->home_shard);
         if (link == NULL || taken == most)
             return taken;
         rest = rest < FEW ? FEW : rest;

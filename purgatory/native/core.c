@@ -183,7 +183,7 @@ static int fill(PyObject *module)
                  {&core.str_pop, "pop"},
                  {&core.str_add, "add"},
                  {&core.str_added_ns, "added_ns"},
-                 {&core.str_numbered, "numbered"},
+                 {&core.str_numbered, "shard_at"},
                  {&core.str_cancel, "cancel"}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if ((*words[i].place = PyUnicode_InternFromString(words[i].text)) == NULL)

@@ -21,7 +21,7 @@ typedef struct Link {
 
 struct Operation {
     TimerEntry entry;
-    Shard *home;        /* owned; NULL if it was not parked yet */
+    Shard *home_shard;  /* owned; NULL if it was not parked yet */
     PyObject *lock;     /* owned; NULL: a hold of its own */
     PyObject *context;  /* owned; NULL: its hooks run in whatever context is there. Set once, by its parker */
     Link first;
@@ -38,7 +38,7 @@ struct Operation {
 struct Watchers {
     PyObject_HEAD
     PyObject *key;  /* owned */
-    Shard *home;    /* owned */
+    Shard *home_shard;    /* owned */
     Py_hash_t hash; /* the key's, as it was when the watchers were made */
     Link *head, *tail;
     Py_ssize_t count;

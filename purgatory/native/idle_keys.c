@@ -21,7 +21,7 @@ static int forget(Watchers *self)
 {
     if (!close_if_empty(self))
         return 0;
-    if (PyDict_DelItem(self->home->by_key, (PyObject *)self) == 0)
+    if (PyDict_DelItem(self->home_shard->by_key, (PyObject *)self) == 0)
         return 1;
     if (PyErr_ExceptionMatches(PyExc_KeyError)) {
         PyErr_Clear(); /* the collector has emptied the shard */
@@ -51,10 +51,10 @@ static int put_behind(IdleKeys *self, Watchers *watchers)
 /* Set the mark that a key is noted. Whether it was not set before. */
 static int mark_idle(Watchers *watchers)
 {
-    lock_shard(watchers->home);
+    lock_shard(watchers->home_shard);
     int is_new = !watchers->idle;
     watchers->idle = 1;
-    unlock_shard(watchers->home);
+    unlock_shard(watchers->home_shard);
     return is_new;
 }
 
@@ -78,10 +78,10 @@ static int look(IdleKeys *self)
     if (oldest == NULL)
         return 0;
     /* First the mark, then the look: a key that falls idle in between is noted again. */
-    lock_shard(oldest->home);
+    lock_shard(oldest->home_shard);
     oldest->idle = 0;
     int is_empty = oldest->count == 0;
-    unlock_shard(oldest->home);
+    unlock_shard(oldest->home_shard);
     int forgotten = is_empty ? forget(oldest) : 0;
     if (forgotten > 0) {
         lock_idle(self);

@@ -4,7 +4,10 @@ static PyObject *methods_get(PyObject *self, void *which);
 
 static inline int any(char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 
-static inline ObserverMethods *observers_of(Operation *op) { return (ObserverMethods *)(op->home != NULL ? op->home : core.unparked)->observers; }
+static inline ObserverMethods *observers_of(Operation *op)
+{
+    return (ObserverMethods *)(op->home_shard != NULL ? op->home_shard : core.unparked)->observers;
+}
 
 /* Notify the observers of the end. `error` is borrowed, or NULL. 0, or -1 with an error. */
 static int notify_finished(Operation *op, PyObject *error)

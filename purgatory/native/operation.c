@@ -81,7 +81,7 @@ static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
     PyObject *struck = NULL;
     if (was_made(self))
         return NULL;
-    if (self->home == NULL || !finish(self, CANCELLED, &struck))
+    if (self->home_shard == NULL || !finish(self, CANCELLED, &struck))
         Py_RETURN_FALSE;
     int failed = notify_finished(self, NULL);
     stop_completing(self);
@@ -96,12 +96,12 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     PyObject *delay_ms;
     if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
         return NULL;
-    Shard *home = self->home != NULL ? self->home : core.unparked;
+    Shard *home_shard = self->home_shard != NULL ? self->home_shard : core.unparked;
     int moved = 0;
     if (was_made(self))
         return NULL;
     /* While it is being parked, its parker applies the new deadline: see settle_down(). */
-    if (state_of(self) == ARRIVING && home->timer != NULL && home->timer != Py_None) {
+    if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
         if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, delay_ms, NULL)))
             return NULL;
         lock_operation(self);
@@ -114,12 +114,12 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, Py_None, NULL)))
             return NULL;
     }
-    if (state_of(self) != PARKED || home->timer == NULL || home->timer == Py_None)
+    if (state_of(self) != PARKED || home_shard->timer == NULL || home_shard->timer == Py_None)
         moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms));
-    else if (home->native_timer)
-        moved = core.timer->put_off(home->timer, &self->entry, delay_ms);
+    else if (home_shard->native_timer)
+        moved = core.timer->put_off(home_shard->timer, &self->entry, delay_ms);
     else
-        moved = truth_of_call(PyObject_CallFunctionObjArgs(core.put_off, home->timer, self, delay_ms, NULL));
+        moved = truth_of_call(PyObject_CallFunctionObjArgs(core.put_off, home_shard->timer, self, delay_ms, NULL));
     if (moved < 0)
         return NULL;
     if (!moved)
@@ -127,9 +127,9 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     /* It may have left since: a finisher who comes later finds it where it is now. */
     lock_operation(self);
     int counts = self->state == PARKED && !flag_of(&self->overdue);
-    lock_shard(home);
-    home->extended += counts;
-    unlock_shard(home);
+    lock_shard(home_shard);
+    home_shard->extended += counts;
+    unlock_shard(home_shard);
     unlock_operation(self);
     if (!counts)
         core.timer->withdraw(&self->entry);
@@ -153,7 +153,7 @@ static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none)
     if (self->state == ARRIVING)
         self->state = CANCELLED;
     unlock_operation(self);
-    if (self->state > PARKED && self->home != NULL) {
+    if (self->state > PARKED && self->home_shard != NULL) {
         core.timer->withdraw(&self->entry);
         leave(self, &struck);
     }
@@ -197,9 +197,9 @@ static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
         return NULL;
     return PyBool_FromLong(state_of(self) == EXPIRED && flag_of(&self->overdue) == DRAINED);
 }
-static PyObject *get_home(Operation *self, void *Py_UNUSED(none))
+static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 {
-    return Py_NewRef(self->home != NULL ? self->home : core.unparked);
+    return Py_NewRef(self->home_shard != NULL ? self->home_shard : core.unparked);
 }
 
 /* The watchers that it is or was under, or their keys. */
@@ -231,7 +231,7 @@ static PyObject *get_created(PyObject *self, void *Py_UNUSED(none)) { return PyO
 
 static int operation_traverse(Operation *self, visitproc visit, void *arg)
 {
-    Py_VISIT((PyObject *)self->home);
+    Py_VISIT((PyObject *)self->home_shard);
     Py_VISIT(self->lock);
     Py_VISIT(self->context);
     for (int i = 0; i <= self->further_count; i++)
@@ -253,7 +253,7 @@ static void operation_dealloc(Operation *self)
     Py_CLEAR(self->context);
     for (int i = 0; i <= self->further_count; i++)
         Py_CLEAR(link_at(self, i)->under);
-    Py_CLEAR(self->home);
+    Py_CLEAR(self->home_shard);
     PyMem_Free(self->further);
     self->further = NULL;
     self->further_count = 0;
@@ -304,7 +304,7 @@ static PyGetSetDef operation_attributes[] = {
     {"_op_pending", (getter)get_pending, NULL, NULL, NULL},
     {"_op_overdue", (getter)get_overdue, NULL, NULL, NULL},
     {"_op_is_held", (getter)get_held, NULL, NULL, NULL},
-    {"_op_home", (getter)get_home, NULL, NULL, NULL},
+    {"_op_home_shard", (getter)get_home_shard, NULL, NULL, NULL},
     {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
     {"is_completed", (getter)get_completed, NULL,
      "Whether the operation has completed. False for one that was taken out uncompleted.", NULL},

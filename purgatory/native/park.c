@@ -3,16 +3,16 @@
 static inline int is_closed(Parking *self) { return __atomic_load_n(&self->closed, __ATOMIC_SEQ_CST); }
 
 /* The step from new to arriving, for the parker, who has the hold: 1, 0 if it has an outcome already, or -1. */
-static int arrive(Operation *op, Shard *home)
+static int arrive(Operation *op, Shard *home_shard)
 {
     lock_operation(op);
-    int is_new = op->state == NEW, is_at_home = op->home != NULL;
+    int is_new = op->state == NEW, is_parked_before = op->home_shard != NULL;
     if (is_new) {
         __atomic_store_n(&op->state, ARRIVING, __ATOMIC_RELEASE);
-        op->home = (Shard *)Py_NewRef(home);
+        op->home_shard = (Shard *)Py_NewRef(home_shard);
     }
     unlock_operation(op);
-    if (!is_new && is_at_home) /* another parker was quicker */
+    if (!is_new && is_parked_before) /* another parker was quicker */
         return done_call(PyObject_CallOneArg(core.already_parked, (PyObject *)op)) ? -1 : 0;
     return is_new;
 }
@@ -22,15 +22,15 @@ static PyObject *operation_turn_back(Operation *self, PyObject *Py_UNUSED(none))
 {
     lock_operation(self);
     int turns = self->state == ARRIVING;
-    Shard *home = self->home;
+    Shard *home_shard = self->home_shard;
     if (turns) {
         __atomic_store_n(&self->checks, 0, __ATOMIC_RELAXED);
-        self->home = NULL;
+        self->home_shard = NULL;
         __atomic_store_n(&self->state, NEW, __ATOMIC_RELEASE);
     }
     unlock_operation(self);
     if (turns)
-        Py_XDECREF(home);
+        Py_XDECREF(home_shard);
     return PyBool_FromLong(turns);
 }
 
@@ -41,9 +41,9 @@ static int settle_down(Operation *op)
         lock_operation(op);
         int settles = op->state == ARRIVING, extended = settles && op->extended;
         if (settles) {
-            lock_shard(op->home);
-            op->home->parked += !extended;
-            unlock_shard(op->home);
+            lock_shard(op->home_shard);
+            op->home_shard->parked += !extended;
+            unlock_shard(op->home_shard);
             if (extended)
                 set_flag(&op->extended, 0);
             else
@@ -52,12 +52,12 @@ static int settle_down(Operation *op)
         unlock_operation(op);
         if (!extended)
             return settles;
-        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.extension, op, op->home->timer, Py_None, NULL));
+        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.extension, op, op->home_shard->timer, Py_None, NULL));
         if (moved < 0)
             return -1;
-        lock_shard(op->home);
-        op->home->extended += moved; /* 0 if it is expiring already */
-        unlock_shard(op->home);
+        lock_shard(op->home_shard);
+        op->home_shard->extended += moved; /* 0 if it is expiring already */
+        unlock_shard(op->home_shard);
     }
 }
 
@@ -129,7 +129,7 @@ static int say(Operation *op, int answer, PyObject *key, PyObject *keys)
 }
 
 /* From arriving to parked, or to an outcome; `keys` are NULL if there is but one. 1 if a check here completed the operation, 0, or -1 with an error. */
-static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyObject *keys)
+static int let_in(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
     int has_place = 0, is_parked = 0, completed = 0, failed = 0;
     for (;;) { /* twice: before it is watched, and after */
@@ -152,7 +152,7 @@ static int let_in(Parking *self, Operation *op, Shard *home, PyObject *key, PyOb
             failed = context == NULL;
             __atomic_store_n(&op->context, context, __ATOMIC_RELEASE);
         }
-        failed = failed || watch(home, key, op, &op->first);
+        failed = failed || watch(home_shard, key, op, &op->first);
         if (!failed && keys != NULL)
             failed = watch_others(self, op, keys);
         if (failed)
@@ -339,8 +339,8 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
         has_more = PyTuple_GET_SIZE(keys) > 1;
     }
-    Shard *home = shard_of(self, key);
-    if (home == NULL) {
+    Shard *home_shard = shard_of(self, key);
+    if (home_shard == NULL) {
         refuse_unhashable(keys);
         goto end;
     }
@@ -352,7 +352,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         PyObject_CallOneArg(core.forgotten_init, given);
         goto end;
     }
-    if (op->home != NULL) {
+    if (op->home_shard != NULL) {
         PyObject_CallOneArg(core.already_parked, given);
         goto end;
     }
@@ -365,10 +365,10 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         answer = waited > 0 ? Py_NewRef(Py_False) : NULL;
         goto end;
     }
-    int completed = arrive(op, home);
+    int completed = arrive(op, home_shard);
     int arrived = completed == 1;
     if (arrived)
-        completed = let_in(self, op, home, key, has_more ? keys : NULL);
+        completed = let_in(self, op, home_shard, key, has_more ? keys : NULL);
     int is_in = arrived && completed >= 0;
     if (give_hold(op) < 0)
         completed = -1;

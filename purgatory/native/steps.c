@@ -121,27 +121,27 @@ static int set_struck(PyObject *struck)
  * places are counted; what that raises is kept in `struck`. No error is set when this is called. */
 static void leave(Operation *op, PyObject **struck)
 {
-    Shard *home = op->home;
+    Shard *home_shard = op->home_shard;
     for (int i = 0; i <= op->further_count; i++) {
         Link *link = link_at(op, i);
         Watchers *under = link->under;
         if (under == NULL)
             continue;
-        lock_shard(under->home);
+        lock_shard(under->home_shard);
         int was_in = link->operation != NULL;
         if (was_in)
             remove_link(under, link);
         int falls_idle = under->count == 0 && !under->idle;
         if (falls_idle)
             under->idle = 1;
-        unlock_shard(under->home);
+        unlock_shard(under->home_shard);
         if (was_in)
             Py_DECREF(op); /* not the last: whoever calls this has one */
-        if (falls_idle && home->idle_keys != NULL && note(home->idle_keys, under))
+        if (falls_idle && home_shard->idle_keys != NULL && note(home_shard->idle_keys, under))
             strike(struck);
     }
-    if (home->capacity != Py_None) {
-        PyObject *taken = PyObject_GetAttr(home->capacity, core.str_taken);
+    if (home_shard->capacity != Py_None) {
+        PyObject *taken = PyObject_GetAttr(home_shard->capacity, core.str_taken);
         if (taken == NULL
             || done_call(PyObject_CallMethodObjArgs(taken, core.str_pop, (PyObject *)op, Py_None, NULL))) {
             strike(struck);
@@ -154,10 +154,10 @@ static void leave(Operation *op, PyObject **struck)
 
 static void stop_completing(Operation *op)
 {
-    Shard *home = op->home != NULL ? op->home : core.unparked;
-    lock_shard(home);
-    home->completing--;
-    unlock_shard(home);
+    Shard *home_shard = op->home_shard != NULL ? op->home_shard : core.unparked;
+    lock_shard(home_shard);
+    home_shard->completing--;
+    unlock_shard(home_shard);
 }
 
 /* The step to an outcome; 1 to the one who took it, and has to run the hooks, and then to raise what has `struck`. */
@@ -175,17 +175,17 @@ static int finish(Operation *op, int outcome, PyObject **struck)
     else
         was_parked = state == ARRIVING; /* it was not completed at once */
     __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
-    Shard *home = op->home != NULL ? op->home : core.unparked;
-    lock_shard(home);
-    home->parked += was_parked;
-    home->outcomes[outcome]++;
-    home->checks += checks_of(op);
-    home->completing++;
-    unlock_shard(home);
+    Shard *home_shard = op->home_shard != NULL ? op->home_shard : core.unparked;
+    lock_shard(home_shard);
+    home_shard->parked += was_parked;
+    home_shard->outcomes[outcome]++;
+    home_shard->checks += checks_of(op);
+    home_shard->completing++;
+    unlock_shard(home_shard);
     unlock_operation(op);
     if (state != ARRIVING) {
         core.timer->withdraw(&op->entry); /* one that expires is in no bucket, unless it was run() by hand */
-        if (op->home != NULL)
+        if (op->home_shard != NULL)
             leave(op, struck);
     }
     if (any(&observers_of(op)->any_leaving) && done_call(PyObject_CallOneArg(core.notify_leaving, (PyObject *)op)))
@@ -245,11 +245,11 @@ static int force(Operation *op)
 
 static int retry(Operation *op)
 {
-    Shard *home = op->home != NULL ? op->home : core.unparked;
-    if (home->retrier == NULL || home->retrier == Py_None)
+    Shard *home_shard = op->home_shard != NULL ? op->home_shard : core.unparked;
+    if (home_shard->retrier == NULL || home_shard->retrier == Py_None)
         return 0;
     Kept kept = keep_error();
-    int failed = done_call(PyObject_CallFunctionObjArgs(core.retry, home->retrier, op, NULL));
+    int failed = done_call(PyObject_CallFunctionObjArgs(core.retry, home_shard->retrier, op, NULL));
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
         PyErr_Clear(); /* no room left to say it, either: such a check has to be made again */
     else if (failed)
@@ -331,7 +331,7 @@ static int check(Operation *op)
 /* Check it as whoever calls maybe_try_complete() would, which a type may have defined anew. */
 static int check_as_defined(Operation *op)
 {
-    if (!op->is_special && op->home != NULL) /* which is looked at as it is parked */
+    if (!op->is_special && op->home_shard != NULL) /* which is looked at as it is parked */
         return check(op);
     PyObject *self = (PyObject *)op;
     return truth_of_call(

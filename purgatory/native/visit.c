@@ -5,11 +5,11 @@
 static Operation *longest_parked(Watchers *watchers)
 {
     Operation *found = NULL;
-    lock_shard(watchers->home);
+    lock_shard(watchers->home_shard);
     for (Link *link = watchers->head; link != NULL && found == NULL; link = link->after)
         if (state_of(link->operation) == PARKED)
             found = (Operation *)Py_NewRef(link->operation);
-    unlock_shard(watchers->home);
+    unlock_shard(watchers->home_shard);
     return found;
 }
 

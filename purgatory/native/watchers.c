@@ -1,12 +1,12 @@
 /* Watchers (_watchers.py): the operations parked under one key, in order of arrival. */
 
-static Watchers *new_watchers(PyObject *key, Shard *home)
+static Watchers *new_watchers(PyObject *key, Shard *home_shard)
 {
     Py_hash_t hash = PyObject_Hash(key);
     Watchers *self = hash == -1 ? NULL : (Watchers *)core.watchers->tp_alloc(core.watchers, 0);
     if (self != NULL) {
         self->key = Py_NewRef(key);
-        self->home = (Shard *)Py_NewRef(home);
+        self->home_shard = (Shard *)Py_NewRef(home_shard);
         self->hash = hash;
     }
     return self;
@@ -44,7 +44,7 @@ static inline void append_link(Watchers *self, Link *link, Operation *op)
         self->head = link;
     self->tail = link;
     self->count++;
-    self->home->entries++;
+    self->home_shard->entries++;
 }
 
 /* Hands the list's reference to the caller. */
@@ -60,7 +60,7 @@ static inline void remove_link(Watchers *self, Link *link)
         self->tail = link->before;
     link->operation = NULL;
     self->count--;
-    self->home->entries--;
+    self->home_shard->entries--;
 }
 
 /* Up to `most` operations, the first come first, each with a reference of the caller's own, in `few` if that is enough
@@ -69,12 +69,12 @@ static Py_ssize_t copy_out(Watchers *self, Py_ssize_t most, Operation **few, Py_
 {
     for (*found = few;;) {
         Py_ssize_t number = 0;
-        lock_shard(self->home);
+        lock_shard(self->home_shard);
         Py_ssize_t wanted = self->count < most ? self->count : most;
         if (wanted <= room)
             for (Link *link = self->head; number < wanted; link = link->after)
                 (*found)[number++] = (Operation *)Py_NewRef(link->operation);
-        unlock_shard(self->home);
+        unlock_shard(self->home_shard);
         if (wanted <= room)
             return number;
         if (*found != few)
@@ -150,26 +150,26 @@ static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self
 
 static int close_if_empty(Watchers *self)
 {
-    lock_shard(self->home);
+    lock_shard(self->home_shard);
     int closes = self->count == 0 && !self->closed;
     if (closes)
         __atomic_store_n(&self->closed, 1, __ATOMIC_RELAXED);
-    unlock_shard(self->home);
+    unlock_shard(self->home_shard);
     return closes;
 }
 
 static void open_again(Watchers *self)
 {
-    lock_shard(self->home);
+    lock_shard(self->home_shard);
     __atomic_store_n(&self->closed, 0, __ATOMIC_RELAXED);
-    unlock_shard(self->home);
+    unlock_shard(self->home_shard);
 }
 
 static int watchers_traverse(Watchers *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->key);
-    Py_VISIT((PyObject *)self->home);
+    Py_VISIT((PyObject *)self->home_shard);
     for (Link *link = self->head; link != NULL; link = link->after)
         Py_VISIT((PyObject *)link->operation);
     return 0;
@@ -179,19 +179,19 @@ static int watchers_clear(Watchers *self)
 {
     for (;;) {
         Operation *op = NULL;
-        if (self->home != NULL)
-            lock_shard(self->home);
+        if (self->home_shard != NULL)
+            lock_shard(self->home_shard);
         if (self->head != NULL) {
             op = self->head->operation;
             remove_link(self, self->head);
         }
-        if (self->home != NULL)
-            unlock_shard(self->home);
+        if (self->home_shard != NULL)
+            unlock_shard(self->home_shard);
         if (op == NULL)
             break;
         Py_DECREF(op);
     }
-    return 0; /* the key and the home stay until the end: whoever was here may still ask for them */
+    return 0; /* the key and the home shard stay until the end: whoever was here may still ask for them */
 }
 
 static void watchers_dealloc(Watchers *self)
@@ -201,14 +201,14 @@ static void watchers_dealloc(Watchers *self)
     watchers_clear(self);
     Py_CLEAR(self->key);
     Py_CLEAR(self->noted_after);
-    Py_CLEAR(self->home);
+    Py_CLEAR(self->home_shard);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyMemberDef watchers_members[] = {
     {"key", Py_T_OBJECT_EX, offsetof(Watchers, key), READONLY, "The key."},
-    {"home", Py_T_OBJECT_EX, offsetof(Watchers, home), READONLY, "The shard."},
+    {"home_shard", Py_T_OBJECT_EX, offsetof(Watchers, home_shard), READONLY, "The shard."},
     {"closed", Py_T_BOOL, offsetof(Watchers, closed), READONLY, "Whether the key is, or is being, removed."},
     {"idle", Py_T_BOOL, offsetof(Watchers, idle), READONLY, "Whether it is noted that nobody waits here."},
     {NULL}};

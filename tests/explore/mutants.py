@@ -150,10 +150,10 @@ OURS = (
         "the operation is not checked again once it is watched",
         PARKING,
         """
-        self._shards.watch(operation, home, keys)
+        self._shards.watch(operation, home_shard, keys)
         completed = operation._op_check_now(keys)
         """,
-        "self._shards.watch(operation, home, keys)",
+        "self._shards.watch(operation, home_shard, keys)",
         "park_vs_check",
         1,
     ),
@@ -181,8 +181,8 @@ OURS = (
         state = self._op_state
         if state > PARKED or (outcome == CANCELLED and state == NEW):
             return None
-        home.lock.release()
-        home.lock.acquire()
+        home_shard.lock.release()
+        home_shard.lock.acquire()
         """,
         "complete_vs_cancel",
         1,
@@ -277,8 +277,8 @@ OURS = (
         """
         if self._op_state != ARRIVING:
             return
-        home.lock.release()
-        home.lock.acquire()
+        home_shard.lock.release()
+        home_shard.lock.acquire()
         delay_ms = self._op_new_delay_ms
         """,
         "park_unready_vs_force",
@@ -305,7 +305,7 @@ OURS = (
         "a rejected operation goes back without the lock",
         OPERATION,
         """
-        with self._op_home.lock:
+        with self._op_home_shard.lock:
             if self._op_state != ARRIVING:
         """,
         """

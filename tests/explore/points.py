@@ -21,7 +21,7 @@ def _words(text: str) -> frozenset[str]:
 
 #: Fields that are written while another thread may look.
 FIELDS = _words(
-    "_op_state _op_turn _op_recheck _op_overdue _op_home _op_watches _op_new_delay_ms is_parked _bucket "
+    "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_new_delay_ms is_parked _bucket "
     "_deadline_ns _rescheduled_by_ns _closed closed due idle "
     "hand _stopped _thread _driver _report _limit _round parked leaving finished"
 )
@@ -38,7 +38,7 @@ FIXED = _words(
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel _wheel_size __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock completions capacity clock end "
-    "find first home idle_keys key outcomes level limit lock name observers reach retrier slots span taken timer "
+    "find first home_shard idle_keys key outcomes level limit lock name observers reach retrier slots span taken timer "
     "requeue"
 )
 #: Fields of the scenarios' and the explorer's own tests.

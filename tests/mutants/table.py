@@ -221,7 +221,7 @@ MUTANTS = (
         "no callback runs with a shard's lock held",
         OPERATION,
         "                completed = self._op_check_now() if",
-        "                with self._op_home.lock:\n                    completed = self._op_check_now() if",
+        "                with self._op_home_shard.lock:\n                    completed = self._op_check_now() if",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),
     Mutant(
@@ -248,9 +248,9 @@ MUTANTS = (
     Mutant(
         "a user's lock that raises takes no place",
         PARKING,
-        "                completed = call_with(lock, self._park, operation, turn, home, keys)",
+        "                completed = call_with(lock, self._park, operation, turn, home_shard, keys)",
         "                self._capacity and self._capacity.take(operation)\n"
-        "                completed = call_with(lock, self._park, operation, turn, home, keys)",
+        "                completed = call_with(lock, self._park, operation, turn, home_shard, keys)",
         T_RARE + "test_lock_that_raises_costs_no_room",
     ),
     Mutant(
@@ -271,7 +271,7 @@ MUTANTS = (
     Mutant(
         "an interrupt while an outcome is decided runs the pending hooks",
         OPERATION,
-        "            if self._op_home.completions.get(self) is completion:",
+        "            if self._op_home_shard.completions.get(self) is completion:",
         "            if False:",
         T_STRUCK + "test_stopped_expiry_runs_what_is_left",
     ),
@@ -324,15 +324,15 @@ MUTANTS = (
     Mutant(
         "a deadline that is moved counts",
         OPERATION,
-        "        if self._op_state != PARKED or not home.timer.put_off(self, delay_ms):",
+        "        if self._op_state != PARKED or not home_shard.timer.put_off(self, delay_ms):",
         "        if self._op_state != PARKED:",
         T_OPERATION + "test_extend_puts_the_deadline_off",
     ),
     Mutant(
         "a deadline that is moved while the operation is being parked counts",
         OPERATION,
-        "                if delay_ms is None:\n                    home.parked",
-        "                if True:\n                    home.parked",
+        "                if delay_ms is None:\n                    home_shard.parked",
+        "                if True:\n                    home_shard.parked",
         T_OPERATION + "test_extend_while_it_is_being_parked_counts",
     ),
     Mutant(
@@ -347,7 +347,7 @@ MUTANTS = (
         OPERATION,
         "            self._op_state = NEW\n"
         "            self._op_turn = None\n"
-        "            self._op_home = UNPARKED  # last, as above\n",
+        "            self._op_home_shard = UNPARKED  # last, as above\n",
         "",
         T_PARK + "test_refused_operation_is_as_it_was",
     ),
@@ -606,7 +606,7 @@ MUTANTS = (
     Mutant(
         "an operation that leaves makes room",
         OPERATION,
-        "            home.capacity.taken.pop(self, None)",
+        "            home_shard.capacity.taken.pop(self, None)",
         "            pass",
         T_PARK + "test_every_way_out_makes_room",
     ),
@@ -627,7 +627,7 @@ MUTANTS = (
     Mutant(
         "an operation is parked once",
         ARGUMENTS,
-        "        if operation._op_home is not UNPARKED:\n            raise AlreadyParked(operation)\n    except",
+        "        if operation._op_home_shard is not UNPARKED:\n            raise AlreadyParked(operation)\n    except",
         "        pass\n    except",
         T_PARK + "test_parking_twice_changes_nothing",
     ),
@@ -648,7 +648,7 @@ MUTANTS = (
     Mutant(
         "counters are exact",
         OPERATION,
-        "                home.outcomes[outcome] += 1\n",
+        "                home_shard.outcomes[outcome] += 1\n",
         "                pass\n",
         T_SNAPSHOT + "test_totals_count_every_outcome",
     ),

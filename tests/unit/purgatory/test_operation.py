@@ -576,7 +576,7 @@ def test_name_of_the_librarys_cannot_be_redefined(name):
         type("Mine", (Waiting,), {name: 3})
 
 
-@pytest.mark.parametrize("name", ["_op_state", "_op_home", "_op_remove", "_op_anything"])
+@pytest.mark.parametrize("name", ["_op_state", "_op_home_shard", "_op_remove", "_op_anything"])
 def test_private_name_of_the_library_cannot_be_redefined(name):
     """A class attribute that begins with the reserved prefix is rejected when the class is made."""
     with pytest.raises(ReservedName, match=rf"Mine.{name} is a reserved name; .* names that begin with _op_"):

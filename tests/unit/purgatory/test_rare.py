@@ -232,7 +232,7 @@ def test_interrupts_leave_no_lock_held():
                 assert in_thread(can_be_had, shard.key_lock), "a lock is held by a thread that has gone on"
             # The retrier may be repeating the interrupted check, and takes the lock for a moment.
             assert COMPILED or eventually(lambda shards=purgatory._shards: not any(s.lock.locked() for s in shards))
-            at_home = [operation for operation in operations if operation._op_home is not UNPARKED]
+            at_home = [operation for operation in operations if operation._op_home_shard is not UNPARKED]
             # The retrier may be making up the check that was struck, and hold its operation.
             assert eventually(lambda held=at_home: all(is_free(operation) for operation in held))
             assert () == purgatory.shutdown("cancel").stuck

@@ -29,7 +29,7 @@ def test_key_in_use_stays_open(purgatory):
     purgatory.try_complete_else_watch(Waiting(), ["k"])
     watchers = purgatory._shards.find("k")
 
-    assert not watchers.home.remove_if_empty(watchers)
+    assert not watchers.home_shard.remove_if_empty(watchers)
     assert not watchers.closed
 
 
@@ -39,7 +39,7 @@ def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     """An operation whose thread found the list of a key just before it was removed is put into the new one."""
     first = Waiting()
     purgatory.try_complete_else_watch(first, ["k"])
-    shard = purgatory._shards.of("k")
+    shard = purgatory._shards.shard_for("k")
     stale = shard.find("k")
     first.force_complete()
     purgatory.purge()
@@ -266,7 +266,7 @@ def test_an_equal_key_is_found_as_quickly_as_the_same_one(purgatory):
         over.wait(PATIENCE_S)
 
     def took(keys):
-        shards = [(purgatory._shards.of(key), key) for key in keys]
+        shards = [(purgatory._shards.shard_for(key), key) for key in keys]
         began_ns = time.perf_counter_ns()
         for shard, key in shards:
             shard.find(key)
@@ -317,7 +317,7 @@ def test_shards_are_made_by_parking(purgatory):
     assert (0, []) == (purgatory.watching("k"), list(purgatory._shards))
 
     purgatory.try_complete_else_watch(Waiting(), ["k"])
-    assert [purgatory._shards.of("k")] == list(purgatory._shards)
+    assert [purgatory._shards.shard_for("k")] == list(purgatory._shards)
     assert (1, 1) == (purgatory.watching("k"), purgatory.watched)
 
 
@@ -329,12 +329,12 @@ def test_threads_that_need_the_same_shard_get_one():
         shard = object()
         if not made:
             made.append(shard)
-            in_thread(shards.of, "k")
+            in_thread(shards.shard_for, "k")
         made.append(shard)
         return shard
 
     shards = Shards(1, make)
-    assert shards.of("k") is made[1] is shards.of("j")
+    assert shards.shard_for("k") is made[1] is shards.shard_for("j")
     assert [made[1]] == list(shards)
 
 
