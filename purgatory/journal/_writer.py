@@ -139,7 +139,7 @@ class FolderWriter:
         done: Future[bool] = Future()
         self._flushes.append(done)
         self._wake.set()
-        if self._ended:  # the writer's thread has already answered all flushes that it found
+        if self._ended:  # the writer's thread has already answered every flush that it found
             return False
         try:
             return done.result(timeout_s)
@@ -161,7 +161,7 @@ class FolderWriter:
         return self.stats()
 
     def after_fork(self) -> None:
-        """Close this copy of the journal, because a forked child has none of its threads.
+        """Close this copy of the journal, because a forked child has no thread of its parent.
 
         The parent writes the rows that wait. Rows of the child's operations are counted as dropped.
         """

@@ -72,7 +72,7 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
-            temporary.unlink()  # on a full disk it would take the room of the rows to come
+            temporary.unlink()  # on a full disk it would take the space of later rows
         raise
     sync_folder(target.parent)
     path.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def is_sealed(path: Path) -> bool:
 
 
 def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
-    """Say in the folder that all rows below a number are there, and how many were dropped since the last of them."""
+    """Write `.end`: the folder has all rows below a number, and this many were dropped after the last row."""
     temporary = folder / f".tmp-{END}"
     try:
         temporary.touch(FILE_MODE)
@@ -102,9 +102,9 @@ def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
 
 
 def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
-    """Clean up after a writer that was killed: seal what it left open. Gives the next sequence number.
+    """Clean up after a writer that was killed, and seal its open segments. Return the next sequence number.
 
-    It is never one that was given already, even if the segment that has it is gone.
+    A number is never given twice, even if the segment with that number was deleted.
 
     Args:
         folder: whose lock the caller has.
@@ -146,21 +146,19 @@ class FolderLock:
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise JournalLocked(folder, holder) from None
-        with contextlib.suppress(
-            OSError
-        ):  # only the message of a refused writer needs it: a full disk is no reason to stop
+        with contextlib.suppress(OSError):  # on a full disk: only the message to another writer needs the number
             self._file.truncate(0)
             self._file.write(str(os.getpid()))
             self._file.flush()
 
     def release(self) -> None:
-        """Let the next writer in."""
+        """Release the lock for the next writer."""
         with contextlib.suppress(OSError):
             self._file.close()
 
 
 def check_schema(folder: Path, schema: Schema) -> None:
-    """Refuse to mix a journal and a trace in one folder.
+    """Reject a journal and a trace in one folder.
 
     Raises:
         JournalFormat: the folder already holds the other kind.

@@ -45,8 +45,8 @@ def retain(
         folder: the journal's.
         most_bytes: what the sealed segments may take together.
         most_seconds: how long ago a segment may have been sealed.
-        now: seconds since the epoch, to count the age from; by default the system's.
-        dry_run: only say which would go.
+        now: the current time in seconds since the epoch (default: the system clock).
+        dry_run: delete nothing, and only return what would be deleted.
     """
     now = time.time() if now is None else now
     found = []
