@@ -143,7 +143,7 @@ class WsgiServer(Served):
         addr: the address to listen on.
         path: where on the server the answers are.
         thread: the thread's name.
-        token: what a client must send as a bearer token; None for nothing.
+        token: what a client must send as a bearer token. If None, no token is needed.
 
     Raises:
         InvalidSetting: the port is not a port.

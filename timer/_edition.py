@@ -35,7 +35,7 @@ def native(name: str) -> ModuleType | None:
         raise
 
 
-#: The native types; None where the pure Python implementation runs.
+#: The native types. None where the pure Python implementation runs.
 CORE: Final = native("timer._core")
 
 

@@ -109,7 +109,7 @@ class SystemTimer(Timer):
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
         self._closed = False
-        self._reschedules = 0  # how many tasks were put off
+        self._reschedules = 0  # how many tasks were rescheduled
         self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._requeue)
         self._driver: Driver | None = None
         call_after_fork(self)

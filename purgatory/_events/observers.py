@@ -32,7 +32,7 @@ class Observer:
     __slots__ = ()
 
     def parked(self, operation: Any, /) -> None:
-        """``operation`` was parked. It may have left already, or leave during this call.
+        """``operation`` was parked. It may already have an outcome, or get one during this call.
 
         Not called if parking failed. ``finished`` is called then as well if the operation was cancelled, for example
         because a timer was full or the purgatory was shut down.

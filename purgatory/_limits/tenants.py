@@ -6,18 +6,25 @@ apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the 
 1. **The total**: at most ``max_parked`` places are taken. If 20 operations are parked, every further one is rejected.
 2. **The share**: a tenant holds at most ``tenant_share * max_parked`` places, rounded down, or one. If a holds 12, it
    is rejected, although 8 places are free.
-3. **The fair part**: the last tenth of the places, at least one, is kept for tenants that hold less than their fair
-   part. This is ``max_parked`` divided by the number of tenants that hold a place, including the new one. If a
-   holds 8, b 10 and c none, 2 places are free and the fair part is 6.67. So a and b are rejected and c gets a place, as
-   any tenant with less than 7 places does. A single tenant's fair part is all places.
+3. **The fair part**: the last tenth of the places, at least one, is reserved for tenants with less than their fair
+   part. The fair part is ``max_parked`` divided by the number of tenants that hold a place, including the new one. So
+   the fair part of a single tenant is all places. Here 2 places are free and the fair part is 20 / 3 = 6.67:
 
-With a share of 1, one tenant can take all places, and it keeps them. The next tenant must wait for a place that becomes
-free. From its first place on it gets each place that becomes free, until the parts are even. With a share below 1 there
-is always a place for a second tenant.
+   ======  ======  ==============
+   tenant  places  next operation
+   ======  ======  ==============
+   a       8       rejected
+   b       10      rejected
+   c       0       accepted
+   ======  ======  ==============
 
-**Counting.** ``taken.pop(operation, None)`` gives a place back. An exception (a signal's, or a used-up stack) can come
-between the removal from the dict and the change of the counts. The sum of the counts is then above the length of the
-dict. ``take`` compares the two and repairs the counts.
+With a share of 1, one tenant can take all places. The next tenant then waits until a place becomes free. From its first
+place on it gets each place that becomes free, until both tenants hold the same number. With a share below 1 there is
+always a place for a second tenant.
+
+**Counting.** ``taken.pop(operation, None)`` gives a place back. An exception (``KeyboardInterrupt`` or
+``RecursionError``) can come between the removal from the dict and the change of the counts. The sum of the counts is
+then above the length of the dict. ``take`` compares the two and repairs the counts.
 
 Rejected: a queue per tenant, because operations that wait for a place would be a second purgatory without a limit.
 Weights of tenants, because a service can give one tenant several names (``("gold", hash(id) % 4)``).

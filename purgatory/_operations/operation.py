@@ -3,7 +3,7 @@
 ===========  ========================  =====================================================================
 from         to                        which thread takes the step
 ===========  ========================  =====================================================================
-new          arriving                  the parking thread; the operation gets its home shard
+new          arriving                  the parking thread, which sets the home shard
 new          satisfied, forced,        any thread that completes an operation that was not parked yet
              expired
 arriving     immediate                 the parking thread's check, or ``force_complete`` on any thread
@@ -172,7 +172,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         "_op_watches",
     )
 
-    _allows_readd = False  # extend() reschedules an operation; adding it to a timer again does not
+    _allows_readd = False  # only extend() reschedules an operation
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
         super().__init__(delay_ms)
@@ -285,7 +285,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             counts = self._op_state == PARKED and not self._op_overdue
             home_shard.extended += counts
         if not counts:
-            self._withdraw()  # it has left, and a timer with the default put_off() may have added it after that
+            self._withdraw()  # it has an outcome, and a timer with the default put_off() may have added it after that
         return counts
 
     @property

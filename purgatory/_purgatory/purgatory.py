@@ -124,7 +124,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         if type(name) is not str or not name:
             raise InvalidSetting("name", name, "a non-empty str")
         if timer is not None and not isinstance(timer, Timer):
-            raise InvalidSetting("timer", timer, "a timer.Timer, or None for a timer of its own")
+            raise InvalidSetting("timer", timer, "a timer.Timer, or None for the purgatory's own timer")
         checked_int("shards", shards, 1)
         interval = checked_int("purge_interval", purge_interval, 0)
         limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
@@ -262,7 +262,8 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
     def iter_operations(self) -> Iterator[OperationT]:
         """The parked operations, one key after the other, without a copy of all.
 
-        Operations that come or go meanwhile may be missing or may have completed. Each is yielded once.
+        An operation that is parked meanwhile may be missing. One that is yielded may have completed. Each is yielded
+        once.
         """
         return self._shards.iter_operations()  # type: ignore[return-value]  # all are of its type
 

@@ -128,7 +128,7 @@ class Shards:
         return sum(shard.completing() for shard in self)
 
     def totals(self) -> Totals:
-        """Operations since the start, by outcome. The cost does not depend on what is parked."""
+        """Operations since the start, by outcome."""
         parked, extended, checks, outcomes = 0, 0, 0, [0] * len(OUTCOMES)
         for shard in self:
             shard_parked, shard_extended, shard_checks, shard_outcomes = shard.counts()

@@ -18,7 +18,7 @@ class Totals:
 
     Attributes:
         parked: those that were not completed at once.
-        checks: calls of ``try_complete``, counted when the operation leaves.
+        checks: calls of ``try_complete``, counted when the operation gets its outcome.
         extended: how often ``extend`` moved a deadline.
     """
 

@@ -101,7 +101,7 @@ class DelayedFuturePurgatory:
         broker_id: a number that metrics carry, for a process with several brokers.
         reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
         max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
-        observers: are notified of each set that is parked and that leaves.
+        observers: are notified of each set that is parked, and of its outcome.
         executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``, which
             starts when it is first needed.
 
