@@ -33,7 +33,7 @@ def check_lock(lock: object) -> None:
         InvalidSetting: it has no ``acquire`` or no ``release``.
     """
     if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
-        raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None for a lock of its own")
+        raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None")
 
 
 def call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -> ResultT:

@@ -6,7 +6,7 @@ typedef struct {
     Py_ssize_t room, count;
 } Row;
 
-/* The operation's link in the list of these watchers, whose shard is locked; NULL if it has left. */
+/* The operation's link in the list of these watchers, whose shard is locked. NULL if it was removed. */
 static Link *link_in(Watchers *watchers, Operation *op)
 {
     for (int i = 0; i <= __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE); i++) {
@@ -44,7 +44,7 @@ static Py_ssize_t take_further(Watchers *watchers, Row *row, Py_ssize_t most)
         for (link = link == NULL ? watchers->head : link->after; link != NULL && taken < most && row->count < row->room;
              link = link->after, taken++)
             row->all[row->count++] = (Operation *)Py_NewRef(link->operation);
-        Py_ssize_t rest = watchers->count - row->count; /* an estimate: some of the row have left */
+        Py_ssize_t rest = watchers->count - row->count; /* an estimate: some of the row were removed */
         unlock_shard(watchers->home_shard);
         if (link == NULL || taken == most)
             return taken;

@@ -24,7 +24,7 @@
  *  - A list of watchers owns one reference to the operation of each link in it. So a freed operation is under no key.
  *    A link is part of its operation: the first link is in the operation itself, the links of further keys are in one
  *    array that the operation owns.
- *  - A link owns one reference to its watchers until its operation is freed. So an operation that has left still knows
+ *  - A link owns one reference to its watchers until its operation is freed. So an operation with an outcome still knows
  *    its keys, and freed watchers are in no link.
  *  - `before` and `after` of a link are borrowed: those links are in the same list.
  *  - The queue of idle keys owns a reference to its first watchers, and each of those owns one to the next.
@@ -88,9 +88,10 @@ static PurgatoryCore for_others = {
 
 /* ---------------------------------------------------------------- the module */
 
-static PyMethodDef turn_back = {"_op_reset", (PyCFunction)operation_turn_back, METH_NOARGS, NULL};
+static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)operation_reset, METH_NOARGS, NULL};
 
-/* bind(unparked, outcomes, **functions): what is left to Python. Once, by the Python module that uses these types. */
+/* bind(unparked, outcomes, **functions): take the functions that stay in Python. Called once, by the Python module that
+ * uses these types. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     PyObject *unparked, *outcomes;
@@ -195,7 +196,7 @@ static int fill(PyObject *module)
         || make_type(module, &threshold_spec, core.operation, &core.threshold_wait)
         || make_type(module, &parking_spec, NULL, &core.parking))
         return -1;
-    PyObject *method = PyDescr_NewMethod(core.operation, &turn_back);
+    PyObject *method = PyDescr_NewMethod(core.operation, &reset_operation);
     int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_op_reset", method);
     Py_XDECREF(method);
     core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
@@ -212,7 +213,7 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Take what is left to Python."},
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Take the functions that stay in Python."},
     {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
     {NULL}};
 

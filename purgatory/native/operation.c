@@ -124,7 +124,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     if (!moved)
         Py_RETURN_FALSE;
-    /* It may have left since: a finisher who comes later finds it where it is now. */
+    /* It may have got an outcome meanwhile. A thread that completes it after this finds its new deadline. */
     lock_operation(self);
     int counts = self->state == PARKED && !flag_of(&self->overdue);
     lock_shard(home_shard);

@@ -12,13 +12,13 @@ static int arrive(Operation *op, Shard *home_shard)
         op->home_shard = (Shard *)Py_NewRef(home_shard);
     }
     unlock_operation(op);
-    if (!is_new && is_parked_before) /* another parker was quicker */
+    if (!is_new && is_parked_before) /* another thread parked it first */
         return done_call(PyObject_CallOneArg(core.already_parked, (PyObject *)op)) ? -1 : 0;
     return is_new;
 }
 
 /* The step back, for an operation that found no place. 1, or 0 if it has an outcome. */
-static PyObject *operation_turn_back(Operation *self, PyObject *Py_UNUSED(none))
+static PyObject *operation_reset(Operation *self, PyObject *Py_UNUSED(none))
 {
     lock_operation(self);
     int turns = self->state == ARRIVING;

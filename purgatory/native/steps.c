@@ -70,8 +70,8 @@ static int wait_for_hold(Operation *op)
     return 0;
 }
 
-/* Give the hold back, and look whether somebody has left word meanwhile: 1, 0, or -1 with an error. The error that is
- * set stays set. */
+/* Release the hold. Returns 1 if another thread asked for a check meanwhile, 0 if not, or -1 with an error. The error
+ * that is set stays set. */
 static int give_hold(Operation *op)
 {
     if (op->lock == NULL) {

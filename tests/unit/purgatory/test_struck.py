@@ -259,10 +259,10 @@ def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(mock_
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
         first, operation = Waiting(), Waiting()
         purgatory.try_complete_else_watch(first, ["k"])
-        turn_back = DelayedOperation._op_reset
+        reset = DelayedOperation._op_reset
 
         def strike(operation):
-            assert turn_back(operation)
+            assert reset(operation)
             first.cancel()
             assert not in_thread(purgatory.try_complete_else_watch, operation, ["k"])
             raise Interrupted
