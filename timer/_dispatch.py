@@ -106,9 +106,9 @@ class Batch:
         """
         dispatcher = self._dispatcher
         tally = Tally()
-        more = outermost = False
+        more, entry = False, None
         try:
-            outermost = dispatcher.begin()
+            entry = dispatcher.begin()
             if self._tasks is None:
                 due = [(bucket, task) for bucket in self._buckets for task in bucket.tasks()]
                 due.sort(key=lambda pair: pair[1]._deadline_ns)  # tasks of one deadline stay in order
@@ -121,7 +121,7 @@ class Batch:
         finally:
             done = tally.looked_at if more else self._left
             self._left -= done
-            dispatcher.end(tally, done, outermost)
+            dispatcher.end(tally, done, entry)
         return more
 
     def _run(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
@@ -208,18 +208,21 @@ class Dispatcher:
         except Exception:  # noqa: BLE001  # shut down, full, or out of threads
             batch.run()
 
-    def begin(self) -> bool:
-        """Note that this thread runs a batch. Returns False if it does already, in a task of another batch."""
+    def begin(self) -> int | None:
+        """Note that this thread runs a batch. Returns None if it does already, in a task of another batch."""
         me = threading.get_ident()
-        outermost = me not in self._inside
-        if outermost:
-            self._inside[me] = self.clock()
-        return outermost
+        if me in self._inside:
+            return None
+        self._inside[me] = self.clock()
+        return me
 
-    def end(self, tally: Tally, done: int, outermost: bool) -> None:
-        """Add the counts of one call of :meth:`Batch.run`, and subtract ``done`` from ``handed_over``."""
-        if outermost:
-            self._inside.pop(threading.get_ident(), None)
+    def end(self, tally: Tally, done: int, entry: int | None) -> None:
+        """Undo :meth:`begin`, subtract ``done`` from ``handed_over``, and add the counts of one call of ``Batch.run``.
+
+        The counts come last, because this is the only step that needs memory.
+        """
+        if entry is not None:
+            self._inside.pop(entry, None)
         with self._lock:
             self.handed_over -= done
             self.total.add(tally)

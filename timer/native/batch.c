@@ -237,7 +237,7 @@ static void requeue(Batch *self)
 }
 
 /* At the end of a turn, with an error or without. */
-static int end_turn(Batch *self, Tally *tally, int more, PyObject *outermost)
+static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
 {
     int had_failed = PyErr_Occurred() != NULL;
     Kept kept = keep_error();
@@ -246,7 +246,7 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *outermost)
     if (!more)
         while (self->next < self->count)
             Py_DECREF(self->tasks[self->next++].task);
-    int failed = done_call(PyObject_CallMethod(self->dispatcher, "end", "OnO", tally, done, outermost));
+    int failed = done_call(PyObject_CallMethod(self->dispatcher, "end", "OnO", tally, done, entry));
     if (had_failed)
         set_again(kept);
     return had_failed ? -1 : failed;
@@ -265,15 +265,15 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
             return NULL;
     }
     Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
-    PyObject *outermost = tally == NULL ? NULL : PyObject_CallMethod(self->dispatcher, "begin", NULL);
-    int failed = outermost == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
+    PyObject *entry = tally == NULL ? NULL : PyObject_CallMethod(self->dispatcher, "begin", NULL);
+    int failed = entry == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
     int more = !failed && tally->looked_at == most;
     if (failed)
         requeue(self);
     if (tally != NULL)
-        failed |= end_turn(self, tally, more, outermost == NULL ? Py_False : outermost);
+        failed |= end_turn(self, tally, more, entry == NULL ? Py_None : entry);
     Py_XDECREF(tally);
-    Py_XDECREF(outermost);
+    Py_XDECREF(entry);
     return failed ? NULL : PyBool_FromLong(more);
 }
 
