@@ -33,12 +33,11 @@ def options_of(given: dict[str, Any]) -> Options:
     """The options that a caller passed as keyword arguments.
 
     Raises:
-        TypeError: there is no such option.
-        JournalSetting: an option cannot work.
+        JournalSetting: there is no such option, or an option cannot work.
     """
     names = {field.name for field in attrs.fields(Options)}
     for name in given.keys() - names:
-        raise TypeError(f"option must be one of {', '.join(sorted(names))}, got {name!r}")
+        raise JournalSetting("option", name, f"one of {', '.join(sorted(names))}")
     return Options(**given)
 
 

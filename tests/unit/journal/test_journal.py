@@ -458,7 +458,7 @@ def test_bad_options_are_refused_before_anything_is_made(tmp_path, options):
 @pytest.mark.parametrize("kind", [Journal, Trace])
 def test_unknown_option_is_named(tmp_path, kind):
     """A misspelled option is reported by its name, with the names of the options. No folder is made."""
-    with pytest.raises(TypeError, match=r"^option must be one of .*\bsync\b.*, got 'snyc'$"):
+    with pytest.raises(JournalSetting, match=r"^option must be one of .*\bsync\b.*, got 'snyc'$"):
         kind(tmp_path / "new", snyc="flush")
     assert not (tmp_path / "new").exists()
 

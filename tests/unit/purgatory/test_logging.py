@@ -50,7 +50,7 @@ def test_page_lists_every_event():
 
 def test_page_lists_every_event_of_a_journal():
     """The page names each event that a journal logs, with its level, and none that it doesn't."""
-    source = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "journal").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "journal").rglob("*.py"))
     logged = {(event, level) for level, event in re.findall(r"_?log\.(\w+)\(\s*\"(journal\.\w+)\"", source)}
     page = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
     listed = re.search(r"A journal logs .*?\n\n", page, re.DOTALL)[0]
