@@ -136,7 +136,7 @@ class WatchKeysType(PurgatoryError, TypeError):
             hint = "pass list(keys)"
         else:
             hint = "for a single key, write [key]"
-        super().__init__(f"watch_keys must be a sequence of keys, got {watch_keys!r}; {hint}")
+        super().__init__(f"watch keys must be a sequence of keys, got {watch_keys!r}; {hint}")
         self.watch_keys = watch_keys
 
 

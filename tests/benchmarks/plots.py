@@ -1,4 +1,4 @@
-"""`make bench-plots`: put the figures of the last run of the benchmarks into the docs, drawn and as tables."""
+"""`make bench-plots`: draw the figures of the last run of the benchmarks into the docs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.benchmarks.harness import Table, markdown
+from tests.benchmarks.harness import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["draw", "main", "read"]
 
 #: Colours that can be distinguished in grey, too.
-OURS, THEIRS, FLOOR, FOURTH = "#1b6ca8", "#d1495b", "#7a7a7a", "#edae49"
+OURS, THEIRS, BASELINE, FOURTH = "#1b6ca8", "#d1495b", "#7a7a7a", "#edae49"
 
 
 def read(path: Path) -> dict[str, Table]:
@@ -44,31 +44,31 @@ def _line(axes: Axes, table: Table, column: str, label: str, colour: str, *, onl
 def _outstanding(axes: Axes, tables: dict[str, Table]) -> None:
     for slug, style in (("timer-outstanding-one", "one delay"), ("timer-outstanding-varied", "delays drawn")):
         dim = slug.endswith("varied")
-        _line(axes, tables[slug], "ns", f"timer, {style}", OURS if not dim else FLOOR, only="timer")
+        _line(axes, tables[slug], "ns", f"timer, {style}", OURS if not dim else BASELINE, only="timer")
         _line(axes, tables[slug], "ns", f"asyncio, {style}", THEIRS if not dim else FOURTH, only="asyncio")
-    axes.set(xscale="log", xlabel="tasks outstanding", ylabel="ns an add + cancel", title="Timer")
+    axes.set(xscale="log", xlabel="tasks outstanding", ylabel="ns per add + cancel", title="Timer")
     axes.set_ylim(bottom=0)
 
 
 def _parked(axes: Axes, tables: dict[str, Table]) -> None:
-    _line(axes, tables["scale-parked"], "ns", "a key each", OURS)
-    _line(axes, tables["scale-keys"], "ns", "1,000 a key", THEIRS)
+    _line(axes, tables["scale-parked"], "ns", "one key per operation", OURS)
+    _line(axes, tables["scale-keys"], "ns", "1,000 operations per key", THEIRS)
     _line(axes, tables["scale-one-key"], "ns", "all under one key", FOURTH)
-    _line(axes, tables["scale-parked"], "baseline", "the baseline", FLOOR)
-    axes.set(xscale="log", xlabel="operations parked", ylabel="ns a cycle", title="Park and satisfy, by population")
+    _line(axes, tables["scale-parked"], "baseline", "the baseline", BASELINE)
+    axes.set(xscale="log", xlabel="operations parked", ylabel="ns per cycle", title="Park and satisfy, by population")
     axes.set_ylim(bottom=0)
 
 
 def _keys(axes: Axes, tables: dict[str, Table]) -> None:
     points = [(float(case.split(" ")[0]), value) for case, value in tables["cycle-keys"].column("ns").items()]
     axes.plot(*zip(*points, strict=True), marker="o", color=OURS)
-    axes.set(xlabel="keys an operation", ylabel="ns a cycle", title="Park and satisfy, by keys")
+    axes.set(xlabel="keys an operation", ylabel="ns per cycle", title="Park and satisfy, by keys")
     axes.set_ylim(bottom=0)
 
 
 def _hot(axes: Axes, tables: dict[str, Table]) -> None:
     _line(axes, tables["hot-join"], "ns", "park one more, complete it", OURS)
-    _line(axes, tables["hot-look"], "ns", "check, one not ready", FLOOR)
+    _line(axes, tables["hot-look"], "ns", "check, one not ready", BASELINE)
     _line(axes, tables["hot-wake"], "ns", "check, one completed", THEIRS)
     axes.set(xscale="log", xlabel="watchers of the key", ylabel="ns an operation", title="A hot key")
     axes.set_ylim(bottom=0)
@@ -80,7 +80,7 @@ def _lateness(axes: Axes, tables: dict[str, Table]) -> None:
     p99 = table.columns.index("p99 ms")
     for row in table.rows:
         settings.setdefault(row[1:4], []).append((_number(str(row[0])), float(row[p99] or 0)))
-    colours = {("idle", "own thread"): OURS, ("idle", "inline"): FLOOR, ("busy", "own thread"): THEIRS}
+    colours = {("idle", "own thread"): OURS, ("idle", "inline"): BASELINE, ("busy", "own thread"): THEIRS}
     for (beside, executor, switch), points in settings.items():
         axes.plot(
             *zip(*points, strict=True),
@@ -95,7 +95,7 @@ def _lateness(axes: Axes, tables: dict[str, Table]) -> None:
 def _load(axes: Axes, tables: dict[str, Table]) -> None:
     columns = [tables["load"].column(name) for name in ("target", "actual")]
     targets, actuals = ([value / 1000 for value in column.values()] for column in columns)
-    axes.plot(targets, targets, color=FLOOR, linestyle=":", label="held")
+    axes.plot(targets, targets, color=BASELINE, linestyle=":", label="held")
     axes.plot(targets, actuals, marker="o", color=OURS, label="one process")
     axes.set(xlabel="requests asked, thousand/s", ylabel="requests parked, thousand/s", title="Load")
     axes.set_ylim(bottom=0)
@@ -146,13 +146,6 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments.json.exists():
         parser.error(f"{arguments.json} isn't there; run `make bench` first")
     tables = read(arguments.json)
-    figures = arguments.docs / "figures.inc"
-    kept = json.loads(arguments.json.read_text(encoding="utf-8"))
-    figures.write_text(
-        f"{kept['python']}, {kept['machine']}, {kept['when'][:10]}.\n\n" + "\n".join(map(markdown, tables.values())),
-        encoding="utf-8",
-    )
-    print(figures)
     try:
         drawn = draw(tables, arguments.docs / "pictures")
     except ModuleNotFoundError as error:
