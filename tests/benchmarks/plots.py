@@ -70,7 +70,7 @@ def _hot(axes: Axes, tables: dict[str, Table]) -> None:
     _line(axes, tables["hot-join"], "ns", "park one more, complete it", OURS)
     _line(axes, tables["hot-look"], "ns", "check, one not ready", BASELINE)
     _line(axes, tables["hot-wake"], "ns", "check, one completed", THEIRS)
-    axes.set(xscale="log", xlabel="watchers of the key", ylabel="ns an operation", title="A hot key")
+    axes.set(xscale="log", xlabel="watchers of the key", ylabel="ns per operation", title="A hot key")
     axes.set_ylim(bottom=0)
 
 
