@@ -14,7 +14,8 @@ not wait for its end.
     the client goes first       the wait is cancelled, and :class:`HungUp` is raised, because there is no client
     the endpoint is cancelled   both are cancelled, and the cancellation is raised
 
-The body is read before the listener listens. The request keeps it: ``await request.body()`` returns it later.
+The listener also takes the messages of the body. The request returns them first when the endpoint reads its body,
+during the wait or after it. So a wait that ends while the body is still arriving loses nothing.
 
 **Rejected**: polling ``request.is_disconnected()``, which learns of it late and works while nothing happens. Cancelling
 the endpoint's own task from outside, because that looks like any other cancellation.
@@ -23,13 +24,16 @@ the endpoint's own task from outside, because that looks like any other cancella
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.types import Message, Receive
+
     from purgatory import DelayedOperation
 
 __all__ = ["HungUp", "is_gone", "is_gone_by_now", "listen", "unless_hung_up"]
@@ -58,7 +62,7 @@ def listen(request: Request, operation: DelayedOperation) -> asyncio.Task[bool]:
 
     The task takes the operation out of its purgatory when the client goes. See :func:`is_gone` for its result.
     """
-    return asyncio.ensure_future(_listen(request, operation))
+    return asyncio.ensure_future(_listen(_heard(request), operation.cancel))
 
 
 def is_gone(listener: asyncio.Task[bool]) -> bool:
@@ -75,18 +79,6 @@ async def is_gone_by_now(listener: asyncio.Task[bool]) -> bool:
     return is_gone(listener)
 
 
-async def _listen(request: Request, operation: DelayedOperation) -> bool:
-    # As in _gone(), without its coroutine: the garbage collector visits each one of each poll that waits.
-    try:
-        there = await _body_read(request)
-        while there:
-            there = (await request.receive())["type"] != "http.disconnect"
-    except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
-        return False
-    operation.cancel()
-    return True
-
-
 async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> ResultT:
     """Await ``waiting``, and cancel it if the client hangs up first. If both happen at once, the result counts.
 
@@ -95,33 +87,46 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
         Exception: whatever ``waiting`` raises.
     """
     waiter = asyncio.ensure_future(waiting)
-    listener = asyncio.ensure_future(_gone(request))
+    listener = asyncio.ensure_future(_listen(_heard(request), waiter.cancel))
     try:
-        await asyncio.wait({waiter, listener}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({waiter})
     finally:
         for task in (waiter, listener):
             task.cancel()
         await asyncio.wait({waiter, listener})  # both have ended before the endpoint goes on
-        if not listener.cancelled():
-            listener.exception()  # as in _listen()
-    if waiter.cancelled() and not listener.cancelled():
+    if waiter.cancelled() and is_gone(listener):
         raise HungUp
     return waiter.result()
 
 
-async def _gone(request: Request) -> None:
-    """Return when the client has gone."""
-    there = await _body_read(request)
-    while there:
-        there = (await request.receive())["type"] != "http.disconnect"
+class _Heard:
+    """The ``receive`` of a request with a listener. It returns first the messages that a listener has taken."""
+
+    __slots__ = ("messages", "receive")
+
+    def __init__(self, receive: Receive) -> None:
+        self.receive = receive
+        self.messages: list[Message] = []
+
+    async def __call__(self) -> Message:
+        return self.messages.pop(0) if self.messages else await self.receive()
 
 
-async def _body_read(request: Request) -> bool:
-    """Read the body, which the request keeps. Returns whether the client is still there."""
+def _heard(request: Request) -> _Heard:
+    """The request's messages, for a listener. A request has one such object, however many waits it makes."""
+    heard = request.receive
+    if not isinstance(heard, _Heard):
+        heard = request._receive = _Heard(heard)  # noqa: SLF001  # Starlette has no public way to set it
+    return heard
+
+
+async def _listen(heard: _Heard, cancel: Callable[[], object]) -> bool:
+    """Take messages until the client goes, and then cancel what waits for it. Returns whether the client has gone."""
+    messages = heard.messages
     try:
-        await request.body()
-    except ClientDisconnect:
+        while not messages or messages[-1]["type"] != "http.disconnect":
+            messages.append(await heard.receive())
+    except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
         return False
-    except RuntimeError:
-        pass  # the endpoint has read the body as a stream
+    cancel()
     return True

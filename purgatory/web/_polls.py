@@ -220,13 +220,14 @@ class LongPolls(Generic[OperationT]):
 
         Raises:
             HungUp: the client has gone, and that took the operation out.
-            Unavailable: the shutdown expired it.
+            Unavailable: the shutdown took it out.
         """
         outcome = operation.outcome
         assert outcome is not None
-        if outcome is Outcome.CANCELLED and listener is not None and is_gone(listener):
+        cancelled = outcome is Outcome.CANCELLED
+        if cancelled and listener is not None and is_gone(listener):
             raise HungUp
-        if outcome is Outcome.EXPIRED and self.purgatory.is_closed:
+        if operation.drained or (cancelled and self.purgatory.is_closed):
             raise self._stopping()
         return outcome
 

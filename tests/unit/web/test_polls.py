@@ -240,6 +240,33 @@ async def test_body_can_be_read_after_the_wait():
 
 
 @on_loop
+async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
+    """Waits that end while the body arrives lose nothing of it, however many there are."""
+    async with AsyncPurgatory("test") as purgatory:
+        polls, client = LongPolls(purgatory), Client(body(b"one, ", more=True))
+        for text in (b"two, ", b"three"):
+            waiting = asyncio.ensure_future(
+                polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
+            )
+            await until(lambda client=client: client.messages.empty())
+            purgatory.cancel_for_key("k")
+            assert Outcome.CANCELLED is await waiting
+            client.messages.put_nowait(body(text, more=text != b"three"))
+        assert b"one, two, three" == await client.request.body()
+
+
+@on_loop
+async def test_hang_up_is_known_to_the_next_wait():
+    """A server that reports a hang-up once is enough for every wait of the request."""
+    async with AsyncPurgatory("test") as purgatory:
+        polls, client = LongPolls(purgatory), Client({"type": "http.disconnect"})
+        for _ in range(2):
+            with pytest.raises(HungUp):
+                await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
+        assert await client.request.is_disconnected()
+
+
+@on_loop
 async def test_body_that_was_read_as_a_stream_is_no_hindrance():
     """An endpoint that has read its body piece by piece hears of a client that goes."""
     async with AsyncPurgatory("test") as purgatory:
@@ -277,6 +304,42 @@ async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
     await asyncio.sleep(0)
     forever.cancel()
     with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+@on_loop
+async def test_server_that_fails_to_report_is_no_hang_up():
+    """If the server raises instead of a message, the wait goes on."""
+
+    async def receive():
+        raise OSError("the server's own")
+
+    request = Request({"type": "http", "method": "GET", "headers": []}, receive)
+    assert "answer" == await unless_hung_up(request, asyncio.sleep(0.01, "answer"))
+
+
+@on_loop
+async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
+    """A poll whose own time is up while the shutdown waits is answered as at any other time."""
+    purgatory = AsyncPurgatory("test")
+    waiting = asyncio.ensure_future(
+        LongPolls(purgatory).wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=50)
+    )
+    await until(lambda: purgatory.waiting)
+    await purgatory.shutdown("wait", timeout_ms=10_000)
+    assert Outcome.EXPIRED is await waiting
+
+
+@on_loop
+async def test_shutdown_that_cancels_answers_who_waits():
+    """Endpoints that a shutdown cancels get ``Unavailable``."""
+    purgatory = AsyncPurgatory("test")
+    waiting = asyncio.ensure_future(
+        LongPolls(purgatory).wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)
+    )
+    await until(lambda: purgatory.waiting)
+    await purgatory.shutdown("cancel")
+    with pytest.raises(Unavailable):
         await waiting
 
 
