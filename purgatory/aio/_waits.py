@@ -97,14 +97,14 @@ class Taking(Wait, Generic[ResultT]):
 
     Attributes:
         find: a function of no arguments.
-        result: what was found. None if nothing was found, or after it was given back.
+        found: the result that was found, until one thread takes it.
         returned: is called with a result that cannot be delivered.
     """
 
-    __slots__ = ("find", "result", "returned")
+    __slots__ = ("find", "found", "returned")
 
     find: Callable[[], ResultT | None]
-    result: ResultT | None
+    found: list[ResultT]
     returned: Callable[[ResultT], object] | None
 
     def try_complete(self) -> bool:
@@ -120,15 +120,22 @@ class Taking(Wait, Generic[ResultT]):
             result.close()
             self.error = InvalidSetting("find", self.find, "a plain function, not a coroutine")
             return self.force_complete()
-        self.result = result
+        self.found.append(result)
         if self.force_complete():
             return True
         self.give_back()  # the operation was cancelled or forced while find() ran
         return False
 
+    def take(self) -> ResultT | None:
+        """The result, to one caller. The task and the thread that found it may both ask, and ``pop`` is atomic."""
+        try:
+            return self.found.pop()
+        except IndexError:
+            return None
+
     def give_back(self) -> None:
         """Return a result that no task receives."""
-        result, self.result = self.result, None
+        result = self.take()
         if result is not None and self.returned is not None:
             self.returned(result)
 
@@ -162,7 +169,7 @@ def taking(
     wait: Taking[ResultT] = Taking(timeout_ms) if name is None else _named(Taking, name)(timeout_ms)
     wait.find = find
     wait.returned = give_back
-    wait.result = None
+    wait.found = []
     return wait
 
 
@@ -170,9 +177,10 @@ def result_of(wait: Taking[ResultT], purgatory: AsyncPurgatory[Any], keys: Seque
     """The result of a wait that has ended. Raises the error that explains why there is none."""
     if wait.error is not None:
         raise wait.error
-    if wait.result is not None:
-        return wait.result
     cancelled = wait.outcome is Outcome.CANCELLED
+    result = None if cancelled else wait.take()  # the thread that found it gives it back if the wait was cancelled
+    if result is not None:
+        return result
     if wait.drained or (cancelled and purgatory.is_closed):
         raise PurgatoryClosed(purgatory.name)
     if cancelled:

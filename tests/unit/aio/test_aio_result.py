@@ -1,12 +1,15 @@
 """``wait_for_result``: a wait that brings what it waited for, to one waiter, or gives it back."""
 
 import asyncio
+import contextlib
+import threading
 from collections import deque
 
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryClosed, WaitCancelled
 from purgatory.aio import AsyncPurgatory
+from purgatory.aio._waits import Taking
 from tests.support.loops import until
 
 
@@ -130,6 +133,37 @@ def test_item_found_while_the_wait_is_taken_out_is_given_back(run, opened):
             with pytest.raises(WaitCancelled, match="'test'"):
                 await task
             assert ["one"] == back
+
+    run(main)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+def test_item_goes_to_the_task_or_back_but_not_both(run, forced, monkeypatch):
+    """A wait that ends from outside, after its item was found, delivers the item or returns it. Cancelled: returns."""
+
+    async def main():
+        ended = threading.Event()
+        with DelayedOperationPurgatory("threads") as core:
+            purgatory = AsyncPurgatory.over(core)
+            shelf, back = Shelf(purgatory), []
+            task = shelf.get(give_back=back.append)
+            await shelf.all_wait(1)
+
+            def too_late(self):
+                assert force(self) if forced else purgatory.cancel_for_key("shelf")
+                assert ended.wait(30)
+                return force(self)
+
+            force = Taking.force_complete
+            monkeypatch.setattr(Taking, "force_complete", too_late)
+            putting = asyncio.create_task(asyncio.to_thread(shelf.put, "one"))
+            received = []
+            with contextlib.suppress(WaitCancelled):
+                received.append(await task)
+            ended.set()
+            await putting
+            assert ["one"] == received + back
+            assert forced == bool(received)
 
     run(main)
 
