@@ -407,7 +407,7 @@ class AsyncPurgatory(Generic[OperationT]):
             InvalidSetting: no such policy.
         """
         report = await self._shutdown.run(drain, timeout_ms)
-        self._purgatory.detach(self._waiters)
+        self._waiters.detach_if_done()
         if self._own_timer is not None:
             self._own_timer.shutdown()
         forget(self)

@@ -163,6 +163,8 @@ class Waiters(Observer):
             raise AlreadyParked(operation)
         entries[operation] = entry  # first: the thread that completes the operation must find it
         try:
+            if self.closed:  # asked after the entry is there, which the end of the shutdown looks for
+                self.here()  # raises
             completed = self._park(operation, keys)
         except BaseException:
             del entries[operation]
@@ -239,8 +241,15 @@ class Waiters(Observer):
             entry.set_result(outcome)
 
     def forget(self, operation: DelayedOperation) -> None:
-        """Drop an entry."""
+        """Drop an entry. The last one after the shutdown is that of a stuck operation: nothing is left to observe."""
         self.entries.pop(operation, None)
+        if self.closed:
+            self.detach_if_done()
+
+    def detach_if_done(self) -> None:
+        """Observe no longer, unless an operation is still to end."""
+        if not self.entries:
+            self._purgatory.detach(self)
 
     def contain(self, operation: DelayedOperation, hook: str, error: BaseException) -> None:
         """Count and log what a coroutine hook raised."""

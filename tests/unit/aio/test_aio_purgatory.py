@@ -277,3 +277,29 @@ def test_check_after_the_shutdown_is_logged(run, caplog, request):
 
     events = [record.event for record in caplog.records if record.name == "purgatory"]
     assert 1 == events.count("checked_when_closed")
+
+
+def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(run, opened):
+    """The task of an operation that a shutdown reported as stuck wakes when the operation ends. The observer goes."""
+    lock, held, let_go = threading.RLock(), threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            assert let_go.wait(30)
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Waiting(lock=lock)
+            task = asyncio.create_task(purgatory.park(operation, ["k"]))
+            await until(lambda: operation.keys)
+            holding = asyncio.create_task(asyncio.to_thread(hold))
+            await until(held.is_set)
+            assert (operation,) == (await purgatory.shutdown(timeout_ms=20)).stuck
+            let_go.set()
+            await holding
+            operation.maybe_try_complete()
+            assert Outcome.EXPIRED is await task
+            assert purgatory._waiters not in purgatory.purgatory._observers._observers
+
+    run(main)
