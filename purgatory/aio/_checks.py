@@ -89,8 +89,12 @@ class Checks:
         if limit is not None:
             home.post(self._sweep, key, home, limit)
         elif not asked:
-            self._asked[key] = None
-            home.post(self._answer, key, home)
+            try:
+                self._asked[key] = None
+                home.post(self._answer, key, home)
+            except BaseException:  # this thread is interrupted, so the next event asks again
+                self._asked.pop(key, None)
+                raise
 
     def _answer(self, key: Hashable, home: Mailbox) -> None:
         # Removed before the check: a thread that finds the key in here relies on a check that is yet to come.

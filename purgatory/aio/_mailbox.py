@@ -55,24 +55,32 @@ class Mailbox:
         """Have the loop call ``function(*args)``. From any thread. Dropped if the loop is closed."""
         self._messages.append((function, args))
         if not self._armed:
-            self._armed = True
             try:
+                self._armed = True
                 self.loop.call_soon_threadsafe(self._deliver, context=self.context)
             except RuntimeError:  # the loop is closed, and no task waits on it
+                self._armed = False
                 self._messages.clear()
+            except BaseException:  # this thread is interrupted, so the next message wakes the loop
+                self._armed = False
+                raise
 
     def _deliver(self) -> None:
         self._armed = False
-        messages = self._messages
+        try:
+            self._deliver_some()
+        finally:  # an interrupt ends the delivery, but the messages behind it stay due
+            if self._messages and not self._armed:
+                self._armed = True
+                self.loop.call_soon(self._deliver, context=self.context)
+
+    def _deliver_some(self) -> None:
         for _ in range(self.size):
             try:
-                function, args = messages.popleft()
+                function, args = self._messages.popleft()
             except IndexError:
                 return
             try:
                 function(*args)
             except Exception as error:  # noqa: BLE001  # one message must not stop those behind it
                 self.loop.call_exception_handler({"message": "a purgatory's message failed", "exception": error})
-        if messages and not self._armed:
-            self._armed = True
-            self.loop.call_soon(self._deliver, context=self.context)

@@ -1,6 +1,7 @@
 """The differences between the two ways to drive a purgatory for asyncio."""
 
 import asyncio
+import contextlib
 import gc
 import threading
 import weakref
@@ -228,7 +229,52 @@ def test_mailbox_of_a_closed_loop_swallows():
     mailbox = asyncio.run(main())
     mailbox.post(print, "never")
     mailbox.post(print, "never")
-    assert not mailbox._messages or mailbox._armed
+    assert not mailbox._messages
+
+
+def test_interrupted_delivery_goes_on():
+    """An interrupt that ends a delivery leaves the messages behind it due."""
+    loop, got = asyncio.new_event_loop(), []
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with contextlib.closing(loop):
+        mailbox = Mailbox(loop, 10)
+        mailbox.post(interrupt)
+        mailbox.post(got.append, 1)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        loop.run_until_complete(asyncio.sleep(0))
+        assert [1] == got
+
+
+def test_interrupted_request_is_made_again_by_the_next():
+    """An interrupt that ends a request for a check is not taken for a request that was made."""
+    loop, ready = asyncio.new_event_loop(), []
+
+    async def wait(purgatory):
+        task = asyncio.create_task(purgatory.wait_for(lambda: ready, keys=["k"], timeout_ms=30_000))
+        await until(lambda: purgatory.parked)
+        return task
+
+    def interrupt(*_args, **_options):
+        raise KeyboardInterrupt
+
+    def check_twice():
+        for interrupted in (True, False):
+            with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                if interrupted:
+                    patch.setattr(loop, "call_soon_threadsafe", interrupt)
+                purgatory.check_and_complete("k")
+
+    with contextlib.closing(loop):
+        purgatory = AsyncPurgatory("loop")
+        task = loop.run_until_complete(wait(purgatory))
+        ready.append(1)
+        in_thread(check_twice)
+        assert Outcome.SATISFIED is loop.run_until_complete(asyncio.wait_for(task, 5))
+        loop.run_until_complete(purgatory.shutdown())
 
 
 def test_coroutine_hooks_need_a_loop():
