@@ -55,8 +55,6 @@ class _Wish:
 
 
 _wishes: weakref.WeakKeyDictionary[AsyncPurgatory[Any], _Wish] = weakref.WeakKeyDictionary()
-#: The handlers that were there before ours, by signal.
-_before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 #: Shutdowns under way: a loop holds its tasks weakly.
 _tasks: set[asyncio.Task[object]] = set()
 
@@ -91,8 +89,9 @@ def drain_on_signals(
 
     wanted = purgatory not in _wishes and not purgatory.is_closed
     if wanted and threading.current_thread() is threading.main_thread():
+        loop = asyncio.get_running_loop()
         heard = frozenset(number for number in map(int, signals) if _step_in_front(number))
-        _wishes[purgatory] = _Wish(asyncio.get_running_loop(), heard, drain, timeout_ms)
+        _wishes[purgatory] = _Wish(loop, heard, drain, timeout_ms)
     return undo
 
 
@@ -103,14 +102,27 @@ def forget(purgatory: AsyncPurgatory[Any]) -> None:
         _step_aside()
 
 
+@attrs.frozen(eq=False)
+class _Handler:
+    """One handler in front of another. It passes the signal on, also after all purgatories have stopped listening."""
+
+    before: Callable[[int, FrameType | None], Any]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        for purgatory, wish in list(_wishes.items()):
+            if number in wish.signals:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits on it
+                    wish.loop.call_soon_threadsafe(_begin, purgatory, wish, context=contextvars.Context())
+        self.before(number, frame)
+
+
 def _step_in_front(number: int) -> bool:
     """Install the handler for a signal. Returns False if the signal has no handler yet."""
     handler = signal.getsignal(number)
-    if handler is not _handle:
-        if not callable(handler):
-            return False
-        _before[number] = handler
-        signal.signal(number, _handle)
+    if not callable(handler):
+        return False
+    if not isinstance(handler, _Handler):
+        signal.signal(number, _Handler(handler))
     return True
 
 
@@ -120,18 +132,10 @@ def _step_aside() -> None:
         if purgatory.is_closed or wish.loop.is_closed():
             _wishes.pop(purgatory, None)
     wanted = frozenset[int]().union(*(wish.signals for wish in _wishes.values()))
-    for number, handler in list(_before.items()):
-        if number not in wanted and signal.getsignal(number) is _handle:
-            signal.signal(number, handler)
-            del _before[number]
-
-
-def _handle(number: int, frame: FrameType | None) -> None:
-    for purgatory, wish in list(_wishes.items()):
-        if number in wish.signals:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits on it
-                wish.loop.call_soon_threadsafe(_begin, purgatory, wish, context=contextvars.Context())
-    _before[number](number, frame)
+    for number in signal.valid_signals() - wanted:
+        handler = signal.getsignal(number)
+        if isinstance(handler, _Handler):
+            signal.signal(number, handler.before)
 
 
 def _begin(purgatory: AsyncPurgatory[Any], wish: _Wish) -> None:

@@ -167,6 +167,45 @@ def test_handler_that_came_later_stays(run, passed_on):
     run(main)
 
 
+def test_handler_between_two_of_ours_passes_the_signal_on_once(run, passed_on):
+    """A library that chains the handler that it found, between two purgatories, makes no circle."""
+
+    async def main():
+        async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
+            drain_on_signals(first, signals=[NUMBER])
+            found = signal.getsignal(NUMBER)
+            signal.signal(NUMBER, lambda number, frame: found(number, frame))
+            drain_on_signals(second, signals=[NUMBER])
+            signal.raise_signal(NUMBER)
+            assert [NUMBER] == passed_on
+            await until(lambda: first.is_closed and second.is_closed)
+
+    run(main)
+
+
+def test_handler_that_is_restored_later_passes_the_signal_on(run, passed_on):
+    """A server that saved our handler may install it again after the purgatories have shut down."""
+
+    async def main():
+        async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
+            drain_on_signals(first, signals=[NUMBER])
+            saved = signal.signal(NUMBER, lambda *_: None)
+            drain_on_signals(second, signals=[NUMBER])
+        signal.signal(NUMBER, saved)
+        signal.raise_signal(NUMBER)
+        assert [NUMBER] == passed_on
+
+    run(main)
+
+
+def test_call_without_a_loop_installs_nothing(passed_on):
+    """An error leaves the handler that was there."""
+    before = signal.getsignal(NUMBER)
+    with pytest.raises(RuntimeError):
+        drain_on_signals(AsyncPurgatory("test"), signals=[NUMBER])
+    assert before is signal.getsignal(NUMBER)
+
+
 def test_purgatory_that_is_dropped_is_forgotten(run, passed_on):
     """Listening keeps no purgatory alive, and a closed loop is no hindrance to the signal."""
 
