@@ -46,8 +46,8 @@ class AsyncOperation(DelayedOperation):
 
 
 def has_async_hooks(kind: type[DelayedOperation]) -> bool:
-    """Whether a hook of the type is a coroutine."""
-    return any(inspect.iscoroutinefunction(getattr(kind, hook)) for hook in _HOOKS)
+    """Whether a hook of the type is a coroutine, also one behind decorators that use ``functools.wraps``."""
+    return any(inspect.iscoroutinefunction(inspect.unwrap(getattr(kind, hook))) for hook in _HOOKS)
 
 
 class Hooked:
@@ -113,6 +113,11 @@ class Hooked:
             result = getattr(type(self._operation), hook)(self._operation)
             if isinstance(result, Awaitable):
                 await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():  # the loop is ending, else the hook awaited what was cancelled
+                raise
+            self._waiters.contain(self._operation, hook, error)
         except Exception as error:  # noqa: BLE001  # contained, as what any hook raises
             self._waiters.contain(self._operation, hook, error)
 

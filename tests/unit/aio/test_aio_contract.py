@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import functools
 
 import pytest
 
@@ -570,6 +571,51 @@ def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
         async with opened() as purgatory:
             assert Outcome.IMMEDIATE is await purgatory.park(Async(ready=True, complete=fail), ["k"])
             assert {"on_complete": 1} == purgatory.snapshot().callback_errors
+
+    run(main)
+
+
+def test_coroutine_hook_that_awaits_a_cancelled_future_is_contained(run, opened, logs):
+    """A hook whose own work was cancelled is counted as failed, and ``on_expiration`` runs after it."""
+
+    async def fail():
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+
+    async def main():
+        async with opened() as purgatory:
+            operation = Async(3, complete=fail)
+            assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+            assert {"on_complete": 1} == purgatory.snapshot().callback_errors
+            assert "expire" == operation.history[-1]
+
+    run(main)
+
+
+def test_coroutine_hook_behind_a_decorator_is_awaited(run, opened):
+    """A coroutine hook that a plain function wraps is found, and runs."""
+    ran = []
+
+    def decorated(function):
+        @functools.wraps(function)
+        def call(*args):
+            return function(*args)
+
+        return call
+
+    class Decorated(AsyncOperation):
+        def try_complete(self):
+            return False
+
+        @decorated
+        async def on_complete(self):
+            ran.append(True)
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.EXPIRED is await purgatory.park(Decorated(3), ["k"])
+            assert [True] == ran
 
     run(main)
 
