@@ -56,9 +56,10 @@ class Hooked:
     Attributes:
         future: is set when the hooks have run. Nothing awaits the one of an operation that was started.
         ended: whether the hooks have run, or none will.
+        task: runs the hooks. None until the operation has left.
     """
 
-    __slots__ = ("_context", "_loop", "_operation", "_task", "_waiters", "ended", "future")
+    __slots__ = ("_context", "_loop", "_operation", "_waiters", "ended", "future", "task")
 
     def __init__(
         self, operation: DelayedOperation, loop: asyncio.AbstractEventLoop, waiters: Waiters, *, awaited: bool
@@ -69,7 +70,7 @@ class Hooked:
         self._operation = operation
         self._waiters = waiters
         self._context = contextvars.copy_context()
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         if not awaited:
             self.future.cancel()
         try:
@@ -91,14 +92,14 @@ class Hooked:
 
     def done(self) -> bool:
         """Whether the outcome is known here."""
-        return self._task is not None
+        return self.task is not None
 
     def set_result(self, outcome: Outcome) -> None:
         """Run the hooks of an operation that has left."""
         if outcome is Outcome.CANCELLED:
             self._end(outcome)
         else:
-            self._task = self._loop.create_task(self._run(outcome), context=self._context)
+            self.task = self._loop.create_task(self._run(outcome), context=self._context)
 
     async def _run(self, outcome: Outcome) -> None:
         try:

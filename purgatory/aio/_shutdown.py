@@ -2,7 +2,7 @@
 
 The core settles the operations, a slice at a time. An operation that is settled has an outcome, but the task that
 awaits it must still be woken, by this loop or another. So the shutdown returns after every ``park`` has returned and
-every coroutine hook has run. Then the loop may be closed.
+every coroutine hook has run, except hooks that await a shutdown of the purgatory. Then the loop may be closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REST_S: Final = 0.005
 class AsyncShutdown:
     """The shutdown of one purgatory, which happens once."""
 
-    __slots__ = ("_owned", "_purgatory", "_report", "_running", "_slice_size", "_waiters")
+    __slots__ = ("_hooks_that_wait", "_owned", "_purgatory", "_report", "_running", "_slice_size", "_waiters")
 
     def __init__(
         self, purgatory: DelayedOperationPurgatory[Any], waiters: Waiters, slice_size: int, *, owned: bool
@@ -36,6 +36,7 @@ class AsyncShutdown:
         self._owned = owned
         self._report: ShutdownReport[Any] | None = None
         self._running = False
+        self._hooks_that_wait = 0
 
     async def run(self, drain: Drain, timeout_ms: int) -> ShutdownReport[Any]:
         """Shut down, or wait for the shutdown that is under way."""
@@ -46,22 +47,30 @@ class AsyncShutdown:
             drain,
             timeout_ms,
             operations=None if self._owned else self._waiters.open,
-            all_answered=lambda: not self._waiters.count,
+            all_answered=lambda: self._waiters.count <= self._hooks_that_wait,
             slice_size=self._slice_size,
         )
         self._waiters.closed = True
-        while self._report is None:
-            if self._running:
-                await asyncio.sleep(_REST_S)
-                continue
-            self._running = True
-            try:
-                self._report = await _go_on(shutdown)
-                if self._owned:
-                    purgatory._end(self._report)
-            finally:
-                self._running = False
+        own_hooks = self._waiters.hooks_of(asyncio.current_task())
+        self._hooks_that_wait += own_hooks
+        try:
+            while self._report is None:
+                if self._running:
+                    await asyncio.sleep(_REST_S)
+                else:
+                    await self._run(shutdown)
+        finally:
+            self._hooks_that_wait -= own_hooks
         return self._report
+
+    async def _run(self, shutdown: Shutdown) -> None:
+        self._running = True
+        try:
+            self._report = await _go_on(shutdown)
+            if self._owned:
+                self._purgatory._end(self._report)
+        finally:
+            self._running = False
 
 
 async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:

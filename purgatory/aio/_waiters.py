@@ -233,8 +233,9 @@ class Waiters(Observer):
             self.forget(operation)
             return
         mailbox = self.mailboxes.get(entry.get_loop())
-        if mailbox is None:
-            return  # the loop is closed, and no task waits on it
+        if mailbox is None or mailbox.loop.is_closed():  # no task waits on it, and no coroutine hook can run
+            self.forget(operation)
+            return
         if mailbox.thread != get_ident():
             mailbox.post(_settle, entry, outcome)
         elif not entry.done():
@@ -262,6 +263,12 @@ class Waiters(Observer):
         """How many awaits have not returned, and how many started operations have not ended."""
         mailboxes = list(self.mailboxes.items())
         return len(self.entries) + sum(mailbox.waiting for loop, mailbox in mailboxes if not loop.is_closed())
+
+    def hooks_of(self, task: asyncio.Task[Any] | None) -> int:
+        """The number of operations whose coroutine hooks run in the task: 0 or 1."""
+        if task is None:
+            return 0
+        return sum(isinstance(entry, Hooked) and entry.task is task for entry in list(self.entries.values()))
 
     def open(self) -> list[DelayedOperation]:
         """The operations that were parked through this object and that have no outcome yet."""

@@ -593,6 +593,27 @@ def test_coroutine_hook_that_awaits_a_cancelled_future_is_contained(run, opened,
     run(main)
 
 
+@pytest.mark.parametrize("also_outside", [False, True])
+def test_coroutine_hook_that_awaits_a_shutdown_is_not_waited_for(run, opened, also_outside):
+    """A shutdown waits for no hook that awaits a shutdown, which would wait for itself. It waits for other hooks."""
+
+    async def main():
+        async with opened() as purgatory, asyncio.timeout(20):
+            reports, other = [], Async(complete=lambda: asyncio.sleep(0.02))
+
+            async def end():
+                reports.append(await purgatory.shutdown(timeout_ms=50_000))
+
+            purgatory.start(other, ["other"])
+            purgatory.start(Async(ready=True, complete=end), ["k"])
+            if also_outside:
+                await purgatory.shutdown(timeout_ms=50_000)
+            await until(lambda: reports)
+            assert "expire" == other.history[-1]
+
+    run(main)
+
+
 def test_coroutine_hook_behind_a_decorator_is_awaited(run, opened):
     """A coroutine hook that a plain function wraps is found, and runs."""
     ran = []

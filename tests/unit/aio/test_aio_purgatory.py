@@ -349,3 +349,26 @@ def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(run, opened
             assert purgatory._waiters not in purgatory.purgatory._observers._observers
 
     run(main)
+
+
+@pytest.mark.parametrize("call", [lambda function, *args: function(*args), in_thread])
+def test_started_operation_of_a_closed_loop_is_forgotten(call):
+    """A started operation that completes after its loop was closed is not waited for, whichever thread completes it."""
+    ready = []
+
+    class Started(AsyncOperation):
+        def try_complete(self):
+            return bool(ready) and self.force_complete()
+
+        async def on_complete(self):
+            """Never runs here."""
+
+    async def start():
+        purgatory.start(Started(60_000), ["k"])
+
+    with DelayedOperationPurgatory("threads") as core:
+        purgatory = AsyncPurgatory.over(core)
+        asyncio.run(start())
+        ready.append(True)
+        assert 1 == call(core.check_and_complete, "k")
+        assert 0 == purgatory.waiting
