@@ -10,7 +10,8 @@ checked at once, the loop runs other callbacks, the next slice is checked, and s
 
 **No check is lost.** An event that comes while its key is being swept marks the sweep, which then starts again at its
 end: every operation is looked at after the event. So a hundred events on a hot key cost two sweeps, not a hundred.
-Operations parked meanwhile need no sweep, because parking checks them.
+Operations parked meanwhile need no sweep, because parking checks them. One exception: a sweep ends with its loop. Over
+a thread-based purgatory, operations of other loops and threads may outlive it: they are checked at the next event.
 
 **A limit** holds for the whole sweep. Events with limits that come during a sweep are added up for the next one, which
 starts at the head again, so that operations are offered the events in order of arrival. An event without a limit lifts

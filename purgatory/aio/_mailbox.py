@@ -30,7 +30,7 @@ class Mailbox:
     """Calls that any thread may ask one loop to make, in the order of the requests.
 
     Args:
-        loop: the loop, which must run on the thread that makes the mailbox.
+        loop: the loop, which must run on the thread that makes the mailbox, and stay there.
         size: how many calls are made before the loop runs other callbacks.
 
     Attributes:

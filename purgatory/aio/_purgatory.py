@@ -59,8 +59,8 @@ BeneathT = TypeVar("BeneathT", bound=DelayedOperation)
 class AsyncPurgatory(Generic[OperationT]):
     """Where operations are awaited. An async context manager that shuts down, by ``drain="expire"``, on leaving.
 
-    Belongs to the loop that first uses it. Only :meth:`check_and_complete` and the methods of an operation may be
-    called from other threads.
+    Belongs to the loop that first uses it, and that loop must stay on its thread. Only :meth:`check_and_complete` and
+    the methods of an operation may be called from other threads.
 
     Args:
         name: the name in logs and metrics.
@@ -397,7 +397,7 @@ class AsyncPurgatory(Generic[OperationT]):
         Args:
             drain: ``"expire"`` completes and expires every operation now; ``"cancel"`` takes them out, into the report,
                 and whoever awaits one gets ``Outcome.CANCELLED``; ``"wait"`` lets them complete or expire by themselves
-                up to ``timeout_ms``, then expires the rest.
+                up to ``timeout_ms``, then expires the rest. A later call with ``"expire"`` ends that wait.
             timeout_ms: how long ``"wait"`` waits, and how long those who got their answer are given to take it.
 
         Returns:

@@ -35,7 +35,7 @@ class AsyncShutdown:
         self._slice_size = slice_size
         self._owned = owned
         self._report: ShutdownReport[Any] | None = None
-        self._running = False
+        self._running: Shutdown | None = None
         self._hooks_that_wait = 0
 
     async def run(self, drain: Drain, timeout_ms: int) -> ShutdownReport[Any]:
@@ -51,11 +51,13 @@ class AsyncShutdown:
             slice_size=self._slice_size,
         )
         self._waiters.closed = True
+        if self._running is not None and drain == "expire":
+            self._running.hurried = True  # the first caller asked to wait, and this one no longer does
         own_hooks = self._waiters.hooks_of(asyncio.current_task())
         self._hooks_that_wait += own_hooks
         try:
             while self._report is None:
-                if self._running:
+                if self._running is not None:
                     await asyncio.sleep(_REST_S)
                 else:
                     await self._run(shutdown)
@@ -64,13 +66,13 @@ class AsyncShutdown:
         return self._report
 
     async def _run(self, shutdown: Shutdown) -> None:
-        self._running = True
+        self._running = shutdown
         try:
             self._report = await _go_on(shutdown)
             if self._owned:
                 self._purgatory._end(self._report)
         finally:
-            self._running = False
+            self._running = None
 
 
 async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:

@@ -1052,6 +1052,22 @@ def test_shutdown_by_wait_lets_operations_complete(run, opened):
     run(main)
 
 
+def test_shutdown_that_waits_is_ended_by_one_that_does_not(run, opened):
+    """A later ``shutdown("expire")``, such as that of a signal, does not wait for the timeout of the first."""
+
+    async def main():
+        async with opened() as purgatory, asyncio.timeout(20):
+            (task,) = await parked(purgatory, Waiting())
+            first = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=50_000))
+            await until(lambda: purgatory.is_closed)
+            report = await purgatory.shutdown()
+            assert Outcome.EXPIRED is await task
+            assert ("wait", 1) == (report.drain, report.expired)
+            assert report is await first
+
+    run(main)
+
+
 def test_shutdowns_at_once_are_one(run, opened):
     """Two shutdowns at the same time are one, with one report."""
 
