@@ -54,7 +54,7 @@ def _parked(axes: Axes, tables: dict[str, Table]) -> None:
     _line(axes, tables["scale-parked"], "ns", "one key per operation", OURS)
     _line(axes, tables["scale-keys"], "ns", "1,000 operations per key", THEIRS)
     _line(axes, tables["scale-one-key"], "ns", "all under one key", FOURTH)
-    _line(axes, tables["scale-parked"], "baseline", "the baseline", BASELINE)
+    _line(axes, tables["scale-parked"], "baseline", "baseline", BASELINE)
     axes.set(xscale="log", xlabel="operations parked", ylabel="ns per cycle", title="Park and satisfy, by population")
     axes.set_ylim(bottom=0)
 
