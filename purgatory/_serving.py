@@ -161,8 +161,9 @@ class WsgiServer(Served):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving. Harmless twice."""
-        self._server.shutdown()
+        """Stop serving. Harmless twice, and in a forked child, which has no such thread."""
+        if self._thread.is_alive():
+            self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 

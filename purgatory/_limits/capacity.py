@@ -9,7 +9,18 @@ from purgatory._events.log import log, throttle
 from purgatory._support.errors import PurgatoryFull
 from timer._fork import new_rlock
 
-__all__ = ["Capacity"]
+__all__ = ["Capacity", "Tenant"]
+
+
+class Tenant:
+    """The number of places of one tenant, and of its rejected operations. Guarded by the lock."""
+
+    __slots__ = ("name", "parked", "rejected")
+
+    def __init__(self, name: Hashable) -> None:
+        self.name = name
+        self.parked = 0
+        self.rejected = 0
 
 
 class Capacity:
@@ -48,6 +59,6 @@ class Capacity:
             log.warning("purgatory_full", purgatory=self._name, limit=self.limit, suppressed=suppressed)
         raise PurgatoryFull(self._name, self.limit)
 
-    def tenants(self) -> list[tuple[Hashable, int, int]]:  # for TenantCapacity
-        """Each tenant, its number of parked operations, and its number of rejected ones. Without tenants: empty."""
+    def tenants(self) -> list[Tenant]:  # for TenantCapacity
+        """The tenants. Without tenants: empty."""
         return []

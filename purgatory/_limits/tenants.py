@@ -40,7 +40,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from purgatory._events.log import log, throttle
-from purgatory._limits.capacity import Capacity
+from purgatory._limits.capacity import Capacity, Tenant
 from purgatory._support.errors import InvalidSetting, InvalidTenant, PurgatoryFull
 from purgatory._support.label import label
 
@@ -53,18 +53,7 @@ REMEMBERED: Final = 1000
 RESERVED_ONE_IN: Final = 10
 
 
-class _Tenant:
-    """The number of places of one tenant, and of its rejected operations. Guarded by the lock."""
-
-    __slots__ = ("name", "parked", "rejected")
-
-    def __init__(self, name: Hashable) -> None:
-        self.name = name
-        self.parked = 0
-        self.rejected = 0
-
-
-class _Taken(dict[Any, _Tenant]):
+class _Taken(dict[Any, Tenant]):
     """The operations that have a place, with their tenants.
 
     Attributes:
@@ -113,7 +102,7 @@ class TenantCapacity(Capacity):
         self._tenant_of = tenant
         self._most = max(1, int(round(share * limit, 6)))  # 0.29 * 100 is less than 29
         self._kept = max(1, limit // RESERVED_ONE_IN)
-        self._tenants: dict[Hashable, _Tenant] = {}
+        self._tenants: dict[Hashable, Tenant] = {}
 
     def take(self, operation: Any) -> None:
         """Take a place for an operation.
@@ -151,12 +140,12 @@ class TenantCapacity(Capacity):
             )
         raise PurgatoryFull(self._name, self.limit, name, reason)
 
-    def tenants(self) -> list[tuple[Hashable, int, int]]:
-        """Each tenant, its number of parked operations, and its number of rejected ones, the largest first."""
+    def tenants(self) -> list[Tenant]:
+        """The tenants, the largest first."""
         with self._lock:
             self._repair_counts()
-            found = [(tenant.name, tenant.parked, tenant.rejected) for tenant in self._tenants.values()]
-        found.sort(key=lambda row: (-row[1], -row[2]))
+            found = list(self._tenants.values())
+        found.sort(key=lambda tenant: (-tenant.parked, -tenant.rejected))
         return found
 
     def _tenant_name(self, operation: Any) -> Hashable:
@@ -172,7 +161,7 @@ class TenantCapacity(Capacity):
             ) from error
         return name
 
-    def _reason(self, tenant: _Tenant) -> str | None:
+    def _reason(self, tenant: Tenant) -> str | None:
         """Why there is no place for the tenant. None if there is one."""
         free = self.limit - len(self.taken)
         if free <= 0:
@@ -187,12 +176,12 @@ class TenantCapacity(Capacity):
             )
         return None
 
-    def _find(self, name: Hashable) -> _Tenant:
+    def _find(self, name: Hashable) -> Tenant:
         tenant = self._tenants.get(name)
         if tenant is None:
             if len(self._tenants) >= 2 * self.taken.present + REMEMBERED:
                 self._tenants = {other.name: other for other in self._tenants.values() if other.parked}
-            tenant = self._tenants[name] = _Tenant(name)
+            tenant = self._tenants[name] = Tenant(name)
         return tenant
 
     def _repair_counts(self) -> None:

@@ -74,7 +74,9 @@ def take_snapshot(
         callback_errors=observers.errors(),
         rejected=0 if capacity is None else capacity.rejected,
         closed=closed,
-        tenants=() if capacity is None else tuple(capacity.tenants()[:largest]),
+        tenants=()
+        if capacity is None
+        else tuple((tenant.name, tenant.parked, tenant.rejected) for tenant in capacity.tenants()[:largest]),
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from purgatory import DelayedOperationPurgatory
+    from purgatory._limits.capacity import Tenant
 
 __all__ = ["MOST_TENANTS", "ByTenant"]
 
@@ -63,7 +64,7 @@ class ByTenant:
     def __init__(self) -> None:
         self._started = False
         self._names: dict[str, _Namesakes] = {}
-        self._last: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], dict[Hashable, int]]
+        self._last: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], dict[Tenant, int]]
         self._last = weakref.WeakKeyDictionary()
 
     def start(self) -> None:
@@ -75,6 +76,10 @@ class ByTenant:
         self._started = False
         self._names.clear()
         self._last.clear()
+
+    def describe(self) -> tuple[GaugeMetricFamily, CounterMetricFamily]:
+        """The families without samples."""
+        return _parked(), _rejected()
 
     def families(self) -> Iterator[Metric]:
         """The current families, or nothing if the option is off."""
@@ -89,13 +94,15 @@ class ByTenant:
         for member in members:
             before = self._last.get(member, {})
             found = member._capacity.tenants()  # type: ignore[union-attr]  # noqa: SLF001
-            for tenant, parked, rejected in found:
-                known = before.get(tenant, 0)
-                # Fewer than before: it was forgotten meanwhile, and has come again.
-                new = rejected - known if rejected >= known else rejected
-                self._names[encodable(member.name)].add(tenant, parked, new)
-            self._last[member] = {tenant: rejected for tenant, _, rejected in found if rejected}
-        parked_now, refused = _parked(), _rejected()
+            last = self._last[member] = {}
+            for tenant in found:
+                # A tenant that was forgotten and has come again is another object, which counts from zero.
+                rejected = tenant.rejected
+                if rejected:
+                    last[tenant] = rejected
+                new = rejected - before.get(tenant, 0)
+                self._names[encodable(member.name)].add(tenant.name, tenant.parked, new)
+        parked_now, refused = self.describe()
         for name, namesakes in sorted(self._names.items()):
             for text in sorted(namesakes.rejected):
                 parked_now.add_metric([name, text], namesakes.parked[text])

@@ -14,6 +14,7 @@ Purgatories of one name share one series. Its counts are kept for as long as a p
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +95,9 @@ class ByType:
     """Counts the operations of every live purgatory by type, once started."""
 
     def __init__(self) -> None:
-        self._tallies: dict[str, _Tally] = {}
+        # The observers hold the tallies. So a tally lives as long as a purgatory of its name.
+        self._tallies: weakref.WeakValueDictionary[str, _Tally] = weakref.WeakValueDictionary()
+        self._lock = new_lock()
         self._attached = Attached(self._make)
         self._started = False
 
@@ -109,15 +112,18 @@ class ByType:
         self._attached.stop()
         self._tallies.clear()
 
+    def describe(self) -> tuple[CounterMetricFamily, CounterMetricFamily]:
+        """The families without samples."""
+        return _left(), _parked()
+
     def families(self, names: Collection[str]) -> Iterator[Metric]:
         """The counts of the live purgatories, or nothing if the option is off."""
         if not self._started:
             return
-        left, parked = _left(), _parked()
-        for name in list(self._tallies):
-            if name not in names:
-                self._tallies.pop(name, None)
+        left, parked = self.describe()
         for name, tally in sorted(self._tallies.copy().items()):
+            if name not in names:
+                continue
             by_outcome, parked_ns = tally.fold()
             for (kind, outcome), number in sorted(by_outcome.items(), key=str):
                 left.add_metric([name, kind, outcome.value], number)
@@ -128,7 +134,8 @@ class ByType:
 
     def _make(self, member: DelayedOperationPurgatory[Any]) -> _Notes:
         now_ns = time.monotonic_ns if member.timer is None else member.timer.now_ns
-        return _Notes(self._tallies.setdefault(encodable(member.name), _Tally()), now_ns)
+        with self._lock:
+            return _Notes(self._tallies.setdefault(encodable(member.name), _Tally()), now_ns)
 
 
 def _left() -> CounterMetricFamily:

@@ -132,6 +132,8 @@ class PurgatoryCollector(Collector):
         yield _slow_callbacks()
         for family in FAMILIES:
             yield _empty(family)
+        yield from self.by_type.describe()
+        yield from self.by_tenant.describe()
 
     def collect(self) -> Iterator[Metric]:
         """The families now."""

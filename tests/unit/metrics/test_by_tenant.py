@@ -101,3 +101,25 @@ def test_server_may_be_asked_for_tenants(registry):
     with serve(0, registry=registry, tenants=True), opened() as purgatory:
         park(purgatory, "a")
         assert b'purgatory_parked_operations_by_tenant{purgatory="p",tenant="a"} 1.0' in generate_latest(registry)
+
+
+def test_tenant_that_comes_again_between_scrapes_counts_on(registry):
+    """Rejections of a tenant that was forgotten and has come again since the last scrape are all counted."""
+    register(registry, tenants=True)
+    with opened(places=2, share=1.0) as purgatory:
+        park(purgatory, "z", 2)
+        park(purgatory, "a", 5)
+        assert 5 == value(registry, "operations_rejected_by_tenant_total", "a")
+        for number in range(REMEMBERED + 10):
+            park(purgatory, number)
+        park(purgatory, "a", 7)
+        assert 12 == value(registry, "operations_rejected_by_tenant_total", "a")
+
+
+def test_scrape_can_be_restricted_to_the_families_by_tenant(registry):
+    """Prometheus may ask for these families by name, as for all others."""
+    register(registry, tenants=True)
+    with opened() as purgatory:
+        park(purgatory, "a", 5)
+        for name in ("purgatory_parked_operations_by_tenant", "purgatory_operations_rejected_by_tenant_total"):
+            assert f"{name}{{".encode() in generate_latest(registry.restricted_registry([name]))

@@ -91,3 +91,25 @@ def test_server_may_be_asked_for_types(registry):
     with serve(0, registry=registry, types=True), DelayedOperationPurgatory("p", reaper_enabled=False) as purgatory:
         purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
         assert b"purgatory_operations_by_type_total{" in generate_latest(registry)
+
+
+def test_purgatory_that_comes_during_a_scrape_is_counted(registry):
+    """A purgatory that starts while a scrape runs has its series from the next scrape on."""
+    collector = register(registry, types=True)
+    with DelayedOperationPurgatory("keep", reaper_enabled=False):
+        scrape = collector.collect()
+        next(scrape)  # by now the scrape has its list of purgatories
+        with DelayedOperationPurgatory("late", reaper_enabled=False) as late:
+            list(scrape)
+            late.try_complete_else_watch(Waiting(ready=True), ["k"])
+            labels = {"purgatory": "late", "operation": "Waiting", "outcome": "immediate"}
+            assert 1 == value(registry, "operations_by_type_total", **labels)
+
+
+def test_scrape_can_be_restricted_to_the_families_by_type(registry):
+    """Prometheus may ask for these families by name, as for all others."""
+    register(registry, types=True)
+    with DelayedOperationPurgatory("p", reaper_enabled=False) as purgatory:
+        purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+        for name in ("purgatory_operations_by_type_total", "purgatory_time_parked_by_type_seconds_total"):
+            assert f"{name}{{".encode() in generate_latest(registry.restricted_registry([name]))

@@ -312,7 +312,7 @@ def test_unregister_takes_everything_back(registry):
 
 def test_describe_names_all_that_is_collected(registry, mock_timer):
     """The described families are those that are collected, so that a registry sees a clash before the first scrape."""
-    collector = register(registry, histograms=True, callbacks=True)
+    collector = register(registry, histograms=True, callbacks=True, types=True, tenants=True)
     with DelayedOperationPurgatory("fetch", timer=mock_timer):
         collected = {family.name for family in collector.collect()}
 

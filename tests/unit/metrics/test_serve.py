@@ -1,6 +1,8 @@
 """Serving the page: from a thread of its own, and as an ASGI app."""
 
 import asyncio
+import os
+import signal
 import urllib.request
 
 import pytest
@@ -40,3 +42,19 @@ def test_asgi_app_answers(registry):
 
     assert 200 == sent[0]["status"]
     assert b'purgatory="fetch"' in sent[1]["body"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_server_closes_in_a_forked_child(registry):
+    """A forked child, which does not have the server's thread, closes its copy at once."""
+    with serve(0, registry=registry) as server:
+        urllib.request.urlopen(server.url, timeout=10).close()
+        pid = os.fork()
+        if not pid:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)  # ends the child if it hangs
+            server.close()
+            os._exit(0)
+        assert 0 == os.waitpid(pid, 0)[1]
+        urllib.request.urlopen(server.url, timeout=10).close()

@@ -306,7 +306,7 @@ def test_places_agree_with_a_model():
                 assert fits, (seed, number)
                 parked.append((tenant, number))
                 held[tenant] += 1
-            assert held == {tenant: parked for tenant, parked, _ in places.tenants() if parked}
+            assert held == {tenant.name: tenant.parked for tenant in places.tenants() if tenant.parked}
 
 
 def test_race_for_places_counts_exactly():
