@@ -6,7 +6,6 @@ and cause. Without observers the hot path makes one truth test per event.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory._events.log import log, log_callback_error, printable, throttle
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting
+from timer._fork import new_rlock
 
 if TYPE_CHECKING:
     from purgatory._events.outcome import Outcome
@@ -82,7 +82,7 @@ class Observers(ObserverMethods):
     def __init__(self, name: str, observers: Iterable[Observer] = ()) -> None:
         super().__init__()
         self.name = name
-        self._lock = threading.RLock()  # re-entrant, because a signal handler may come here
+        self._lock = new_rlock()  # re-entrant, because a signal handler may come here
         self._errors: Counter[str] = Counter()
         self._observers: tuple[Observer, ...] = ()
         if not isinstance(observers, Iterable):
@@ -141,10 +141,6 @@ class Observers(ObserverMethods):
                 finished(operation, outcome, error)
             except Exception as raised:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, finished, raised)
-
-    def after_fork(self) -> None:
-        """In a forked child: make a new lock, because another thread of the parent may hold the old one."""
-        self._lock = threading.RLock()
 
     def _replace(self, observers: tuple[Observer, ...]) -> None:
         self._observers = observers

@@ -72,8 +72,8 @@ class Shard:
     """
 
     __slots__ = (
-        *("by_key", "capacity", "checks", "extended", "find", "idle_keys", "key_lock", "outcomes", "lock"),
-        *("__weakref__", "observers", "completions", "parked", "retrier", "timer"),
+        *("__weakref__", "by_key", "capacity", "checks", "completions", "extended", "find", "idle_keys"),
+        *("key_lock", "lock", "observers", "outcomes", "parked", "retrier", "timer"),
     )
 
     find: Callable[[Hashable], Watchers | None]

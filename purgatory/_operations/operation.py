@@ -203,9 +203,9 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Check whether the operation can complete. If so, ``return self.force_complete()``, else return False.
 
         Called by one thread at a time, with the operation's lock held. Do not change state here. Do that in
-        :meth:`on_complete`.
-        Do not return True if :meth:`force_complete` returned False: another thread has completed the operation, and the
-        check would count it a second time. An exception is logged and counted, and the operation stays parked.
+        :meth:`on_complete`. An exception is logged and counted, and the operation stays parked.
+
+        If :meth:`force_complete` returned False, return False: another thread has completed the operation.
         """
 
     def on_complete(self) -> object:

@@ -48,15 +48,16 @@ class RestOfCheck:
         self.keys = keys
 
     def maybe_try_complete(self) -> None:
-        """Make the rest of the check."""
+        """Make the rest of the check. Called by the retrier."""
         self._parking.check_and_complete_all(self.keys, self._limit)
 
     @classmethod
     def hand_over(cls, parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
-        """Pass what is left of a check to the retrier."""
-        rest = cls(parking, keys, limit)
-        if limit > 0 and rest._op_home_shard.retrier is not None:
-            rest._op_home_shard.retrier.retry(rest)
+        """Pass the rest of a check to the retrier, if there is any."""
+        if limit > 0 and keys:
+            rest = cls(parking, keys, limit)
+            if rest._op_home_shard.retrier is not None:
+                rest._op_home_shard.retrier.retry(rest)
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:

@@ -414,7 +414,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         mine = frozenset(map(id, hooks_on_this_stack()))
         self._closing = threading.RLock()
         self._waiting = {}
-        for part in (self._retrier, self._idle_keys, self._observers):
+        for part in (self._retrier, self._idle_keys):
             part.after_fork()
         for shard in self._shards:
             shard.after_fork(mine)

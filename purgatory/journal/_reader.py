@@ -50,14 +50,14 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
                     raise JournalFormat(message)
                 progress, gap = True, (due, segment.first)  # it may have been sealed while the folder was being listed
                 break
-            if segment.last is None or segment.last > after:
-                try:
-                    for row in read_segment(segment, after, allow_gaps=allow_gaps):
-                        after = row.seq
-                        yield row
-                except FileNotFoundError:
-                    progress = True
-                    break
+            is_wanted = segment.last is None or segment.last > after
+            try:
+                for row in read_segment(segment, after, allow_gaps=allow_gaps) if is_wanted else ():
+                    after = row.seq
+                    yield row
+            except FileNotFoundError:
+                progress = True
+                break
             due = max(due or 0, segment.first, after + 1, 0 if segment.last is None else segment.last + 1)
     if due is not None and due < written and not allow_gaps:
         first = tip(folder, there=True)["last"] + 1

@@ -6,7 +6,7 @@ read at a scrape.
 **Bounded**: the first :data:`MOST_TENANTS` tenants of a purgatory's name get a series, those with the most operations
 first. All further tenants are added up under ``other``. The labels are keys' labels: one line of text, and short.
 
-**Rejections never fall.** A purgatory forgets in time the rejections of tenants that hold no place. So the increase
+**Rejections never fall.** A purgatory eventually drops the counts of tenants without parked operations. So the increase
 since the last scrape is added up here, and kept for as long as a purgatory of that name lives.
 """
 

@@ -210,7 +210,7 @@ class LongPolls(Generic[OperationT]):
             raise self._stopping() from None
 
     def _end(self, operation: DelayedOperation | None, listener: asyncio.Task[bool]) -> None:
-        """Await an operation no longer, if one was awaited, and stop to listen."""
+        """End the wait for an operation, if there was one, and the listener."""
         if operation is not None:
             self._waiters.end(operation)
         listener.cancel()

@@ -451,7 +451,7 @@ MUTANTS = (
         T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
     ),
     Mutant(
-        "a task put off while its batch runs is not run before its new deadline",
+        "a task rescheduled while its batch runs is not run before its new deadline",
         DISPATCH,
         "                is_ours = bucket.remove(task)",
         "                is_ours = task._bucket is not None and task._bucket.remove(task)",
@@ -632,14 +632,14 @@ MUTANTS = (
         T_PARK + "test_parking_twice_changes_nothing",
     ),
     Mutant(
-        "a bool is no delay",
+        "a bool is not a delay",
         TASK,
         "    if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):",
         "    if not isinstance(delay_ms, (int, float)):",
         T_TASK + "test_what_is_no_number_is_no_delay",
     ),
     Mutant(
-        "NaN is no delay",
+        "NaN is not a delay",
         TASK,
         "    if not math.isfinite(delay_ms):",
         "    if False:",

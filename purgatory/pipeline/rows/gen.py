@@ -201,18 +201,15 @@ def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
     """Add a malformed copy of some rows. The good ones stay, so that the right output is known."""
     rows = table.take(pa.array(places)).to_pylist()
     for row in rows:
-        damage = rng.integers(0, 5)
+        damages = (
+            {"keys": None},
+            {"levels": [*row["levels"], 1]},
+            {"ts": None},
+            {"kind": "wish"},
+            {"keys": [None] * len(row["keys"])},
+        )
         row["operation"] = f"bad-{row['operation']}"
-        if damage == 0:
-            row["keys"] = None
-        elif damage == 1:
-            row["levels"] = [*row["levels"], 1]
-        elif damage == 2:
-            row["ts"] = None
-        elif damage == 3:
-            row["kind"] = "wish"
-        else:
-            row["keys"] = [None] * len(row["keys"])
+        row.update(damages[rng.integers(0, 5)])
     bad = pa.Table.from_pylist(rows, table.schema)
     order = np.argsort(np.concatenate([np.arange(len(table)), places + 0.5]), kind="stable")
     return pa.concat_tables([table, bad]).take(pa.array(order))

@@ -124,10 +124,14 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
         from purgatory._purgatory import live as _live
         from purgatory._threads import watchdog as _slow
         warnings.simplefilter("ignore")
+        class Failing(DelayedOperation):
+            def try_complete(self):
+                raise ValueError
         parent = DelayedOperationPurgatory("parent")
         held, done = threading.Event(), threading.Event()
         def hold():
-            with _live._lock, _log.throttle._lock, _operation.UNPARKED.key_lock, _slow._watchdog._lock:
+            unparked = _operation.UNPARKED
+            with _live._lock, _log.throttle._lock, unparked.key_lock, unparked.observers._lock, _slow._watchdog._lock:
                 held.set()
                 done.wait()
         holder = threading.Thread(target=hold)
@@ -137,6 +141,7 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
         if pid == 0:
             never = Op(60_000)
             never.force_complete()
+            Failing(60_000).maybe_try_complete()  # its exception is counted, although it was never parked
             with DelayedOperationPurgatory("child"):
                 _log.throttle.admit("x")
                 thread = _slow._watchdog._thread  # None where nobody may read the frames of others
