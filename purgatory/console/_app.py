@@ -1,7 +1,7 @@
 """The console as an ASGI app: the page, its events, and the same facts as JSON.
 
     /                   the page
-    /events             server-sent events: once ``history``, then ``state`` twice a second
+    /events             server-sent events: once ``history``, then ``state`` twice per second
     /api/state          the state, as in the event
     /api/history        as in the event
     /api/operations     ?purgatory=ID&key=TEXT: who waits under a key
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,9 @@ __all__ = ["app", "make_app"]
 
 #: The number of pages that may be open at once. Each holds a connection.
 _MOST_WATCHERS: Final = 64
+#: Seconds until a stream of events ends. The page then connects again. A stopping server waits for open responses, and
+#: a mounted app does not learn that the server stops.
+_STREAM_S: Final = 5.0
 _PAGE: Final = {
     "/": ("index.html", "text/html"),
     "/console.css": ("console.css", "text/css"),
@@ -103,20 +107,24 @@ class _Console:
             return JSONResponse({"error": f"there is no purgatory {identity!r}; /api/state lists them"}, 404)
         return _json(found)
 
-    async def events(self, _: Request) -> Response:
+    async def events(self, request: Request) -> Response:
         if self._watchers >= _MOST_WATCHERS:
             return Response(f"{_MOST_WATCHERS} pages are open already", 503, {"Retry-After": "10"})
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        stream = self._stream(_time(request.headers.get("last-event-id", "")))
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def _stream(self) -> AsyncIterator[bytes]:
+    async def _stream(self, since: float) -> AsyncIterator[bytes]:
+        """The events for a page. ``since`` is the time of the last event that it has."""
         hub = self._hub
+        end = time.monotonic() + _STREAM_S
         self._watchers += 1
         try:
             latest = await run_in_threadpool(hub.latest)
-            yield _event("history", hub.history())
+            yield b"retry: 250\n"
+            yield _event("history", hub.history(since))
             yield _event("state", latest)
             seen = hub.version
-            while not hub.is_closed:
+            while not hub.is_closed and time.monotonic() < end:
                 await asyncio.sleep(0.1)
                 hub.want()
                 if hub.version != seen:
@@ -139,4 +147,13 @@ def _json(content: bytes) -> Response:
 
 
 def _event(kind: str, data: bytes) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
+    """A server-sent event. A browser that connects again sends the last ``id``."""
+    return b"id: %r\nevent: %s\ndata: %s\n\n" % (time.time(), kind.encode(), data)
+
+
+def _time(text: str) -> float:
+    """The time in the ``id`` of an event, or the beginning of time for another text."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("-inf")

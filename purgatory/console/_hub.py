@@ -90,9 +90,10 @@ class Hub:
             self._look()
         return self._latest[1]
 
-    def history(self) -> bytes:
-        """The notes, oldest first: the time, and for each purgatory how many operations waited, and the rates."""
-        return json.dumps({"outcomes": OUTCOMES, "points": self._history}).encode()
+    def history(self, since: float = float("-inf")) -> bytes:
+        """The later notes, oldest first: the time, and for each purgatory how many operations waited, and the rates."""
+        points = [point for point in self._history if point[0] > since]
+        return json.dumps({"outcomes": OUTCOMES, "points": points}).encode()
 
     def operations(self, identity: str, text: str) -> bytes | None:
         """The operations under a key, as JSON, or None if there is no such purgatory."""

@@ -16,7 +16,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from purgatory import DelayedOperationPurgatory
-from purgatory.console import serve
+from purgatory.console import _app, serve
 from purgatory.journal import label
 from tests.support import Waiting
 from timer import SystemTimer, SystemTimerReaper
@@ -151,6 +151,34 @@ def test_counts_change_live(page, console, fetch):
     assert eventually(lambda: page.text("#t-parked") == "2")
     assert eventually(lambda: "40" in page.texts("#totals dd"))
     assert page.ink("#chart-parked") > 1000
+
+
+def test_streams_that_end_are_not_seen(page, console, fetch, monkeypatch):
+    """Each stream of events ends after a while. The page connects again, stays live and misses no point."""
+    monkeypatch.setattr(_app, "_STREAM_S", 0.6)
+    streams = []
+    monkeypatch.setattr(
+        _app._Console, "_stream", lambda *call, made=_app._Console._stream: streams.append(0) or made(*call)
+    )
+    page.open(console.url)
+    assert page.shows("#live", "live")
+    page.run(
+        "window.seen = [];"
+        "new MutationObserver(() => seen.push(document.getElementById('live').className))"
+        ".observe(document.getElementById('live'), {attributes: true})"
+    )
+    assert eventually(lambda: len(streams) > 3)
+    park(fetch, ["k"] * 7)
+    assert eventually(lambda: page.text("#t-parked") == "7")
+    assert {"live on"} == set(page.run("return window.seen"))
+
+
+def test_a_lost_connection_is_shown(page, fetch):
+    """When the server is gone, the page says so."""
+    with serve(0) as server:
+        page.open(server.url)
+        assert page.shows("#live", "live")
+    assert page.shows("#live", "connection lost")
 
 
 def test_purgatories_come_and_go(page, console):

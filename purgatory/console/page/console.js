@@ -9,6 +9,7 @@ const TAIL = 12; // letters at the end of a key that are always shown
 const history = new Map(); // purgatory -> [[t, parked, rate of each outcome ...], ...]
 const charts = { parked: new Chart($("chart-parked")), outcomes: new Chart($("chart-outcomes")) };
 const wheel = new Wheel($("wheel"));
+let lost = null; // the timer that reports a lost connection
 let state = null, chosen = decodeURIComponent(location.hash.slice(1)), opened = null, paused = false;
 
 // -- small things
@@ -58,16 +59,16 @@ function take(next) {
   show();
 }
 
+// The server ends each stream after some seconds. The browser connects again and then gets the history since its last event.
 function connect() {
   const events = new EventSource("events");
   events.addEventListener("history", ({ data }) => {
-    history.clear();
     for (const [t, members] of JSON.parse(data).points) for (const [id, numbers] of Object.entries(members)) remember(t, id, numbers);
   });
   events.addEventListener("state", ({ data }) => { if (!paused) take(JSON.parse(data)); });
-  events.onopen = () => alive(true);
+  events.onopen = () => { clearTimeout(lost); lost = null; alive(true); };
   events.onerror = () => {
-    alive(false);
+    lost ??= setTimeout(alive, 2000, false);
     if (events.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
   };
 }

@@ -49,9 +49,10 @@ def get():
 
     def request(app, path, *, method="GET", query="", headers=(), root_path=""):
         sent = []
+        unread = [{"type": "http.request", "body": b"", "more_body": False}]
 
         async def receive():
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return unread.pop() if unread else await asyncio.Event().wait()
 
         async def send(message):
             sent.append(message)
