@@ -110,16 +110,16 @@ class _Console:
     async def events(self, request: Request) -> Response:
         if self._watchers >= _MOST_WATCHERS:
             return Response(f"{_MOST_WATCHERS} pages are open already", 503, {"Retry-After": "10"})
-        stream = self._stream(_time(request.headers.get("last-event-id", "")))
+        latest = await run_in_threadpool(self._hub.latest)
+        stream = self._stream(latest, _time(request.headers.get("last-event-id", "")))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
-    async def _stream(self, since: float) -> AsyncIterator[bytes]:
+    async def _stream(self, latest: bytes, since: float) -> AsyncIterator[bytes]:
         """The events for a page. ``since`` is the time of the last event that it has."""
         hub = self._hub
         end = time.monotonic() + _STREAM_S
         self._watchers += 1
         try:
-            latest = await run_in_threadpool(hub.latest)
             yield b"retry: 250\n"
             yield _event("history", hub.history(since))
             yield _event("state", latest)

@@ -13,6 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+from purgatory._events.log import log, printable, throttle
 from purgatory.console._state import OUTCOMES, Sampler
 from timer._fork import call_after_fork, new_event, new_lock
 
@@ -102,13 +103,17 @@ class Hub:
         return None if found is None else json.dumps(found).encode()
 
     def beat(self) -> float:
-        """Take a look or a note. Returns the seconds until the next. Called by the thread."""
+        """Take a look or a note. Returns the seconds until the next. Called by the thread, which no error ends."""
         watched = time.monotonic() - self._wanted_at < _ATTENTION_S
-        if watched:
-            self._look()
-        else:
-            with self._sampling:
-                self._note({name: [parked, *rates.values()] for name, parked, rates in self._sampler.brief()})
+        try:
+            if watched:
+                self._look()
+            else:
+                with self._sampling:
+                    self._note({name: [parked, *rates.values()] for name, parked, rates in self._sampler.brief()})
+        except Exception as error:  # noqa: BLE001  # of the service's own code, such as a timer's
+            if throttle.admit("console_look_failed", type(error).__qualname__) is not None:
+                log.error("console_look_failed", error=repr(printable(error)), exc_info=error)
         self._woken.clear()
         return WATCHED_S if watched else IDLE_S
 

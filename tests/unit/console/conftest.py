@@ -4,7 +4,6 @@ import json
 
 import attrs
 import pytest
-import structlog
 
 from purgatory.console import _hub
 
@@ -16,10 +15,8 @@ def alone():
 
 
 @pytest.fixture(autouse=True)
-def quiet():
-    """Lines about purgatories that come and go are dropped here."""
-    with structlog.testing.capture_logs():
-        yield
+def quiet(logs):
+    """Lines about purgatories that come and go are caught here."""
 
 
 @pytest.fixture

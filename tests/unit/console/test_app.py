@@ -10,9 +10,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
-from purgatory.console import app, serve
+from purgatory.console import _hub, app, serve
 from purgatory.console._app import make_app
-from tests.support import Waiting, run_threads
+from tests.support import Waiting, eventually, run_threads
 
 SECRET = "a payload nobody may see"
 
@@ -225,6 +225,22 @@ def test_closing_leaves_no_thread(no_threads_left):
     with serve(0) as console:
         assert console.url.startswith("http://127.0.0.1:")
     console.close()
+
+
+def test_look_that_fails_is_logged_and_repeated(hub, logs, monkeypatch):
+    """What a look raises is logged, and the thread takes the next one."""
+    monkeypatch.setattr(_hub, "WATCHED_S", 0.01)
+    looks = []
+
+    def fail():
+        looks.append(1)
+        raise OSError("no look")
+
+    monkeypatch.setattr(hub._sampler, "look", fail)
+    hub.want()
+
+    assert eventually(lambda: len(looks) > 2)
+    assert "OSError('no look')" == next(e["error"] for e in logs if e["event"] == "console_look_failed")
 
 
 def test_forgotten_hub_ends_its_thread(no_threads_left, get):
