@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from purgatory import DelayedOperationPurgatory, Totals
-    from timer import Driver, TimerStatistics
+    from timer import Driver, Timer, TimerStatistics
 
 __all__ = ["OUTCOMES", "Sampler"]
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
-#: Over how long lateness is judged.
+#: Over how long lateness is judged, and how far apart its counts are kept.
 _WINDOW_S: Final = 60.0
+_SPACING_S: Final = 5.0
 #: Rates over less than this would be guesses.
 _SHORTEST_S: Final = 0.2
 #: Operations shown under one key.
@@ -51,7 +52,7 @@ class _Member:
         self.rates = dict.fromkeys(OUTCOMES, 0.0)
 
     def update(self, totals: Totals, now: float) -> None:
-        """Work out what happened a second since the last look."""
+        """Work out what happened per second since the last look."""
         passed = now - self.when
         if passed >= _SHORTEST_S:
             self.rates = {
@@ -66,11 +67,17 @@ class Sampler:
     def __init__(self) -> None:
         self._members: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], _Member]
         self._members = weakref.WeakKeyDictionary()
-        self._late: dict[str, deque[tuple[float, Sequence[int]]]] = {}
+        #: Per timer, when its counts of lateness were read, and the counts.
+        self._late: weakref.WeakKeyDictionary[Timer, deque[tuple[float, Sequence[int]]]] = weakref.WeakKeyDictionary()
 
     def brief(self) -> list[tuple[str, int, dict[str, float]]]:
-        """Only what the history needs: of each purgatory its id, how many wait, outcomes a second."""
-        return [(name, _parked(totals), member.rates) for name, _, member, totals in self._live()]
+        """Only what the history needs: of each purgatory its id, how many wait, outcomes per second."""
+        found = self._live()
+        for wheel in {live.timer.inner for _, live, _, _ in found if live.timer is not None}:
+            statistics = wheel.statistics()
+            if statistics is not None:
+                self._lateness(wheel, statistics.late_ns)
+        return [(name, _parked(totals), member.rates) for name, _, member, totals in found]
 
     def look(self) -> Json:
         """Everything."""
@@ -83,7 +90,7 @@ class Sampler:
                 if statistics is None:
                     wheel = None
                 else:
-                    found = self._timer(statistics, wheel.now_ns(), driver_of(live))
+                    found = self._timer(wheel, statistics, driver_of(live))
                     timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **found}
             purgatories.append(
                 {
@@ -146,7 +153,7 @@ class Sampler:
             **member.peek.troubles(),
         }
 
-    def _timer(self, statistics: TimerStatistics, now_ns: int, driver: Driver | None) -> Json:
+    def _timer(self, wheel: Timer, statistics: TimerStatistics, driver: Driver | None) -> Json:
         upcoming_ms = statistics.next_deadline_ms
         since_ns = statistics.running_since_ns
         return {
@@ -162,8 +169,8 @@ class Sampler:
             "failed": statistics.failed,
             "overdue_ms": max(0.0, -(upcoming_ms or 0.0)),
             "next_ms": upcoming_ms,
-            "batch_ms": 0.0 if since_ns is None else (now_ns - since_ns) / 1e6,
-            "late_ms": self._lateness(statistics.name, statistics.late_ns),
+            "batch_ms": 0.0 if since_ns is None else (wheel.now_ns() - since_ns) / 1e6,
+            "late_ms": self._lateness(wheel, statistics.late_ns),
             "reaper": None
             if driver is None
             else {
@@ -174,15 +181,15 @@ class Sampler:
             },
         }
 
-    def _lateness(self, name: str, counts: Sequence[int]) -> Json:
+    def _lateness(self, wheel: Timer, counts: Sequence[int]) -> Json:
         """Quantiles of the last minute's lateness: upper bounds, in milliseconds, or None if nothing expired."""
         now = time.monotonic()
-        seen = self._late.setdefault(name, deque())
-        while len(seen) > 1 and seen[1][0] < now - _WINDOW_S:
+        seen = self._late.setdefault(wheel, deque())
+        if not seen or now - seen[-1][0] >= _SPACING_S:
+            seen.append((now, counts))
+        while seen[0][0] < now - _WINDOW_S:
             seen.popleft()
-        before = seen[0][1] if seen else [0] * len(counts)
-        seen.append((now, counts))
-        recent = [max(0, after - then) for after, then in zip(counts, before, strict=True)]
+        recent = [after - before for after, before in zip(counts, seen[0][1], strict=True)]
         return {f"p{share}": _quantile(recent, share / 100) for share in (50, 99)}
 
 
