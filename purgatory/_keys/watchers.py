@@ -44,9 +44,9 @@ class Watchers(dict[Any, None]):
         """The operations in order of arrival: a copy, made in one atomic step."""
         return [*self.keys()]
 
-    def first_here(self) -> list[Any]:
-        """The operations that wait, and for which this is the first of their keys."""
-        return [each for each in self.operations() if each._op_state <= PARKED and each._op_watches[0] is self]
+    def first_here(self, operations: list[Any]) -> list[Any]:
+        """Those of some operations that wait, and for which this is the first of their keys."""
+        return [each for each in operations if each._op_state <= PARKED and each._op_watches[0] is self]
 
     def head(self, most: int) -> list[Any]:
         """The first ``most`` operations in order of arrival."""
@@ -54,6 +54,14 @@ class Watchers(dict[Any, None]):
             return list(islice(self, most))
         except RuntimeError:  # it changed meanwhile, which happens only without a global lock
             return self.operations()[:most]
+
+    def after(self, known: list[Any], most: int) -> list[Any] | None:  # noqa: ARG002  # used in C
+        """Up to ``most`` operations that came after ``known``, or the first ones if ``known`` is empty.
+
+        In C, they follow the last of ``known`` that is still here. The result is None if none of them is. Here it is a
+        copy of all, because a dict cannot be read from a position.
+        """
+        return [] if known else self.operations()
 
 
 if not TYPE_CHECKING and CORE is not None:

@@ -29,7 +29,7 @@ from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
-from purgatory._purgatory.shards import Shards
+from purgatory._purgatory.shards import Shards, parts
 from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks, run_with_sleep
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
@@ -260,7 +260,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         return list(self.iter_operations())
 
     def iter_operations(self) -> Iterator[OperationT]:
-        """The parked operations, one key after the other, without a copy of all.
+        """The parked operations, one key after the other, without a copy of all. Other threads run meanwhile.
 
         An operation that is parked meanwhile may be missing. One that is yielded may have completed. Each is yielded
         once.
@@ -296,7 +296,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         watchers = self._shards.find(key)
         if watchers is None:
             return []
-        return [operation for operation in watchers.operations() if operation._op_state <= PARKED]
+        return [each for part in parts(watchers) for each in part if each._op_state <= PARKED]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.

@@ -4,14 +4,18 @@ A shard is made when the first operation is parked under one of its keys. So an 
 an unknown key makes nothing.
 
 Reading changes nothing and blocks no other thread for long. A shard's lock is taken to read its counters, one shard
-after the other. The operations under a key are copied in one step. So each number is exact for its own moment, but two
-numbers can be of different moments.
+after the other. So each number is exact for its own moment, but two numbers can be of different moments.
+
+Operations are listed in parts, so that other threads run in between. The next part is found by the last operation of
+those before it that still waits under the key. All operations behind that one are new, because operations are in order
+of arrival. So an operation that waits all the time is listed, and none is listed twice. In the pure implementation, the
+first part is a copy of all operations under the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, SATISFIED
 from purgatory._purgatory.snapshot import Totals
@@ -22,9 +26,9 @@ if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["Shards"]
+__all__ = ["Shards", "parts"]
 
-#: How many keys are read before another thread may run.
+#: How many keys, or operations of one key, are read before another thread may run.
 CHUNK: Final = 2048
 
 
@@ -121,7 +125,11 @@ class Shards:
     def iter_operations(self) -> Iterator[DelayedOperation]:
         """The same, one key after the other. Each operation is yielded under the first of its keys."""
         for watchers in self.walk():
-            yield from watchers.first_here()
+            if len(watchers) < CHUNK:
+                yield from watchers.first_here(watchers.operations())
+            else:
+                for part in parts(watchers):
+                    yield from watchers.first_here(part)
 
     def completing(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
@@ -157,3 +165,19 @@ class Shards:
             return hash(key) % self._count
         except TypeError:
             raise unhashable([key]) from None
+
+
+def parts(watchers: Watchers) -> Iterator[list[Any]]:
+    """The operations under a key in order of arrival, at most :data:`CHUNK` at a time, and not many more than now."""
+    taken: list[list[Any]] = [[]]
+    left = len(watchers)
+    while left > 0:
+        part = watchers.after(taken[-1], CHUNK)
+        if part is None:  # none of the last part still waits here, so follow the part before it
+            taken.pop()
+        else:
+            yield part
+            taken.append(part)
+            left = left - len(part) if len(part) >= CHUNK else 0
+    while taken:  # freed one part at a time, so that other threads run in between
+        taken.pop()

@@ -6,17 +6,6 @@ typedef struct {
     Py_ssize_t room, count;
 } Row;
 
-/* The operation's link in the list of these watchers, whose shard is locked. NULL if it was removed. */
-static Link *link_in(Watchers *watchers, Operation *op)
-{
-    for (int i = 0; i <= __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE); i++) {
-        Link *link = link_at(op, i);
-        if (__atomic_load_n(&link->under, __ATOMIC_RELAXED) == watchers)
-            return link->operation == NULL ? NULL : link;
-    }
-    return NULL;
-}
-
 /* Make room for `more` operations. 0, or -1 with an error. */
 static int make_room(Row *row, Py_ssize_t more)
 {
@@ -239,7 +228,7 @@ static void retry_all(Watchers **found, Py_ssize_t number)
 {
     Kept kept = keep_error();
     for (Py_ssize_t i = 0; i < number; i++) {
-        PyObject *list = list_of(found[i], PY_SSIZE_T_MAX, 0);
+        PyObject *list = list_of(found[i], NULL, PY_SSIZE_T_MAX);
         for (Py_ssize_t at = 0; list != NULL && at < PyList_GET_SIZE(list); at++)
             retry((Operation *)PyList_GET_ITEM(list, at));
         if (list == NULL)

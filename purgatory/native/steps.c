@@ -94,7 +94,6 @@ static int give_hold(Operation *op)
 
 /* ---------------------------------------------------------------- outcome, hooks, check */
 
-static inline Link *link_at(Operation *op, int index) { return index == 0 ? &op->first : &op->further[index - 1]; }
 
 /* An error that is set must wait until the hooks have run: keep it in `struck`, unless that has one, or the stack is used
  * up. */

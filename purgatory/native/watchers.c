@@ -63,90 +63,103 @@ static inline void remove_link(Watchers *self, Link *link)
     self->home_shard->entries--;
 }
 
-/* Up to `most` operations, the first come first, each with a reference of the caller's own, in `few` if that is enough
- * or else in memory that is the caller's to free. How many; -1 with an error. */
-static Py_ssize_t copy_out(Watchers *self, Py_ssize_t most, Operation **few, Py_ssize_t room, Operation ***found)
+static inline Link *link_at(Operation *op, int index) { return index == 0 ? &op->first : &op->further[index - 1]; }
+
+/* The operation's link in the list of these watchers, whose shard is locked. NULL if it was removed. */
+static Link *link_in(Watchers *watchers, Operation *op)
 {
-    for (*found = few;;) {
-        Py_ssize_t number = 0;
-        lock_shard(self->home_shard);
-        Py_ssize_t wanted = self->count < most ? self->count : most;
-        if (wanted <= room)
-            for (Link *link = self->head; number < wanted; link = link->after)
-                (*found)[number++] = (Operation *)Py_NewRef(link->operation);
-        unlock_shard(self->home_shard);
-        if (wanted <= room)
-            return number;
-        if (*found != few)
-            PyMem_Free(*found);
-        room = wanted + 16;
-        *found = PyMem_New(Operation *, room);
-        if (*found == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
+    for (int i = 0; i <= __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE); i++) {
+        Link *link = link_at(op, i);
+        if (__atomic_load_n(&link->under, __ATOMIC_RELAXED) == watchers)
+            return link->operation == NULL ? NULL : link;
     }
+    return NULL;
+}
+
+static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self->count, __ATOMIC_ACQUIRE); }
+
+/* The first link of a copy, with the shard locked: the head, or the one behind the last operation of the list `known` that is
+ * still here. 0 if none of `known` is here. */
+static int find_start(Watchers *self, PyObject *known, Link **start)
+{
+    Link *last = NULL;
+    for (Py_ssize_t i = known == NULL ? 0 : PyList_GET_SIZE(known); i > 0 && last == NULL; i--)
+        last = link_in(self, (Operation *)PyList_GET_ITEM(known, i - 1));
+    *start = last == NULL ? self->head : last->after;
+    return last != NULL || known == NULL || PyList_GET_SIZE(known) == 0;
 }
 
 #define FEW 16
 
-/* Drop the operations that have an outcome or whose first key is another one. How many are left. */
-static Py_ssize_t keep_first(Watchers *self, Operation **found, Py_ssize_t number)
+/* A list of up to `most` operations in order of arrival, those behind `known` if that is neither NULL nor empty. NULL with an
+ * error, or without one if none of `known` is here. */
+static PyObject *list_of(Watchers *self, PyObject *known, Py_ssize_t most)
 {
-    Py_ssize_t kept = 0;
-    for (Py_ssize_t i = 0; i < number; i++) {
-        if (state_of(found[i]) <= PARKED && __atomic_load_n(&found[i]->first.under, __ATOMIC_RELAXED) == self)
-            found[kept++] = found[i];
-        else
-            Py_DECREF(found[i]);
+    for (;;) {
+        Py_ssize_t number = 0, count = watchers_length(self), room = count < most ? count : most;
+        PyObject *list = PyList_New(room);
+        if (list == NULL)
+            return NULL;
+        Link *link;
+        lock_shard(self->home_shard);
+        int is_found = find_start(self, known, &link);
+        for (; is_found && link != NULL && number < room; link = link->after)
+            PyList_SET_ITEM(list, number++, Py_NewRef((PyObject *)link->operation));
+        int is_complete = link == NULL || number == most;
+        unlock_shard(self->home_shard);
+        Py_SET_SIZE(list, number);
+        if (is_found && is_complete)
+            return list;
+        Py_DECREF(list);
+        if (!is_found)
+            return NULL;
     }
-    return kept;
 }
 
-/* Up to `most` operations, the first come first; with `only_first` only those that wait and have this key for their first. */
-static PyObject *list_of(Watchers *self, Py_ssize_t most, int only_first)
-{
-    Operation *few[FEW], **found;
-    Py_ssize_t number = copy_out(self, most, few, FEW, &found);
-    if (number < 0)
-        return NULL;
-    if (only_first)
-        number = keep_first(self, found, number);
-    PyObject *list = PyList_New(number);
-    for (Py_ssize_t i = 0; i < number; i++) {
-        if (list != NULL)
-            PyList_SET_ITEM(list, i, (PyObject *)found[i]);
-        else
-            Py_DECREF(found[i]);
-    }
-    if (found != few)
-        PyMem_Free(found);
-    return list;
-}
-
-static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, PY_SSIZE_T_MAX, 0); }
-
-static PyObject *watchers_first_here(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, PY_SSIZE_T_MAX, 1); }
+static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, NULL, PY_SSIZE_T_MAX); }
 
 static PyObject *watchers_head(Watchers *self, PyObject *most)
 {
     Py_ssize_t number = PyNumber_AsSsize_t(most, PyExc_OverflowError);
     if (number == -1 && PyErr_Occurred())
         return NULL;
-    return list_of(self, number < 0 ? 0 : number, 0);
+    return list_of(self, NULL, number < 0 ? 0 : number);
+}
+
+static PyObject *watchers_after(Watchers *self, PyObject *const *args, Py_ssize_t number)
+{
+    Py_ssize_t most = number == 2 && PyList_CheckExact(args[0]) ? PyLong_AsSsize_t(args[1]) : -1;
+    for (Py_ssize_t i = 0; most >= 0 && i < PyList_GET_SIZE(args[0]); i++)
+        most = IS_OPERATION(PyList_GET_ITEM(args[0], i)) ? most : -1;
+    if (most < 0) {
+        PyErr_SetString(PyExc_TypeError, "after(known, most) takes a list of operations and an int");
+        return NULL;
+    }
+    PyObject *list = list_of(self, args[0], most);
+    return list == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : list;
+}
+
+static PyObject *watchers_first_here(Watchers *self, PyObject *operations)
+{
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && PyList_CheckExact(operations) && i < PyList_GET_SIZE(operations); i++) {
+        Operation *op = (Operation *)PyList_GET_ITEM(operations, i);
+        if (IS_OPERATION((PyObject *)op) && state_of(op) <= PARKED &&
+            __atomic_load_n(&op->first.under, __ATOMIC_RELAXED) == self && PyList_Append(list, (PyObject *)op))
+            Py_CLEAR(list);
+    }
+    return list;
 }
 
 static PyObject *watchers_iter(Watchers *self)
 {
-    PyObject *list = list_of(self, PY_SSIZE_T_MAX, 0);
+    PyObject *list = list_of(self, NULL, PY_SSIZE_T_MAX);
     if (list == NULL)
         return NULL;
     PyObject *iterator = PyObject_GetIter(list);
     Py_DECREF(list);
     return iterator;
 }
-
-static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self->count, __ATOMIC_ACQUIRE); }
 
 static int close_if_empty(Watchers *self)
 {
@@ -215,7 +228,8 @@ static PyMemberDef watchers_members[] = {
 
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)watchers_operations, METH_NOARGS, "The operations, the first come first: a copy."},
-    {"first_here", (PyCFunction)watchers_first_here, METH_NOARGS, "Those that wait, and have this key for their first: a copy."},
+    {"first_here", (PyCFunction)watchers_first_here, METH_O, "Those of a list that wait, and have this key for their first."},
+    {"after", (PyCFunction)(void (*)(void))watchers_after, METH_FASTCALL, "Up to so many behind those of a list, or None."},
     {"head", (PyCFunction)watchers_head, METH_O, "Up to so many of them."},
     {NULL}};
 

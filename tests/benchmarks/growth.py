@@ -13,11 +13,12 @@ import math
 import os
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory._purgatory.shards import parts
 from purgatory._purgatory.take_snapshot import visit
 from purgatory.metrics import register, unregister
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
@@ -53,7 +54,8 @@ def by_population(sizes: tuple[int, ...] = ()) -> Table:
                 }
                 for name, call in rows.items():
                     cells.setdefault(f"{name}, ms", []).append(_best_ms(call))
-                cells.setdefault("snapshot(): the longest step, ms", []).append(_longest_step_ms(own))
+                step_ms = _longest_step_ms(visit(chunk, 0) for chunk in own._shards.chunks())  # noqa: SLF001
+                cells.setdefault("snapshot(): the longest step, ms", []).append(step_ms)
                 cells.setdefault("the collector's pause, ms", []).append(_best_ms(gc.collect, 1))
             own.shutdown("cancel")
             _limited(shared, sizes, cells)
@@ -159,6 +161,9 @@ def _limited(
         limited_ms = _best_ms(lambda: purgatory.check_and_complete("one", limit=1))
         cells.setdefault("a check of one key of all, ms", []).append(all_ms)
         cells.setdefault("the same with limit=1, ms", []).append(limited_ms)
+        step_ms = _longest_step_ms(parts(purgatory._shards.find("one")))  # type: ignore[arg-type]  # noqa: SLF001
+        cells.setdefault("operations() of one key of all, ms", []).append(_best_ms(purgatory.operations))
+        cells.setdefault("the same: the longest step, ms", []).append(step_ms)
 
 
 def _park(
@@ -178,11 +183,10 @@ def _best_ms(call: Callable[[], object], times: int = 3) -> float:
     return best * 1000
 
 
-def _longest_step_ms(purgatory: DelayedOperationPurgatory[DelayedOperation]) -> float:
-    """The longest part of a snapshot in which no other thread can run, by CPU time, because the machine is shared."""
+def _longest_step_ms(steps: Iterable[object]) -> float:
+    """The longest of some steps, between which other threads can run, by CPU time, because the machine is shared."""
     longest, before = 0.0, time.thread_time()
-    for chunk in purgatory._shards.chunks():  # noqa: SLF001
-        visit(chunk, 0)
+    for _ in steps:
         now = time.thread_time()
         longest, before = max(longest, now - before), now
     return longest * 1000

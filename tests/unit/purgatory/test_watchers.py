@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from purgatory import COMPILED, DelayedOperationPurgatory, UnhashableKey
+from purgatory._purgatory import shards
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, in_thread, run_threads
 
@@ -367,3 +368,87 @@ def test_watching_is_the_number_of_operations_under_a_key(purgatory):
         purgatory.watching([])
     with pytest.raises(TypeError):
         purgatory.watching()
+
+
+@pytest.mark.parametrize("leaving", [slice(3, 4), slice(4, 8), slice(0, 8), slice(0, 30), slice(5, 20)])
+def test_a_listing_finds_once_what_waits_all_the_time(purgatory, monkeypatch, leaving):
+    """Operations that leave while their key is listed do not hide others, even if all of a part leave."""
+    monkeypatch.setattr(shards, "CHUNK", 4)
+    operations = [Waiting() for _ in range(30)]
+    for number, operation in enumerate(operations):
+        purgatory.try_complete_else_watch(operation, ["k", "another"] if number % 2 else ["k"])
+    staying = [operation for operation in operations if operation not in operations[leaving]]
+    listing = purgatory.iter_operations()
+    found = [next(listing) for _ in range(8)]
+    for operation in operations[leaving]:
+        operation.force_complete()
+    found += listing
+
+    assert len(found) == len(set(found))
+    assert staying == [operation for operation in found if operation in staying]
+    assert staying == purgatory.operations_for_key("k")
+
+
+def test_a_listing_ends_though_operations_keep_coming(purgatory, monkeypatch):
+    """A slow reader of a key, under which one operation comes for each that is read, is not kept forever."""
+    monkeypatch.setattr(shards, "CHUNK", 4)
+    for _ in range(10):
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+    read = 0
+    for _ in purgatory.iter_operations():
+        read += 1
+        assert read < 20
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+    assert read >= 10
+
+
+@pytest.mark.native
+def test_a_listing_copies_few_operations_in_one_step(purgatory):
+    """However many operations wait under a key, other threads may run after each part of its list."""
+    operations = [Waiting() for _ in range(5_000)]
+    for operation in operations:
+        purgatory.try_complete_else_watch(operation, ["k"])
+    listed = list(shards.parts(purgatory._shards.find("k")))
+
+    assert [2_048, 2_048, 904] == [len(part) for part in listed]
+    assert operations == [operation for part in listed for operation in part]
+
+
+@pytest.mark.native
+def test_what_a_listing_cannot_follow_is_rejected(purgatory):
+    """The next part of a listing follows a list of operations, and nothing else."""
+    purgatory.try_complete_else_watch(Waiting(), ["k"])
+    watchers = purgatory._shards.find("k")
+
+    assert watchers.after([Waiting()], 1) is None
+    for known, most in ((["k"], 1), ((), 1), ([], -1), ([], "1")):
+        with pytest.raises(TypeError):
+            watchers.after(known, most)
+
+
+def test_a_listing_misses_none_that_stays_whoever_comes_and_goes(purgatory, monkeypatch):
+    """A listing in parts, while others under the key come and go, gives each operation that stays once and in order."""
+    monkeypatch.setattr(shards, "CHUNK", 4)
+    stable = [Waiting() for _ in range(50)]
+    for operation in stable:
+        purgatory.try_complete_else_watch(operation, ["k"])
+        purgatory.try_complete_else_watch(Waiting(delay_ms=1), ["k"])
+    purgatory.timer.advance_clock(1)
+    over = threading.Event()
+
+    def come_and_go():
+        while not over.is_set():
+            newcomers = [Waiting() for _ in range(20)]
+            for newcomer in newcomers:
+                purgatory.try_complete_else_watch(newcomer, ["k"])
+            for newcomer in newcomers:
+                newcomer.force_complete()
+
+    def look():
+        try:
+            lists = [purgatory.operations() for _ in range(200)]
+        finally:
+            over.set()
+        return all(len(found) == len(set(found)) and found[:50] == stable for found in lists)
+
+    assert run_threads(look, come_and_go)[0]
