@@ -101,7 +101,7 @@ class AsyncThresholdPurgatory:
                 self._waiters.waited(wait)
         error = error_of(wait)
         if error is not None:
-            raise error
+            raise error.with_traceback(_origin(error))
         if wait.outcome is Outcome.CANCELLED:
             name = self._purgatory.name
             raise PurgatoryClosed(name) if self._purgatory.is_closed else WaitCancelled(name)
@@ -138,7 +138,10 @@ class AsyncThresholdPurgatory:
         return self._numbers.complete(key, value=value)
 
     def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Fail every wait for one number with ``error``. The number itself stays. Returns how many."""
+        """Fail every wait for one number with ``error``. The number itself stays. Returns how many.
+
+        All waits raise the one object, as all tasks do that await one ``asyncio.Future``.
+        """
         return self._numbers.complete(key, error=error)
 
     def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
@@ -181,3 +184,13 @@ class AsyncThresholdPurgatory:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.shutdown()
+
+
+def _origin(error: BaseException) -> TracebackType | None:
+    """The traceback that an error had before a wait raised it. So many waits that raise it do not add up in it."""
+    origin = entry = error.__traceback__
+    while entry is not None:
+        if entry.tb_frame.f_code is AsyncThresholdPurgatory.wait.__code__:
+            origin = entry.tb_next
+        entry = entry.tb_next
+    return origin

@@ -1,6 +1,7 @@
 """Tasks that await numbers that rise."""
 
 import asyncio
+import traceback
 
 import pytest
 
@@ -76,6 +77,28 @@ def test_numbers_have_keys(run):
             assert [None, "one"] == watermarks.keys()
             with pytest.raises(UnhashableKey):
                 await watermarks.wait(1, timeout_ms=5, key=[])
+
+    run(main)
+
+
+@pytest.mark.parametrize("end", ["fail", "fail_all", "forget"])
+def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end):
+    """The traceback has the place where the error came from and the wait, also for the hundredth task."""
+
+    def origin():
+        raise OSError("no")
+
+    async def main():
+        async with AsyncThresholdPurgatory("watermark") as watermark:
+            waiting = [asyncio.create_task(watermark.wait(1, timeout_ms=60_000)) for _ in range(100)]
+            await until(lambda: watermark.num_waiting == 100)
+            with pytest.raises(OSError, match="no") as raised:
+                origin()
+            assert 100 == getattr(watermark, end)(raised.value)
+            await asyncio.wait(waiting)
+            assert {raised.value} == {task.exception() for task in waiting}
+            frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+            assert ["wait", "main", "origin"] == frames
 
     run(main)
 
