@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from purgatory._events.outcome import OUTCOMES
 from purgatory._operations.operation import UNPARKED
-from purgatory._operations.subclasses import warn_still_open
+from purgatory._operations.subclasses import reject_coroutine, warn_still_open
 from purgatory._operations.user_lock import check_lock
 from purgatory._purgatory import arguments as _arguments
 from purgatory._purgatory import parking as _parking
@@ -137,6 +137,7 @@ if CORE is not None:
         put_off=_put_off,
         extension=_extension,
         reject_own_hook=_reject_own_hook,
+        reject_coroutine=reject_coroutine,
         reject_if_in_timer=_arguments.reject_if_in_timer,
         timer_closed=TimerClosed,
         hand_over=RestOfCheck.hand_over,

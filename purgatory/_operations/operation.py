@@ -69,7 +69,14 @@ from purgatory._events.outcome import (
 )
 from purgatory._keys.idle_keys import IdleKeys
 from purgatory._keys.shard import Shard
-from purgatory._operations.subclasses import check_names, described, not_initialized, reserve, warn_still_open
+from purgatory._operations.subclasses import (
+    check_names,
+    described,
+    not_initialized,
+    reject_coroutine,
+    reserve,
+    warn_still_open,
+)
 from purgatory._operations.user_lock import LockLike, check_lock, try_call_with
 from purgatory._support.edition import CORE, native_class
 from timer import TimerTask
@@ -482,10 +489,9 @@ class DelayedOperation(TimerTask, abc.ABC):
             hook = getattr(self, name)
             completion.hooks = completion.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
             try:
-                if self._op_context is None:
-                    hook()
-                else:
-                    self._op_context.run(hook)
+                answer = hook() if self._op_context is None else self._op_context.run(hook)
+                if answer is not None:
+                    reject_coroutine(self, answer)
             except Exception as error:  # noqa: BLE001  # contained: the operation has completed
                 completion.error = error
                 self._op_contain(name, error)

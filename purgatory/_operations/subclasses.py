@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Final
 
 from purgatory._events.log import log
 from purgatory._events.outcome import PARKED
-from purgatory._support.errors import ReservedName
+from purgatory._support.errors import InvalidOperation, ReservedName
 from purgatory._support.label import label
 
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["PREFIX", "RESERVED", "check_names", "described", "not_initialized", "reserve", "warn_still_open"]
+__all__ = [
+    "PREFIX",
+    "RESERVED",
+    "check_names",
+    "described",
+    "not_initialized",
+    "reject_coroutine",
+    "reserve",
+    "warn_still_open",
+]
 
 #: The beginning of the private names of an operation.
 PREFIX: Final = "_op_"
@@ -106,3 +116,16 @@ def warn_still_open(operation: DelayedOperation, keys: Sequence[Hashable] = ()) 
             keys=tuple(keys) or operation.keys,
             advice="try_complete() returned True without completing: return self.force_complete()",
         )
+
+
+def reject_coroutine(operation: DelayedOperation, answer: object) -> None:
+    """Check that the answer of a plain hook is not a coroutine, which nothing would await.
+
+    Raises:
+        InvalidOperation: it is. It is closed.
+    """
+    if isinstance(answer, CoroutineType):
+        answer.close()
+        kind = type(operation)
+        why = f"a plain hook of {kind.__qualname__} returned a coroutine; use functools.wraps in the hook's decorator"
+        raise InvalidOperation(kind, why)

@@ -118,6 +118,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
                   {"put_off", &core.put_off},
                   {"extension", &core.extension},
                   {"reject_own_hook", &core.reject_own_hook},
+                  {"reject_coroutine", &core.reject_coroutine},
                   {"reject_if_in_timer", &core.reject_if_in_timer},
                   {"timer_closed", &core.timer_closed},
                   {"hand_over", &core.hand_over},

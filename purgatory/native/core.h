@@ -93,8 +93,8 @@ static struct {
     /* from purgatory._rare */
     PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
         *observer_failed, *notify_leaving, *notify_parked, *wait_for, *find_place, *put_off, *extension, *reject_own_hook,
-        *reject_if_in_timer,
-        *timer_closed, *hand_over, *checked_limit, *checked_when_closed, *checked_keys, *checked_delay_ms, *check_lock;
+        *reject_coroutine, *reject_if_in_timer, *timer_closed, *hand_over, *checked_limit,
+        *checked_when_closed, *checked_keys, *checked_delay_ms, *check_lock;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,

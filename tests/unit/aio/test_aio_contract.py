@@ -18,6 +18,7 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
+from purgatory._events.log import Throttle
 from purgatory.aio import AsyncOperation, AsyncPurgatory
 from tests.support import Waiting, in_thread
 from tests.support.loops import until
@@ -639,6 +640,32 @@ def test_coroutine_hook_behind_a_decorator_is_awaited(run, opened):
             assert [True] == ran
 
     run(main)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("hook", ["on_complete", "on_expiration"])
+def test_plain_hook_that_returns_a_coroutine_is_an_error(run, opened, logs, hook, monkeypatch):
+    """A coroutine hook behind a decorator that hides it is closed, logged with the operation's type, and counted."""
+    monkeypatch.setattr("purgatory._events.log.throttle", Throttle())
+
+    class Hidden(AsyncOperation):
+        def try_complete(self):
+            return False
+
+    async def send(_):
+        raise AssertionError("is not awaited")
+
+    setattr(Hidden, hook, lambda operation: send(operation))
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.EXPIRED is await purgatory.park(Hidden(3), ["k"])
+            assert {hook: 1} == purgatory.snapshot().callback_errors
+
+    run(main)
+    (entry,) = (entry for entry in logs if entry["event"] == "callback_failed")
+    assert (hook, True) == (entry["hook"], entry["operation"].endswith("Hidden"))
+    assert "functools.wraps" in entry["error"]
 
 
 def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
