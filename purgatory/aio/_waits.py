@@ -189,7 +189,6 @@ def result_of(wait: Taking[ResultT], purgatory: AsyncPurgatory[Any], keys: Seque
     raise TimeoutError(f"purgatory {purgatory.name!r} found nothing under {shown} within {wait.delay_ms} ms")
 
 
-@functools.lru_cache(maxsize=256)
 def _named(kind: type[WaitT], name: str) -> type[WaitT]:
     """The type of a wait with a name of its own, by which logs, metrics, spans and the journal show it.
 
@@ -198,6 +197,11 @@ def _named(kind: type[WaitT], name: str) -> type[WaitT]:
     """
     if not isinstance(name, str) or not name:
         raise InvalidSetting("name", name, "a str that is not empty")
+    return _type_named(kind, name)
+
+
+@functools.lru_cache(maxsize=256)
+def _type_named(kind: type[WaitT], name: str) -> type[WaitT]:
     return type(name, (kind,), {"__slots__": (), "__doc__": kind.__doc__})
 
 

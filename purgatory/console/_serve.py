@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from purgatory import PurgatoryError
 from purgatory._serving import Served, check_token, hosts_for, listen
 from purgatory.console._app import make_app
 from purgatory.console._hub import Hub
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import socket
 
 __all__ = ["ConsoleServer", "serve"]
-
-_START_S = 10.0
 
 
 class ConsoleServer(Served):
@@ -55,6 +54,7 @@ def serve(port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> Co
     Raises:
         InvalidSetting: other machines can reach the address and there is no token, or the port is not a port.
         AddressUnusable: the port is taken, or the address is not one of this machine.
+        PurgatoryError: uvicorn does not start.
     """
     check_token(addr, token, "keys")
     listening = listen(port, addr)
@@ -70,15 +70,25 @@ def serve(port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> Co
     )
     server = uvicorn.Server(config)
 
+    problem: BaseException | None = None
+
     def run() -> None:
+        nonlocal problem
         # Signals are the program's: uvicorn would install handlers only on the main thread.
         with contextlib.closing(listening):
-            server.run(sockets=[listening])
+            try:
+                server.run(sockets=[listening])
+            except BaseException as error:
+                if server.started:
+                    raise
+                problem = error
 
     thread = threading.Thread(target=run, name="purgatory-console-server", daemon=True)
     console = ConsoleServer(server, thread, hub, listening, addr)
     thread.start()
-    give_up = time.monotonic() + _START_S
-    while not server.started and thread.is_alive() and time.monotonic() < give_up:
+    while not server.started and thread.is_alive():
         time.sleep(0.005)
+    if not server.started:
+        console.close()
+        raise PurgatoryError(f"the console's server does not start: {problem!r}; see the log of uvicorn") from problem
     return console

@@ -46,11 +46,13 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def main(argv: Sequence[str] | None = None) -> int:
     """Show, until interrupted. Returns the exit status: 0 for success, 2 if there is nothing to show."""
     options = _parser().parse_args(argv)
-    url = options.url if "://" in options.url else f"http://{options.url}"
-    if urlsplit(url).scheme not in ("http", "https"):
+    url = (options.url if "://" in options.url else f"http://{options.url}").rstrip("/")
+    if not _is_http(url):
         sys.stderr.write(f"purgatory top: URL must be an http address, got {options.url!r}\n")
         return 2
-    url = url.rstrip("/")
+    if options.token and not (options.token.isascii() and options.token.isprintable()):
+        sys.stderr.write("purgatory top: --token must hold printable ASCII characters only\n")
+        return 2
     console = Console()
     history: dict[str, list[float]] = {}
     try:
@@ -70,6 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
     return 0
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port that is not a number
+        return False
 
 
 def _watch(

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import functools
+import re
 
 import pytest
 
@@ -815,6 +816,20 @@ def test_predicate_that_raises_ends_the_wait(run, opened):
                 await task
             assert Outcome.SATISFIED is await other
             assert {} == purgatory.snapshot().callback_errors
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", [["x"], "", 7])
+def test_bad_name_of_a_wait_raises(run, opened, name):
+    """The name of a wait is a text."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(
+                InvalidSetting, match=f"name must be a str that is not empty, got {re.escape(repr(name))}"
+            ):
+                await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=10, name=name)
 
     run(main)
 

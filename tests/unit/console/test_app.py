@@ -2,14 +2,16 @@
 
 import gc
 import json
+import socket
 import threading
 import time
 
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting
+from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryError
 from purgatory.console import _hub, app, serve
 from purgatory.console._app import make_app
 from tests.support import Waiting, eventually, run_threads
@@ -218,6 +220,22 @@ def test_address_that_others_reach_needs_a_token():
     """Serving on every interface without a token is rejected, with what to do."""
     with pytest.raises(InvalidSetting, match="token must be set"):
         serve(0, "0.0.0.0")
+
+
+@pytest.mark.parametrize("problem", [OSError("no loop"), SystemExit(1)])
+def test_server_that_does_not_start_is_an_error(no_threads_left, monkeypatch, problem):
+    """If uvicorn does not start, serve raises, and leaves neither a thread nor an open port."""
+    ports = []
+
+    async def fail(_, sockets):
+        ports.append(sockets[0].getsockname())
+        raise problem
+
+    monkeypatch.setattr(uvicorn.Server, "startup", fail)
+    with pytest.raises(PurgatoryError, match="the console's server does not start: .*see the log of uvicorn"):
+        serve(0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(ports[0])
 
 
 def test_closing_leaves_no_thread(no_threads_left):

@@ -56,11 +56,25 @@ def test_token_is_sent(capsys, monkeypatch):
         assert 0 == cli.main([server.url, "--json"])
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "ftp://127.0.0.1/", "127.0.0.1:9"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9"])
 def test_nobody_there(url, capsys):
     """An address where no console answers is an error in one line."""
     assert 2 == cli.main([url, "--once"])
     assert 1 == len(capsys.readouterr().err.splitlines())
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "127.0.0.1:port", "http://", "ftp://127.0.0.1/"])
+def test_address_is_checked(url, capsys):
+    """An address that is not one of HTTP is rejected by name."""
+    assert 2 == cli.main([url, "--once"])
+    assert f"purgatory top: URL must be an http address, got {url!r}\n" == capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", ["é€", "a\nb"])
+def test_token_is_checked(console, token, capsys):
+    """A token that no header can carry is rejected, and not shown."""
+    assert 2 == cli.main([console.url, "--once", "--token", token])
+    assert "purgatory top: --token must hold printable ASCII characters only\n" == capsys.readouterr().err
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])
