@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -146,16 +147,13 @@ class PurgatoryCollector(Collector):
                 name: self._names.setdefault(name, _Namesakes()).update(found[name]) for name in sorted(found, key=str)
             }
         yield info
+        counts: Counter[str] = Counter()
+        for (whose, _), count in slow_callbacks().items():
+            counts[encodable(whose or "")] += count
         slow = _slow_callbacks()
-        counts = {(encodable(whose or ""), hook): count for (whose, hook), count in slow_callbacks().items()}
         for of, name in sums:
             if of is Of.PURGATORY:
-                slow.add_metric(
-                    [name],
-                    sum(
-                        count for (whose, _), count in counts.items() if whose is not None and encodable(whose) == name
-                    ),
-                )
+                slow.add_metric([name], counts[name])
         yield slow
         for family in FAMILIES:
             filled = _empty(family)

@@ -9,7 +9,7 @@ from prometheus_client import Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryFull
-from purgatory.metrics import register, unregister
+from purgatory.metrics import _collector, register, unregister
 from tests.support import PATIENCE_S, Waiting, eventually
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 
@@ -370,3 +370,17 @@ def test_registry_of_another_type_is_rejected():
     """The message names the argument, not the weak reference that could not be made."""
     with pytest.raises(InvalidSetting, match=r"registry must be a prometheus_client.CollectorRegistry, got 'x'"):
         register("x")
+
+
+def test_names_that_become_one_label_are_added_up(registry, monkeypatch):
+    """A name that has no UTF-8 is escaped. If another purgatory has that name, both count in one series."""
+    names = ["fetch \ud800", "fetch \\ud800"]
+    slow = {(name, hook): 1 for name in names for hook in ("on_complete", "on_expiration")}
+    monkeypatch.setattr(_collector, "slow_callbacks", lambda: slow)
+    register(registry)
+    with DelayedOperationPurgatory(names[0]) as one, DelayedOperationPurgatory(names[1]) as other:
+        one.try_complete_else_watch(Waiting(), ["k"])
+        other.try_complete_else_watch(Waiting(), ["k"])
+
+        assert 2 == value(registry, "parked_operations", purgatory=names[1])
+        assert 4 == value(registry, "slow_callbacks_total", purgatory=names[1])
