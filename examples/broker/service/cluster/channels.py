@@ -105,8 +105,10 @@ class Channels:
 
     async def drained(self, seconds: float) -> None:
         """Wait until the queues are empty, for at most `seconds`."""
-        queues = [queue.join() for queue in self._queues.values()]
-        await asyncio.wait([asyncio.ensure_future(each) for each in [*queues, asyncio.sleep(0)]], timeout=seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for queue in list(self._queues.values()):
+                    await queue.join()
 
     def close(self) -> None:
         for task in self._tasks.values():
