@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._operations.operation import DelayedOperation, Operation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._support.edition import CORE
+from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting
 from timer._fork import call_after_fork, free_future, new_lock
 
@@ -72,7 +72,7 @@ class FuturesWait(Operation, Generic[FutureT]):
 
 
 if not TYPE_CHECKING and CORE is not None:
-    FuturesWait = CORE.FuturesWait
+    FuturesWait = native_class(FuturesWait)
 
 
 class DelayedFuture(FuturesWait[FutureT], DelayedOperation, Generic[FutureT]):

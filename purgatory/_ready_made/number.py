@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from purgatory._operations.operation import Operation
-from purgatory._support.edition import CORE
+from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting, unhashable
 from timer._fork import new_rlock
 
@@ -83,7 +83,7 @@ class ThresholdWait(Operation):
 
 
 if not TYPE_CHECKING and CORE is not None:
-    ThresholdWait = CORE.ThresholdWait
+    ThresholdWait = native_class(ThresholdWait)
 
 
 class Number:

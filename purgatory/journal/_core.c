@@ -348,14 +348,13 @@ static void ledger_dealloc(Ledger *self)
 }
 
 static PyMethodDef ledger_methods[] = {
-    {"put", (PyCFunction)ledger_put, METH_O, "put($self, row, /)\n--\n\nAdd a row; False if there is no room."},
-    {"take", (PyCFunction)ledger_take, METH_O, "take($self, most, /)\n--\n\nThe first rows, as columns."},
-    {"drop", (PyCFunction)ledger_drop, METH_O, "drop($self, most, /)\n--\n\nGive up the first rows. Says how many."},
-    {"start_over", (PyCFunction)ledger_start_over, METH_NOARGS, "In a forked child: nobody takes, there is no room."},
+    {"put", (PyCFunction)ledger_put, METH_O, "put($self, row, /)\n--\n\n"},
+    {"take", (PyCFunction)ledger_take, METH_O, "take($self, most, /)\n--\n\n"},
+    {"drop", (PyCFunction)ledger_drop, METH_O, "drop($self, most, /)\n--\n\n"},
+    {"start_over", (PyCFunction)ledger_start_over, METH_NOARGS, NULL},
     {NULL}};
 
-static PyType_Slot ledger_slots[] = {{Py_tp_doc, "The rows of a journal."},
-                                     {Py_tp_new, PyType_GenericNew},
+static PyType_Slot ledger_slots[] = {{Py_tp_new, PyType_GenericNew},
                                      {Py_tp_init, ledger_init},
                                      {Py_tp_dealloc, ledger_dealloc},
                                      {Py_tp_traverse, ledger_traverse},
@@ -532,11 +531,10 @@ static void recorder_dealloc(Recorder *self)
 
 static PyMethodDef recorder_methods[] = {
     {"finished", (PyCFunction)(void (*)(void))recorder_finished, METH_FASTCALL,
-     "finished($self, operation, outcome, error, /)\n--\n\nAdd the row of an operation that has left."},
+     "finished($self, operation, outcome, error, /)\n--\n\n"},
     {NULL}};
 
-static PyType_Slot recorder_slots[] = {{Py_tp_doc, "Adds a row for each operation that leaves."},
-                                       {Py_tp_new, PyType_GenericNew},
+static PyType_Slot recorder_slots[] = {{Py_tp_new, PyType_GenericNew},
                                        {Py_tp_init, recorder_init},
                                        {Py_tp_dealloc, recorder_dealloc},
                                        {Py_tp_traverse, recorder_traverse},

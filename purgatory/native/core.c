@@ -97,40 +97,24 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
     PyObject *unparked, *outcomes;
     if (!PyArg_ParseTuple(args, "O!O!", core.shard, &unparked, &PyTuple_Type, &outcomes))
         return NULL;
-    struct {
-        const char *name;
-        PyObject **place;
-    } wanted[] = {{"admit", &core.admit},
-                  {"future", &core.future},
-                  {"forgotten_init", &core.forgotten_init},
-                  {"already_parked", &core.already_parked},
-                  {"closed_error", &core.closed_error},
-                  {"each_once", &core.each_once},
-                  {"unhashable", &core.unhashable},
-                  {"contain", &core.contain},
-                  {"retry", &core.retry},
-                  {"warn", &core.warn},
-                  {"observer_failed", &core.observer_failed},
-                  {"notify_leaving", &core.notify_leaving},
-                  {"notify_parked", &core.notify_parked},
-                  {"wait_for", &core.wait_for},
-                  {"find_place", &core.find_place},
-                  {"put_off", &core.put_off},
-                  {"extension", &core.extension},
-                  {"reject_own_hook", &core.reject_own_hook},
-                  {"reject_coroutine", &core.reject_coroutine},
-                  {"reject_if_in_timer", &core.reject_if_in_timer},
-                  {"timer_closed", &core.timer_closed},
-                  {"hand_over", &core.hand_over},
-                  {"checked_limit", &core.checked_limit},
-                  {"checked_when_closed", &core.checked_when_closed},
-                  {"checked_keys", &core.checked_keys},
-                  {"checked_delay_ms", &core.checked_delay_ms},
-                  {"check_lock", &core.check_lock}};
+    const Name wanted[] = {{&core.admit, "admit"}, {&core.already_parked, "already_parked"},
+                           {&core.check_lock, "check_lock"}, {&core.checked_delay_ms, "checked_delay_ms"},
+                           {&core.checked_keys, "checked_keys"}, {&core.checked_limit, "checked_limit"},
+                           {&core.checked_when_closed, "checked_when_closed"}, {&core.closed_error, "closed_error"},
+                           {&core.contain, "contain"}, {&core.each_once, "each_once"}, {&core.extension, "extension"},
+                           {&core.find_place, "find_place"}, {&core.forgotten_init, "forgotten_init"},
+                           {&core.future, "future"}, {&core.hand_over, "hand_over"},
+                           {&core.notify_leaving, "notify_leaving"}, {&core.notify_parked, "notify_parked"},
+                           {&core.observer_failed, "observer_failed"}, {&core.put_off, "put_off"},
+                           {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.reject_if_in_timer, "reject_if_in_timer"},
+                           {&core.reject_own_hook, "reject_own_hook"}, {&core.retry, "retry"},
+                           {&core.timer_closed, "timer_closed"}, {&core.unhashable, "unhashable"},
+                           {&core.wait_for, "wait_for"}, {&core.warn, "warn"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].name);
+        PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].text);
         if (function == NULL) {
-            PyErr_Format(PyExc_TypeError, "bind() needs %s", wanted[i].name);
+            PyErr_Format(PyExc_TypeError, "bind() needs %s", wanted[i].text);
             return NULL;
         }
         Py_XSETREF(*wanted[i].place, Py_NewRef(function));
@@ -150,6 +134,21 @@ static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, Py
     return *into == NULL ? -1 : PyModule_AddType(module, *into);
 }
 
+static int make_all_names(void)
+{
+    const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"}, {&core.str_added_ns, "added_ns"},
+                          {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
+                          {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_done, "done"},
+                          {&core.str_error, "error"}, {&core.str_finished, "FINISHED"},
+                          {&core.str_force_complete, "force_complete"},
+                          {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_numbered, "shard_at"},
+                          {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
+                          {&core.str_pending, "PENDING"}, {&core.str_pop, "pop"}, {&core.str_release, "release"},
+                          {&core.str_running, "RUNNING"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
+                          {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
+    return make_names(names, sizeof names / sizeof *names);
+}
+
 static int fill(PyObject *module)
 {
     static char is_loaded;
@@ -162,34 +161,8 @@ static int fill(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "timer._core and purgatory._core were not built together");
         return -1;
     }
-    struct {
-        PyObject **place;
-        const char *text;
-    } words[] = {{&core.str_try_complete, "try_complete"},
-                 {&core.str_on_complete, "on_complete"},
-                 {&core.str_force_complete, "force_complete"},
-                 {&core.str_done, "done"},
-                 {&core.str_state, "_state"},
-                 {&core.str_pending, "PENDING"},
-                 {&core.str_running, "RUNNING"},
-                 {&core.str_finished, "FINISHED"},
-                 {&core.str_cancelled, "CANCELLED"},
-                 {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"},
-                 {&core.str_value, "value"},
-                 {&core.str_error, "error"},
-                 {&core.str_on_expiration, "on_expiration"},
-                 {&core.str_acquire, "acquire"},
-                 {&core.str_release, "release"},
-                 {&core.str_maybe_try_complete, "maybe_try_complete"},
-                 {&core.str_taken, "taken"},
-                 {&core.str_pop, "pop"},
-                 {&core.str_add, "add"},
-                 {&core.str_added_ns, "added_ns"},
-                 {&core.str_numbered, "shard_at"},
-                 {&core.str_cancel, "cancel"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if ((*words[i].place = PyUnicode_InternFromString(words[i].text)) == NULL)
-            return -1;
+    if (make_all_names())
+        return -1;
     if (make_type(module, &methods_spec, NULL, &core.observer_methods) || make_type(module, &watchers_spec, NULL, &core.watchers)
         || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
@@ -214,7 +187,7 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, "Take the functions that stay in Python."},
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, NULL},
     {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
     {NULL}};
 

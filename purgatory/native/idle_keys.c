@@ -224,20 +224,17 @@ static PyObject *idle_after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
 }
 
 static PyMethodDef idle_methods[] = {
-    {"note", (PyCFunction)idle_note, METH_O,
-     "note($self, watchers, /)\n--\n\nNobody waits under the key any more, or so it seemed."},
-    {"after_fork", (PyCFunction)idle_after_fork, METH_NOARGS, "In a forked child: nobody has the lock."},
-    {"purge", (PyCFunction)idle_purge, METH_NOARGS,
-     "purge($self, /)\n--\n\nForget every key that nobody waits under; how many those were."},
+    {"note", (PyCFunction)idle_note, METH_O, "note($self, watchers, /)\n--\n\n"},
+    {"after_fork", (PyCFunction)idle_after_fork, METH_NOARGS, NULL},
+    {"purge", (PyCFunction)idle_purge, METH_NOARGS, "purge($self, /)\n--\n\n"},
     {NULL}};
 
 static PyGetSetDef idle_attributes[] = {
-    {"count", (getter)idle_get, NULL, "How many keys are noted; some may be in use again.", NULL},
-    {"forgotten", (getter)idle_get, NULL, "How many keys were forgotten since the start.", (void *)1},
+    {"count", (getter)idle_get, NULL, NULL, NULL},
+    {"forgotten", (getter)idle_get, NULL, NULL, (void *)1},
     {NULL}};
 
-static PyType_Slot idle_slots[] = {{Py_tp_doc, "The idle keys of one purgatory. Any thread may note one."},
-                                   {Py_tp_new, idle_new},
+static PyType_Slot idle_slots[] = {{Py_tp_new, idle_new},
                                    {Py_tp_dealloc, idle_dealloc},
                                    {Py_tp_traverse, idle_traverse},
                                    {Py_tp_clear, idle_clear},

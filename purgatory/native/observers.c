@@ -103,13 +103,12 @@ static int methods_set(PyObject *self, PyObject *value, void *which)
 }
 
 static PyGetSetDef methods_attributes[] = {
-    {"parked", methods_get, methods_set, "Called for each parked operation.", (void *)0},
-    {"leaving", methods_get, methods_set, "Called for each outcome.", (void *)1},
-    {"finished", methods_get, methods_set, "Called after the hooks of each operation.", (void *)2},
+    {"parked", methods_get, methods_set, NULL, (void *)0},
+    {"leaving", methods_get, methods_set, NULL, (void *)1},
+    {"finished", methods_get, methods_set, NULL, (void *)2},
     {NULL}};
 
-static PyType_Slot methods_slots[] = {{Py_tp_doc, "The observer methods to call for each event."},
-                                   {Py_tp_new, methods_new},
+static PyType_Slot methods_slots[] = {{Py_tp_new, methods_new},
                                    {Py_tp_dealloc, methods_dealloc},
                                    {Py_tp_traverse, methods_traverse},
                                    {Py_tp_clear, methods_clear},

@@ -227,7 +227,7 @@ static PyObject *links_of(Operation *self, int keys)
 }
 static PyObject *get_watches(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 0); }
 static PyObject *get_keys(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 1); }
-static PyObject *get_created(PyObject *self, void *Py_UNUSED(none)) { return PyObject_GetAttrString(self, "added_ns"); }
+static PyObject *get_created(PyObject *self, void *Py_UNUSED(none)) { return PyObject_GetAttr(self, core.str_added_ns); }
 
 static int operation_traverse(Operation *self, visitproc visit, void *arg)
 {
@@ -261,41 +261,18 @@ static void operation_dealloc(Operation *self)
 }
 
 static PyMethodDef operation_methods[] = {
-    {"try_complete", operation_undefined, METH_NOARGS, "See DelayedOperation.try_complete."},
-    {"on_complete", operation_nothing, METH_NOARGS,
-     "on_complete($self, /)\n--\n\n"
-     "Send the answer. Called exactly once if the operation completes, for any reason, expiry included."},
-    {"on_expiration", operation_nothing, METH_NOARGS,
-     "on_expiration($self, /)\n--\n\n"
-     "Called after :meth:`on_complete`, only if the operation completed because its deadline passed."},
-    {"force_complete", (PyCFunction)operation_force, METH_NOARGS,
-     "force_complete($self, /)\n--\n\nComplete the operation, if it is still open, and run :meth:`on_complete`.\n\n"
-     "Returns:\n    True to exactly one caller. False if the operation had completed or was removed from its purgatory."},
-    {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS,
-     "maybe_try_complete($self, /)\n--\n\n"
-     "Check the operation, unless someone is at it, who will then check again. Never blocks.\n\n"
-     "Returns:\n    True if this call's check completed it. False if this call expired it."},
-    {"run", (PyCFunction)operation_run, METH_NOARGS,
-     "run($self, /)\n--\n\nExpire: complete and run :meth:`on_expiration`. Called by the timer."},
-    {"_op_expire_for_shutdown", (PyCFunction)operation_drain, METH_NOARGS, "Expire before the time is up, at a shutdown."},
-    {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, "Have the check made by somebody else."},
-    {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, "In a forked child: nobody has the hold."},
-    {"cancel", (PyCFunction)operation_cancel, METH_NOARGS,
-     "cancel($self, /)\n--\n\n"
-     "Take the operation out of its purgatory, uncompleted: neither a check nor the timer will complete it.\n\n"
-     "Returns:\n    True to exactly one caller, who now owes the answer; False if it is in no purgatory: it was not "
-     "parked yet,\n    has completed, or was taken out before."},
+    {"try_complete", operation_undefined, METH_NOARGS, NULL},
+    {"on_complete", operation_nothing, METH_NOARGS, "on_complete($self, /)\n--\n\n"},
+    {"on_expiration", operation_nothing, METH_NOARGS, "on_expiration($self, /)\n--\n\n"},
+    {"force_complete", (PyCFunction)operation_force, METH_NOARGS, "force_complete($self, /)\n--\n\n"},
+    {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS, "maybe_try_complete($self, /)\n--\n\n"},
+    {"run", (PyCFunction)operation_run, METH_NOARGS, "run($self, /)\n--\n\n"},
+    {"_op_expire_for_shutdown", (PyCFunction)operation_drain, METH_NOARGS, NULL},
+    {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, NULL},
+    {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, NULL},
+    {"cancel", (PyCFunction)operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n"},
     {"extend", (PyCFunction)(void (*)(void))operation_extend, METH_FASTCALL | METH_KEYWORDS,
-     "extend($self, /, delay_ms)\n--\n\n"
-     "Put the deadline off (or bring it forward) to ``delay_ms`` from now, for an operation that is parked.\n\n"
-     "Returns:\n"
-     "    True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any\n"
-     "    more), is expiring, or if the purgatory has no timer. If the operation is still being parked, this returns\n"
-     "    True, and the new deadline is set at the end of the parking. If its first deadline has passed by then, the\n"
-     "    operation expires all the same.\n\n"
-     "Raises:\n"
-     "    timer.DelayTypeError: the delay is no number, or a bool.\n"
-     "    timer.DelayValueError: the delay is NaN or infinite."},
+     "extend($self, /, delay_ms)\n--\n\n"},
     {NULL}};
 
 static PyGetSetDef operation_attributes[] = {
@@ -306,20 +283,15 @@ static PyGetSetDef operation_attributes[] = {
     {"_op_is_held", (getter)get_held, NULL, NULL, NULL},
     {"_op_home_shard", (getter)get_home_shard, NULL, NULL, NULL},
     {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
-    {"is_completed", (getter)get_completed, NULL,
-     "Whether the operation has completed. False for one that was taken out uncompleted.", NULL},
-    {"outcome", (getter)get_outcome, NULL, "How the operation ended, or None while it is open.", NULL},
-    {"drained", (getter)get_drained, NULL,
-     "Whether it expired because its purgatory was shut down, before its time was up. Hooks may ask.", NULL},
-    {"keys", (getter)get_keys, NULL, "The keys that the operation was watched under; empty if it never was.", NULL},
-    {"checks", (getter)get_checks, NULL, "How often :meth:`try_complete` was called.", NULL},
-    {"created_ns", get_created, NULL,
-     "When the operation was parked, on its timer's clock, or ``time.monotonic_ns``; 0 if it never was.", NULL},
+    {"is_completed", (getter)get_completed, NULL, NULL, NULL},
+    {"outcome", (getter)get_outcome, NULL, NULL, NULL},
+    {"drained", (getter)get_drained, NULL, NULL, NULL},
+    {"keys", (getter)get_keys, NULL, NULL, NULL},
+    {"checks", (getter)get_checks, NULL, NULL, NULL},
+    {"created_ns", get_created, NULL, NULL, NULL},
     {NULL}};
 
-static PyType_Slot operation_slots[] = {{Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"
-                                                "All of a :class:`DelayedOperation` that is not for its users to "
-                                                "define; a type of its own, as it may be native."},
+static PyType_Slot operation_slots[] = {{Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"},
                                         {Py_tp_new, operation_new},
                                         {Py_tp_init, operation_init},
                                         {Py_tp_dealloc, operation_dealloc},

@@ -82,56 +82,16 @@ static PyMemberDef parking_members[] = {
 
 static PyMethodDef parking_methods[] = {
     {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
-     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"
-     "Complete the operation at once, or park it under every key.\n\n"
-     "A key named twice counts once. If this raises, the operation is not in the purgatory, unless it has completed.\n\n"
-     "Returns:\n"
-     "    True if this call completed the operation; False if it is parked (or was completed by another thread\n"
-     "    meanwhile, or before).\n\n"
-     "Raises:\n"
-     "    NoKeys: there are no keys.\n"
-     "    WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or no sequence.\n"
-     "    UnhashableKey: a key has no hash.\n"
-     "    InvalidOperation: ``operation`` is no operation; a timer has it; or a hook of its own asks for this.\n"
-     "    AlreadyParked: the operation was given to a purgatory before.\n"
-     "    PurgatoryFull: it would have to wait, and ``max_parked`` operations do. It was not touched, and may be\n"
-     "        parked again later.\n"
-     "    InvalidTenant: the ``tenant`` function failed. The operation was not touched.\n"
-     "    PurgatoryClosed: the purgatory is shut down."},
+     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
     {"watching", (PyCFunction)(void (*)(void))parking_watching, METH_FASTCALL | METH_KEYWORDS,
-     "watching($self, /, key)\n--\n\nThe number of operations under a key."},
+     "watching($self, /, key)\n--\n\n"},
     {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
-     "check_and_complete($self, /, key, limit=None)\n--\n\n"
-     "Check the operations parked under a key, in the order in which they came.\n\n"
-     "Call it after each event that might complete one, once the change is visible to other threads.\n\n"
-     "Args:\n"
-     "    key: the key.\n"
-     "    limit: stop once so many have been completed: for an event that is good for so many and no more (one lock\n"
-     "        let go, three items added). Those that can't complete are passed over, and count for nothing. So does\n"
-     "        one whose ``lock=`` another thread holds: its check is made up later, and may complete it besides.\n\n"
-     "Returns:\n"
-     "    How many operations this call completed.\n\n"
-     "Raises:\n"
-     "    UnhashableKey: the key has no hash.\n"
-     "    InvalidSetting: the limit is no whole number, or less than 1."},
+     "check_and_complete($self, /, key, limit=None)\n--\n\n"},
     {"check_and_complete_all", (PyCFunction)(void (*)(void))parking_check_all, METH_FASTCALL | METH_KEYWORDS,
-     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"
-     "Check the operations parked under many keys, each operation once.\n\n"
-     "For an event that touches many keys. The keys are taken in their order, and the operations of each key in order\n"
-     "of arrival. An operation under several of the keys is checked under the first one only.\n\n"
-     "Args:\n"
-     "    keys: any iterable of keys, but not a ``str`` or ``bytes``. A repeated key counts once.\n"
-     "    limit: stop after this number of completions under all keys together, as in :meth:`check_and_complete`.\n\n"
-     "Returns:\n"
-     "    The number of operations that this call completed.\n\n"
-     "Raises:\n"
-     "    WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.\n"
-     "    UnhashableKey: a key has no hash. Nothing was checked.\n"
-     "    InvalidSetting: the limit is not an ``int``, or is less than 1."},
+     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
     {NULL}};
 
-static PyType_Slot parking_slots[] = {{Py_tp_doc, "What both flows need of a purgatory, and the flows."},
-                                      {Py_tp_new, PyType_GenericNew},
+static PyType_Slot parking_slots[] = {{Py_tp_new, PyType_GenericNew},
                                       {Py_tp_init, parking_init},
                                       {Py_tp_dealloc, parking_dealloc},
                                       {Py_tp_traverse, parking_traverse},

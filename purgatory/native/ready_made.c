@@ -167,17 +167,16 @@ static PyMemberDef futures_members[] = {{"_callback", Py_T_OBJECT_EX, offsetof(F
                                         {"_futures", Py_T_OBJECT_EX, offsetof(FuturesWait, futures), READONLY, NULL},
                                         {NULL}};
 
-static PyGetSetDef futures_attributes[] = {{"futures", (getter)futures_get, NULL, "The futures that the operation waits for.", NULL},
+static PyGetSetDef futures_attributes[] = {{"futures", (getter)futures_get, NULL, NULL, NULL},
                                            {NULL}};
 
 static PyMethodDef futures_methods[] = {
-    {"try_complete", (PyCFunction)futures_try, METH_NOARGS,
-     "try_complete($self, /)\n--\n\nComplete if all futures are done."},
+    {"try_complete", (PyCFunction)futures_try, METH_NOARGS, "try_complete($self, /)\n--\n\n"},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, NULL},
     {NULL}};
 
 static PyType_Slot futures_slots[] = {
-    {Py_tp_doc, "FuturesWait(delay_ms, futures, callback)\n--\n\nWhat of a :class:`DelayedFuture` may be native."},
+    {Py_tp_doc, "FuturesWait(delay_ms, futures, callback)\n--\n\n"},
     {Py_tp_init, futures_init},
     {Py_tp_dealloc, futures_dealloc},
     {Py_tp_traverse, futures_traverse},
@@ -287,11 +286,11 @@ static PyMemberDef threshold_members[] = {{"threshold", Py_T_OBJECT_EX, offsetof
                                           {NULL}};
 
 static PyMethodDef threshold_methods[] = {{"try_complete", (PyCFunction)threshold_try, METH_NOARGS,
-                                           "try_complete($self, /)\n--\n\nComplete if the number is high enough, or gone."},
+                                           "try_complete($self, /)\n--\n\n"},
                                           {NULL}};
 
 static PyType_Slot threshold_slots[] = {
-    {Py_tp_doc, "ThresholdWait(threshold, delay_ms, number)\n--\n\nWhat of a waiter may be native."},
+    {Py_tp_doc, "ThresholdWait(threshold, delay_ms, number)\n--\n\n"},
     {Py_tp_init, threshold_init},
     {Py_tp_dealloc, threshold_dealloc},
     {Py_tp_traverse, threshold_traverse},

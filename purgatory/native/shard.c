@@ -176,26 +176,25 @@ static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 }
 
 static PyMemberDef shard_members[] = {
-    {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, "The watchers of each key."},
-    {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, "Held to remove a key."},
-    {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, "Are notified of the operations."},
-    {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, "Where idle keys are noted."},
-    {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, "Tries again what was missed."},
-    {"capacity", Py_T_OBJECT_EX, offsetof(Shard, capacity), READONLY, "Whose places the operations take."},
-    {"timer", Py_T_OBJECT_EX, offsetof(Shard, timer), READONLY, "Expires them."},
+    {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, NULL},
+    {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, NULL},
+    {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, NULL},
+    {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, NULL},
+    {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, NULL},
+    {"capacity", Py_T_OBJECT_EX, offsetof(Shard, capacity), READONLY, NULL},
+    {"timer", Py_T_OBJECT_EX, offsetof(Shard, timer), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL},
     {NULL}};
 
 static PyMethodDef shard_methods[] = {
-    {"find", (PyCFunction)shard_find, METH_O, "The watchers of a key, or None."},
-    {"counts", (PyCFunction)shard_counts, METH_NOARGS, "(parked, extended, checks, outcomes), all of one moment."},
-    {"stop_completing", (PyCFunction)shard_stop_completing, METH_O, "In a forked child: keep at most this number of completions."},
-    {"entries", (PyCFunction)shard_entries, METH_NOARGS, "How many entries are under its keys: one per operation and key."},
-    {"completing", (PyCFunction)shard_completing, METH_NOARGS, "How many have an outcome, and hooks that have not ended."},
+    {"find", (PyCFunction)shard_find, METH_O, NULL},
+    {"counts", (PyCFunction)shard_counts, METH_NOARGS, NULL},
+    {"stop_completing", (PyCFunction)shard_stop_completing, METH_O, NULL},
+    {"entries", (PyCFunction)shard_entries, METH_NOARGS, NULL},
+    {"completing", (PyCFunction)shard_completing, METH_NOARGS, NULL},
     {NULL}};
 
-static PyType_Slot shard_slots[] = {{Py_tp_doc, "The keys that hash to one shard, and the counters of its operations."},
-                                    {Py_tp_init, shard_init},
+static PyType_Slot shard_slots[] = {{Py_tp_init, shard_init},
                                     {Py_tp_new, PyType_GenericNew},
                                     {Py_tp_dealloc, shard_dealloc},
                                     {Py_tp_traverse, shard_traverse},

@@ -220,21 +220,20 @@ static void watchers_dealloc(Watchers *self)
 }
 
 static PyMemberDef watchers_members[] = {
-    {"key", Py_T_OBJECT_EX, offsetof(Watchers, key), READONLY, "The key."},
-    {"home_shard", Py_T_OBJECT_EX, offsetof(Watchers, home_shard), READONLY, "The shard."},
-    {"closed", Py_T_BOOL, offsetof(Watchers, closed), READONLY, "Whether the key is, or is being, removed."},
-    {"idle", Py_T_BOOL, offsetof(Watchers, idle), READONLY, "Whether it is noted that nobody waits here."},
+    {"key", Py_T_OBJECT_EX, offsetof(Watchers, key), READONLY, NULL},
+    {"home_shard", Py_T_OBJECT_EX, offsetof(Watchers, home_shard), READONLY, NULL},
+    {"closed", Py_T_BOOL, offsetof(Watchers, closed), READONLY, NULL},
+    {"idle", Py_T_BOOL, offsetof(Watchers, idle), READONLY, NULL},
     {NULL}};
 
 static PyMethodDef watchers_methods[] = {
-    {"operations", (PyCFunction)watchers_operations, METH_NOARGS, "The operations, the first come first: a copy."},
-    {"first_here", (PyCFunction)watchers_first_here, METH_O, "Those of a list that wait, and have this key for their first."},
-    {"after", (PyCFunction)(void (*)(void))watchers_after, METH_FASTCALL, "Up to so many behind those of a list, or None."},
-    {"head", (PyCFunction)watchers_head, METH_O, "Up to so many of them."},
+    {"operations", (PyCFunction)watchers_operations, METH_NOARGS, NULL},
+    {"first_here", (PyCFunction)watchers_first_here, METH_O, NULL},
+    {"after", (PyCFunction)(void (*)(void))watchers_after, METH_FASTCALL, NULL},
+    {"head", (PyCFunction)watchers_head, METH_O, NULL},
     {NULL}};
 
-static PyType_Slot watchers_slots[] = {{Py_tp_doc, "The operations that wait under one key, in order of arrival."},
-                                       {Py_tp_dealloc, watchers_dealloc},
+static PyType_Slot watchers_slots[] = {{Py_tp_dealloc, watchers_dealloc},
                                        {Py_tp_traverse, watchers_traverse},
                                        {Py_tp_clear, watchers_clear},
                                        {Py_tp_members, watchers_members},

@@ -75,7 +75,7 @@ static PyObject *batch_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     self->dispatcher = Py_NewRef(dispatcher);
     self->buckets = PyList_AsTuple(buckets); /* the caller may change the list */
-    self->clock = PyObject_GetAttrString(dispatcher, "clock");
+    self->clock = PyObject_GetAttr(dispatcher, core.str_clock);
     if (self->clock == NULL || self->buckets == NULL) {
         Py_DECREF(self);
         return NULL;
@@ -204,7 +204,7 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns
     }
     tally->failed++;
     PyObject *error = take_error();
-    answer = PyObject_CallMethod(self->dispatcher, "contain", "OO", task, error);
+    answer = PyObject_CallMethodObjArgs(self->dispatcher, core.str_contain, task, error, NULL);
     Py_XDECREF(error);
     return done_call(answer);
 }
@@ -231,7 +231,7 @@ static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
 static void requeue(Batch *self)
 {
     Kept kept = keep_error();
-    if (done_call(PyObject_CallMethod(self->dispatcher, "requeue", "(O)", self->buckets)))
+    if (done_call(PyObject_CallMethodOneArg(self->dispatcher, core.str_requeue, self->buckets)))
         PyErr_Clear();
     set_again(kept);
 }
@@ -246,7 +246,9 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
     if (!more)
         while (self->next < self->count)
             Py_DECREF(self->tasks[self->next++].task);
-    int failed = done_call(PyObject_CallMethod(self->dispatcher, "end", "OnO", tally, done, entry));
+    PyObject *number = PyLong_FromSsize_t(done);
+    int failed = number == NULL ? -1 : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number, entry, NULL));
+    Py_XDECREF(number);
     if (had_failed)
         set_again(kept);
     return had_failed ? -1 : failed;
@@ -265,7 +267,7 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
             return NULL;
     }
     Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
-    PyObject *entry = tally == NULL ? NULL : PyObject_CallMethod(self->dispatcher, "begin", NULL);
+    PyObject *entry = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
     int failed = entry == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
     int more = !failed && tally->looked_at == most;
     if (failed)

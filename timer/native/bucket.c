@@ -157,16 +157,9 @@ static PyObject *bucket_next_slice(TimerBucket *self, PyObject *size)
 /* iter(functools.partial(self._next_slice, size), []). The caller removes each slice, so the next one is the head. */
 static PyObject *bucket_slices(TimerBucket *self, PyObject *size)
 {
-    PyObject *functools = PyImport_ImportModule("functools"), *next = NULL, *partial = NULL, *nothing = NULL, *slices = NULL;
-    if (functools != NULL)
-        next = PyObject_GetAttrString((PyObject *)self, "_next_slice");
-    if (next != NULL)
-        partial = PyObject_CallMethod(functools, "partial", "OO", next, size);
-    if (partial != NULL)
-        nothing = PyList_New(0);
-    if (nothing != NULL)
-        slices = PyCallIter_New(partial, nothing);
-    Py_XDECREF(functools);
+    PyObject *next = PyObject_GetAttr((PyObject *)self, core.str_next_slice), *nothing = PyList_New(0);
+    PyObject *partial = next == NULL ? NULL : PyObject_CallFunctionObjArgs(core.partial, next, size, NULL);
+    PyObject *slices = partial == NULL || nothing == NULL ? NULL : PyCallIter_New(partial, nothing);
     Py_XDECREF(next);
     Py_XDECREF(partial);
     Py_XDECREF(nothing);

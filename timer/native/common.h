@@ -152,6 +152,24 @@ static inline PyObject *item_of(PyObject *list, Py_ssize_t index)
 #endif
 }
 
+/* ---------------------------------------------------------------- names */
+
+/* A name that C looks up, and where it is kept. CPython remembers the names of look-ups by their address, so a string that
+ * is made for one look-up would stay in its cache. */
+typedef struct {
+    PyObject **place;
+    const char *text;
+} Name;
+
+/* Make the names. 0, or -1 with an error. */
+static inline int make_names(const Name *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return -1;
+    return 0;
+}
+
 /* ---------------------------------------------------------------- arguments */
 
 /* The arguments of a METH_FASTCALL | METH_KEYWORDS method, by position or by name, as borrowed references in `found`.

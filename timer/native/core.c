@@ -72,17 +72,16 @@ static int make_core(void)
 {
     if (core.entry != NULL)
         return 0;
-    PyObject *time = PyImport_ImportModule("time");
-    if (time == NULL)
+    const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, {&core.str_begin, "begin"},
+                          {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
+                          {&core.str_next_slice, "_next_slice"}, {&core.str_put_off, "put_off"},
+                          {&core.str_put_off_slowly, "_put_off_slowly"}, {&core.str_requeue, "requeue"},
+                          {&core.str_run, "run"}, {&core.str_slots, "slots"}, {&core.str_span, "span"}};
+    core.system_clock = imported("time", "monotonic_ns");
+    core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
+    if (core.partial == NULL || make_names(names, sizeof names / sizeof *names))
         return -1;
-    core.system_clock = PyObject_GetAttrString(time, "monotonic_ns");
-    Py_DECREF(time);
     core.huge_times = PyDict_New();
-    core.str_add = PyUnicode_InternFromString("add");
-    core.str_put_off = PyUnicode_InternFromString("put_off");
-    core.str_add_slowly = PyUnicode_InternFromString("_add_slowly");
-    core.str_put_off_slowly = PyUnicode_InternFromString("_put_off_slowly");
-    core.str_run = PyUnicode_InternFromString("run");
     core.bucket = make_type(&bucket_spec);
     core.quick_timer = make_type(&quick_spec);
     core.tally = make_type(&tally_spec);

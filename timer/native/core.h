@@ -101,7 +101,9 @@ static struct {
     PyTypeObject *entry, *bucket, *quick_timer, *tally, *batch;
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, moved_ns)} */
-    PyObject *str_add_slowly, *str_put_off_slowly, *str_run, *str_add, *str_put_off;
+    PyObject *partial;      /* functools.partial */
+    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_put_off,
+        *str_put_off_slowly, *str_requeue, *str_run, *str_slots, *str_span;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
@@ -170,18 +172,22 @@ static inline int64_t tick_of(int64_t deadline_ns, int64_t origin_ns, int64_t ti
     return tick + 1;
 }
 
-/* A call of a function of this package's Python, on a rare way. */
+/* An attribute of a module. NULL with an error. */
+static PyObject *imported(const char *module, const char *name)
+{
+    PyObject *found = PyImport_ImportModule(module), *text = PyUnicode_InternFromString(name);
+    PyObject *object = found == NULL || text == NULL ? NULL : PyObject_GetAttr(found, text);
+    Py_XDECREF(found);
+    Py_XDECREF(text);
+    return object;
+}
+
+/* Call a function of this package's Python code, for a rare case. */
 static PyObject *python(const char *module, const char *name, PyObject *argument)
 {
-    PyObject *found = PyImport_ImportModule(module);
-    if (found == NULL)
-        return NULL;
-    PyObject *function = PyObject_GetAttrString(found, name);
-    Py_DECREF(found);
-    if (function == NULL)
-        return NULL;
-    PyObject *answer = PyObject_CallOneArg(function, argument);
-    Py_DECREF(function);
+    PyObject *function = imported(module, name);
+    PyObject *answer = function == NULL ? NULL : PyObject_CallOneArg(function, argument);
+    Py_XDECREF(function);
     return answer;
 }
 

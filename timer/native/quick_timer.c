@@ -32,8 +32,8 @@ static void learn_levels(QuickTimer *self)
         PyObject *level = index < MOST_LEVELS ? item_of(self->levels, index) : NULL;
         if (level == NULL)
             break;
-        PyObject *span = PyObject_GetAttrString(level, "span");
-        PyObject *slots = PyObject_GetAttrString(level, "slots");
+        PyObject *span = PyObject_GetAttr(level, core.str_span);
+        PyObject *slots = PyObject_GetAttr(level, core.str_slots);
         int64_t ticks;
         Py_DECREF(level);
         if (span == NULL || slots == NULL || !PyList_Check(slots) || saturated(span, &ticks) || ticks == INT64_MAX) {

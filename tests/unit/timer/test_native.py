@@ -193,12 +193,7 @@ def use(random_):
 
 
 def in_use():
-    """How many pieces of memory are in use, but for what the interpreter remembers of look-ups.
-
-    It keeps the names of up to 4,096 look-ups in types, those that C made for a single one too: some 1,300 strings in
-    the end, which are not a leak.
-    """
-    (getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache)()
+    """How many pieces of memory are in use."""
     gc.collect()
     return sys.getallocatedblocks()
 
