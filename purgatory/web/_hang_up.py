@@ -15,7 +15,8 @@ not wait for its end.
     the endpoint is cancelled   both are cancelled, and the cancellation is raised
 
 The listener also takes the messages of the body. The request returns them first when the endpoint reads its body,
-during the wait or after it. So a wait that ends while the body is still arriving loses nothing.
+during the wait or after it. So a wait that ends while the body is still arriving loses nothing. A listener ends when it
+has taken a mebibyte, and leaves the rest to the flow control of the server. So no client can fill the memory.
 
 **Rejected**: polling ``request.is_disconnected()``, which learns of it late and works while nothing happens. Cancelling
 the endpoint's own task from outside, because that looks like any other cancellation.
@@ -41,6 +42,10 @@ __all__ = ["HungUp", "is_gone", "is_gone_by_now", "listen", "unless_hung_up"]
 ResultT = TypeVar("ResultT")
 
 _CLIENT_CLOSED_REQUEST = 499  # no standard defines it, but proxies log it
+
+#: How much of a body a listener takes, and what a piece counts as at least.
+_MOST_BYTES = 1 << 20
+_LEAST_BYTES = 1 << 10
 
 #: How many turns of the loop it takes from a closed socket to a listener that has ended. The transport reads the end
 #: of the stream, it reports the lost connection, the listener wakes, and the listener's callback runs.
@@ -123,10 +128,18 @@ def _heard(request: Request) -> _Heard:
 async def _listen(heard: _Heard, cancel: Callable[[], object]) -> bool:
     """Take messages until the client goes, and then cancel what waits for it. Returns whether the client has gone."""
     messages = heard.messages
+    room = _MOST_BYTES - sum(map(_size, messages))
     try:
         while not messages or messages[-1]["type"] != "http.disconnect":
+            if room <= 0:
+                return False
             messages.append(await heard.receive())
+            room -= _size(messages[-1])
     except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
         return False
     cancel()
     return True
+
+
+def _size(message: Message) -> int:
+    return max(_LEAST_BYTES, len(message.get("body", b"")))

@@ -256,6 +256,20 @@ async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
 
 
 @on_loop
+async def test_long_body_stays_with_the_server():
+    """A wait takes a mebibyte of a body, in at most 1,024 pieces. The rest is read after it."""
+    for piece, taken in ((bytes(600_000), 2), (b"x", 1024)):
+        pieces = [piece] * (taken + 5)
+        async with AsyncPurgatory("test") as purgatory:
+            client = Client(*[body(piece, more=True) for piece in pieces], body(b""))
+            assert Outcome.EXPIRED is await LongPolls(purgatory).wait_for(
+                client.request, lambda: False, keys=["k"], timeout_ms=20
+            )
+            assert 6 == client.messages.qsize()
+            assert b"".join(pieces) == await client.request.body()
+
+
+@on_loop
 async def test_hang_up_is_known_to_the_next_wait():
     """A server that reports a hang-up once is enough for every wait of the request."""
     async with AsyncPurgatory("test") as purgatory:
