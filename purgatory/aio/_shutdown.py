@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._purgatory.shutdown import Drain, Shutdown
+from purgatory._purgatory.shutdown import LONGEST_REST_S, Drain, Shutdown
 
 if TYPE_CHECKING:
-    from purgatory import DelayedOperationPurgatory, ShutdownReport
+    from collections.abc import Sequence
+
+    from purgatory import DelayedOperation, DelayedOperationPurgatory, ShutdownReport
     from purgatory.aio._waiters import Waiters
 
 __all__ = ["AsyncShutdown", "Drain"]
@@ -71,6 +73,7 @@ class AsyncShutdown:
             self._report = await _go_on(shutdown)
             if self._owned:
                 self._purgatory._end(self._report)
+                _retry(self._report.stuck)
         finally:
             self._running = None
 
@@ -85,3 +88,10 @@ async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:
             report: ShutdownReport[Any] = end.value
             return report
         await asyncio.sleep(rest_s)
+
+
+def _retry(stuck: Sequence[DelayedOperation]) -> None:
+    """Check stuck operations until their locks are free. The retrier has ended with the purgatory."""
+    left = [operation for operation in stuck if not operation.maybe_try_complete() and operation.outcome is None]
+    if left:
+        asyncio.get_running_loop().call_later(LONGEST_REST_S, _retry, left)
