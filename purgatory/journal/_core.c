@@ -210,53 +210,62 @@ static int64_t number_of(const Line *line, int which)
     return which == 0 ? line->created : which == 1 ? line->delay_ms : which == 2 ? line->left : line->checks;
 }
 
-/* Nothing leaves the ledger before all that could fail is done: until then the lines are looked at in a copy. */
+/* Lines as (groups, the group of each line, created, delay_ms, left, checks). NULL with an error. */
+static PyObject *as_columns(const Line *lines, Py_ssize_t count)
+{
+    Py_ssize_t places = 2;
+    while (places < 2 * count)
+        places *= 2;
+    uint32_t *table = PyMem_Calloc((size_t)(places + count) + 1, sizeof *table);
+    PyObject *groups = PyList_New(0), *index = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(uint32_t));
+    PyObject *columns[NUMBERS], *taken = NULL;
+    int failed = table == NULL || groups == NULL || index == NULL;
+    for (int which = 0; which < NUMBERS; which++) {
+        columns[which] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+        failed |= columns[which] == NULL;
+        for (Py_ssize_t i = 0; !failed && i < count; i++)
+            ((int64_t *)PyBytes_AS_STRING(columns[which]))[i] = number_of(&lines[i], which);
+    }
+    if (failed)
+        PyErr_NoMemory();
+    else if (!group_lines(lines, count, table, places, table + places, groups, (uint32_t *)PyBytes_AS_STRING(index)))
+        taken = Py_BuildValue("(OOOOOO)", groups, index, columns[0], columns[1], columns[2], columns[3]);
+    for (int which = 0; which < NUMBERS; which++)
+        Py_XDECREF(columns[which]);
+    Py_XDECREF(groups);
+    Py_XDECREF(index);
+    PyMem_Free(table);
+    return taken;
+}
+
+/* The first rows, up to `most`, as columns. The rows are copied, and leave the ledger after all that could fail is done. */
 static PyObject *ledger_take(Ledger *self, PyObject *most)
 {
-    Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError), places = 2;
+    Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError);
     if (count == -1 && PyErr_Occurred())
         return NULL;
     lock_mutex(&self->mutex);
-    Py_ssize_t there = self->count; /* others only add to these until `taking` is given up */
+    Py_ssize_t there = self->count; /* while `taking` is set, other threads only add to these */
     int is_ours = !self->taking;
     self->taking = 1;
     unlock_mutex(&self->mutex);
     if (!is_ours) {
-        PyErr_SetString(PyExc_RuntimeError, "somebody else is taking rows out of this ledger");
+        PyErr_SetString(PyExc_RuntimeError, "another thread is taking rows from this ledger; call take() from one thread");
         return NULL;
     }
     count = count < 0 ? 0 : count < there ? count : there;
-    if (count > INT32_MAX) /* the rest the next time */
+    if (count > INT32_MAX) /* the rest is taken next time */
         count = INT32_MAX;
-    while (places < 2 * count)
-        places *= 2;
-
     Line *lines = PyMem_Calloc((size_t)count + 1, sizeof *lines);
-    uint32_t *table = PyMem_Calloc((size_t)(places + count) + 1, sizeof *table);
-    PyObject *groups = PyList_New(0), *index = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(uint32_t));
-    PyObject *columns[NUMBERS], *taken = NULL;
-    int failed = lines == NULL || table == NULL || groups == NULL || index == NULL;
-    for (int i = 0; i < NUMBERS; i++) {
-        columns[i] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
-        failed |= columns[i] == NULL;
-    }
-    if (failed)
+    if (lines == NULL)
         PyErr_NoMemory();
     else {
         lock_mutex(&self->mutex);
         for (Py_ssize_t i = 0; i < count; i++)
             lines[i] = *line_at(self, i);
         unlock_mutex(&self->mutex);
-        failed = group_lines(lines, count, table, places, table + places, groups, (uint32_t *)PyBytes_AS_STRING(index));
     }
-    if (!failed) {
-        for (int which = 0; which < NUMBERS; which++) {
-            int64_t *into = (int64_t *)PyBytes_AS_STRING(columns[which]);
-            for (Py_ssize_t i = 0; i < count; i++)
-                into[i] = number_of(&lines[i], which);
-        }
-        taken = Py_BuildValue("(OOOOOO)", groups, index, columns[0], columns[1], columns[2], columns[3]);
-    }
+    PyObject *taken = lines == NULL ? NULL : as_columns(lines, count);
     lock_mutex(&self->mutex);
     if (taken != NULL) {
         self->count -= count;
@@ -264,15 +273,9 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     }
     self->taking = 0;
     unlock_mutex(&self->mutex);
-    if (taken != NULL)
-        for (Py_ssize_t i = 0; i < count; i++)
-            drop_line(&lines[i]);
-    for (int i = 0; i < NUMBERS; i++)
-        Py_XDECREF(columns[i]);
-    Py_XDECREF(groups);
-    Py_XDECREF(index);
+    for (Py_ssize_t i = 0; taken != NULL && i < count; i++)
+        drop_line(&lines[i]);
     PyMem_Free(lines);
-    PyMem_Free(table);
     return taken;
 }
 

@@ -128,69 +128,88 @@ static int say(Operation *op, int answer, PyObject *key, PyObject *keys)
     return failed;
 }
 
-/* From arriving to parked, or to an outcome; `keys` are NULL if there is but one. 1 if a check here completed the operation, 0, or -1 with an error. */
-static int let_in(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
+/* Give the operation a place, if places are counted, and watch it under its keys: 1, 0 if it got an outcome, or -1 with an
+ * error. */
+static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *has_place)
 {
-    int has_place = 0, is_parked = 0, completed = 0, failed = 0;
-    for (;;) { /* twice: before it is watched, and after */
+    if (self->capacity != Py_None) {
+        int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
+        if (found != 1)
+            return found;
+    }
+    *has_place = 1;
+    if (self->keep_context) { /* before another thread can find the operation */
+        PyObject *context = PyContext_CopyCurrent();
+        if (context == NULL)
+            return -1;
+        __atomic_store_n(&op->context, context, __ATOMIC_RELEASE);
+    }
+    if (watch(home_shard, key, op, &op->first) || (keys != NULL && watch_others(self, op, keys)))
+        return -1;
+    return state_of(op) == ARRIVING;
+}
+
+/* Check the operation, watch it, and check it again: 1 if one of these checks completed it, 0, or -1 with an error. */
+static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *has_place)
+{
+    for (;;) {
         count_check(op);
         int answer = look_of(op);
-        completed = answer > 0 && state_of(op) == IMMEDIATE;
-        if (answer < 0 || (answer > 0 && state_of(op) == ARRIVING))
-            failed = say(op, answer, key, keys);
-        if (failed || state_of(op) != ARRIVING || has_place)
-            break;
-        if (self->capacity != Py_None) {
-            int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
-            failed = found < 0;
-            if (found != 1)
-                break;
-        }
-        has_place = 1;
-        if (self->keep_context) { /* before anybody can find it */
-            PyObject *context = PyContext_CopyCurrent();
-            failed = context == NULL;
-            __atomic_store_n(&op->context, context, __ATOMIC_RELEASE);
-        }
-        failed = failed || watch(home_shard, key, op, &op->first);
-        if (!failed && keys != NULL)
-            failed = watch_others(self, op, keys);
-        if (failed)
-            break;
-        if (state_of(op) != ARRIVING)
-            break;
+        int completed = answer > 0 && state_of(op) == IMMEDIATE;
+        if ((answer < 0 || (answer > 0 && state_of(op) == ARRIVING)) && say(op, answer, key, keys))
+            return -1;
+        if (state_of(op) != ARRIVING || *has_place)
+            return completed;
+        int watched = place_and_watch(self, op, home_shard, key, keys, has_place);
+        if (watched <= 0)
+            return watched;
     }
-    if (!failed && state_of(op) == ARRIVING) {
-        failed = set_deadline(self, op);
-        if (!failed) {
-            int settled = settle_down(op);
-            failed = settled < 0;
-            is_parked = settled > 0;
-            if (is_parked && is_closed(self)) {
-                int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
-                if (ours)
-                    failed = ours < 0 || done_call(PyObject_CallOneArg(core.closed_error, self->name)) ? -1 : 0;
-            }
-        }
-        else if (is_closed(self) && PyErr_ExceptionMatches(core.timer_closed)) {
-            /* A shutdown came between: it has settled the operation, or that is for the caller to do. */
-            PyErr_Clear();
-            failed = 0;
-            int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
-            if (ours)
-                failed = ours < 0 || done_call(PyObject_CallOneArg(core.closed_error, self->name)) ? -1 : 0;
-        }
+}
+
+/* After a shutdown came between: cancel the operation and raise PurgatoryClosed, unless the shutdown has settled it. 0, or
+ * -1 with an error. */
+static int cancel_when_closed(Parking *self, Operation *op)
+{
+    int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
+    return ours < 0 || (ours && done_call(PyObject_CallOneArg(core.closed_error, self->name))) ? -1 : 0;
+}
+
+/* Give it to the timer, and take the step from arriving to parked: 1, 0 if it has an outcome, or -1 with an error. */
+static int settle(Parking *self, Operation *op)
+{
+    if (set_deadline(self, op)) {
+        if (!is_closed(self) || !PyErr_ExceptionMatches(core.timer_closed))
+            return -1;
+        PyErr_Clear();
+        return cancel_when_closed(self, op);
     }
+    int settled = settle_down(op);
+    return settled > 0 && is_closed(self) && cancel_when_closed(self, op) ? -1 : settled;
+}
+
+/* Forget a new deadline for an operation that is not parked after all. The error that is set stays set. */
+static void drop_extension(Operation *op)
+{
+    Kept kept = keep_error();
+    set_flag(&op->extended, 0);
+    if (done_call(PyObject_CallFunctionObjArgs(core.extension, op, Py_None, Py_None, NULL)))
+        PyErr_WriteUnraisable((PyObject *)op);
+    set_again(kept);
+}
+
+/* From arriving to parked, or to an outcome. `keys` is NULL if there is only one key. 1 if a check here completed the
+ * operation, 0, or -1 with an error. */
+static int let_in(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
+{
+    int has_place = 0;
+    int completed = check_and_watch(self, op, home_shard, key, keys, &has_place);
+    int settled = completed < 0 || state_of(op) != ARRIVING ? 0 : settle(self, op);
+    int failed = completed < 0 || settled < 0;
     if (failed) /* it is not in the purgatory, unless it has completed */
         cancel_for_error(op);
-    if (flag_of(&op->extended)) { /* it was extended, and is not parked after all */
-        Kept kept = keep_error();
-        set_flag(&op->extended, 0);
-        if (done_call(PyObject_CallFunctionObjArgs(core.extension, op, Py_None, Py_None, NULL)))
-            PyErr_WriteUnraisable((PyObject *)op);
-        set_again(kept);
-    }
-    if (has_place && !is_parked) {
+    if (flag_of(&op->extended))
+        drop_extension(op);
+    if (has_place && settled <= 0) {
         PyObject *struck = NULL;
         Kept kept = keep_error();
         core.timer->withdraw(&op->entry);
@@ -313,87 +332,84 @@ static PyObject *each_once(PyObject *given)
     return keys;
 }
 
-static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+/* Whether this purgatory takes the operation: 0, or -1 with the error. */
+static int reject(Parking *self, PyObject *given)
 {
-    static const char *const wanted[] = {"operation", "watch_keys", NULL};
-    PyObject *found[2];
-    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found))
-        return NULL;
-    PyObject *given = found[0], *keys = found[1];
-    if (is_unmade(self))
-        return NULL;
-    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
-    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
-        return NULL;
     Operation *op = (Operation *)given;
+    if (is_closed(self))
+        return done_call(PyObject_CallOneArg(core.closed_error, self->name)), -1;
+    if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) /* DelayedOperation.register() lets in anything */
+        return done_call(PyObject_CallOneArg(core.forgotten_init, given)), -1;
+    if (op->home_shard != NULL)
+        return done_call(PyObject_CallOneArg(core.already_parked, given)), -1;
+    int is_in_timer = __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) != NULL;
+    return is_in_timer && self->timer != Py_None ? done_call(PyObject_CallOneArg(core.reject_if_in_timer, given)) : 0;
+}
 
-    /* Each key once: the only one of those given, or a tuple of our own. */
-    PyObject *key = only_key(keys), *answer = NULL;
-    int has_more = 0;
-    if (key != NULL)
-        Py_INCREF(keys);
-    else {
-        keys = each_once(keys);
-        if (keys == NULL)
-            return NULL;
-        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
-        has_more = PyTuple_GET_SIZE(keys) > 1;
-    }
-    Shard *home_shard = shard_of(self, key);
-    if (home_shard == NULL) {
-        refuse_unhashable(keys);
-        goto end;
-    }
-    if (is_closed(self)) {
-        PyObject_CallOneArg(core.closed_error, self->name);
-        goto end;
-    }
-    if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) { /* DelayedOperation.register() lets in anything */
-        PyObject_CallOneArg(core.forgotten_init, given);
-        goto end;
-    }
-    if (op->home_shard != NULL) {
-        PyObject_CallOneArg(core.already_parked, given);
-        goto end;
-    }
-    if (__atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) != NULL && self->timer != Py_None
-        && done_call(PyObject_CallOneArg(core.reject_if_in_timer, given)))
-        goto end;
-    op->is_special = (unsigned char)is_special;
+/* Park an operation, which was not rejected, with its lock held: 1 if this call completed it, 0, or -1 with an error.
+ * `keys` is NULL if there is only one key. */
+static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
+{
     int waited = wait_for_hold(op);
-    if (waited) {
-        answer = waited > 0 ? Py_NewRef(Py_False) : NULL;
-        goto end;
-    }
+    if (waited)
+        return waited > 0 ? 0 : -1;
     int completed = arrive(op, home_shard);
     int arrived = completed == 1;
     if (arrived)
-        completed = let_in(self, op, home_shard, key, has_more ? keys : NULL);
+        completed = let_in(self, op, home_shard, key, keys);
     int is_in = arrived && completed >= 0;
     if (give_hold(op) < 0)
         completed = -1;
     if (completed >= 0 && arrived) {
         if (state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
-            && done_call(PyObject_CallOneArg(core.notify_parked, given)))
+            && done_call(PyObject_CallOneArg(core.notify_parked, (PyObject *)op)))
             completed = -1;
         else if (flag_of(&op->pending) && state_of(op) <= PARKED && check_as_defined(op) < 0)
             completed = -1;
     }
-    if (completed < 0) {
-        if (is_in) /* this thread is being stopped */
-            cancel_for_error(op);
-        else if (!arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
-            /* Another parker's: a check may have missed the hold while this thread had it for nothing. */
-            Kept kept = keep_error();
-            if (check_as_defined(op) < 0)
-                PyErr_WriteUnraisable(given);
-            set_again(kept);
-        }
-        goto end;
+    if (completed < 0 && is_in) /* this thread is interrupted */
+        cancel_for_error(op);
+    else if (completed < 0 && !arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
+        /* Another thread parked it. A check may have been left to this thread, which had the lock for a moment. */
+        Kept kept = keep_error();
+        if (check_as_defined(op) < 0)
+            PyErr_WriteUnraisable((PyObject *)op);
+        set_again(kept);
     }
-    answer = PyBool_FromLong(completed);
-end:
+    return completed;
+}
+
+static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"operation", "watch_keys", NULL};
+    PyObject *found[2];
+    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found)
+        || is_unmade(self))
+        return NULL;
+    PyObject *given = found[0], *keys = found[1];
+    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
+    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
+        return NULL;
+
+    /* Each key once: the only one of those given, or a tuple of our own. */
+    PyObject *key = only_key(keys);
+    int is_only_key = key != NULL;
+    keys = is_only_key ? Py_NewRef(keys) : each_once(keys);
+    if (keys == NULL)
+        return NULL;
+    if (!is_only_key) {
+        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+        is_only_key = PyTuple_GET_SIZE(keys) == 1;
+    }
+    int completed = -1;
+    Shard *home_shard = shard_of(self, key);
+    if (home_shard == NULL)
+        refuse_unhashable(keys);
+    else if (!reject(self, given)) {
+        ((Operation *)given)->is_special = (unsigned char)is_special;
+        completed = park(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);
+    }
     Py_DECREF(key);
     Py_DECREF(keys);
-    return answer;
+    return completed < 0 ? NULL : PyBool_FromLong(completed);
 }

@@ -34,11 +34,9 @@ static int try_lock(Operation *op)
     return truth_of_call(PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
 }
 
-/* Take the operation's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `pending` is set. */
-static int try_hold(Operation *op)
+/* Take the user's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `pending` is set. */
+static int try_lock_for_check(Operation *op)
 {
-    if (op->lock == NULL)
-        return take_own(op, 1);
     int taken = try_lock(op);
     if (taken)
         return taken;
@@ -260,72 +258,84 @@ static int retry(Operation *op)
     return 0;
 }
 
-/* Check the operation, unless someone is at it: 1 if the check completed it, 0, or -1 with an error. An expiry gives 0: it
- * uses up nothing of what the event offers. */
+/* Begin a check: 1 if this thread has the operation's lock now, 0 if the check is left to another call, or -1 with an
+ * error. */
+static int begin_check(Operation *op)
+{
+    if (op->lock == NULL)
+        return take_own(op, 1);
+    int held = try_lock_for_check(op);
+    if (held > 0 && holder_of(op) != 0) { /* a re-entrant lock, and an outer call of this thread has it */
+        set_flag(&op->pending, 1);
+        held = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
+        if (held == 0)
+            return 0;
+    }
+    if (held > 0) {
+        set_holder(op, my_number());
+        __atomic_store_n(&op->pending, 0, __ATOMIC_SEQ_CST);
+    }
+    else
+        retry(op);
+    return held;
+}
+
+/* Call try_complete, with the operation's lock held: 1 if that completed the operation, 0, or -1 with an error. */
+static int check_once(Operation *op)
+{
+    count_check(op);
+    int answer = look_of(op);
+    int completed = answer > 0 && state_of(op) == SATISFIED;
+    if (answer > 0 && state_of(op) <= PARKED)
+        answer = done_call(PyObject_CallOneArg(core.warn, (PyObject *)op));
+    if (answer < 0 && (!is_contained() || contain(op, core.str_try_complete, NULL)))
+        return -1;
+    return completed;
+}
+
+/* Expire the operation, whose lock is held, and release the lock before on_expiration. 0, or -1 with an error. */
+static int expire(Operation *op)
+{
+    PyObject *error = NULL, *struck = NULL;
+    int failed = !has_room_for_outcome();
+    int expired = !failed && finish(op, EXPIRED, &struck);
+    if (expired)
+        failed = run_hook(op, core.str_on_complete, &error);
+    failed |= give_hold(op) < 0;
+    if (!expired) {
+        if (failed && state_of(op) <= PARKED)
+            retry(op);
+        return failed ? -1 : 0;
+    }
+    if (failed && struck == NULL) /* on_expiration is still pending, so the error waits */
+        struck = take_error();
+    else if (failed)
+        PyErr_Clear();
+    run_hook(op, core.str_on_expiration, &error);
+    failed = end(op, error);
+    Py_XDECREF(error);
+    stop_completing(op);
+    return set_struck(struck) || failed ? -1 : 0;
+}
+
+/* Check the operation. If another thread is checking it, that thread checks again. 1 if this call's check completed it, 0,
+ * or -1 with an error. An expiry gives 0, because it uses nothing of what the event offers. */
 static int check(Operation *op)
 {
     int completed = 0;
-    while (state_of(op) <= PARKED) {
-        int held = try_hold(op);
-        if (held < 0) {
-            retry(op);
-            return -1;
-        }
-        if (!held) {
-            if (op->lock != NULL)
-                retry(op);
-            return 0;
-        }
-        if (op->lock != NULL && holder_of(op) != 0) { /* a re-entrant lock, and an outer call of this thread has it */
-            set_flag(&op->pending, 1);
-            int failed = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
-            if (failed)
-                retry(op);
-            return failed ? -1 : 0;
-        }
-        int expired = 0, failed = 0;
-        PyObject *error = NULL, *struck = NULL;
-        if (op->lock != NULL) {
-            set_holder(op, my_number());
-            __atomic_store_n(&op->pending, 0, __ATOMIC_SEQ_CST);
-        }
-        if (flag_of(&op->overdue)) {
-            failed = has_room_for_outcome() ? 0 : -1;
-            expired = !failed && finish(op, EXPIRED, &struck);
-            if (expired)
-                failed = run_hook(op, core.str_on_complete, &error);
-        }
-        else if (state_of(op) <= PARKED) {
-            count_check(op);
-            int answer = look_of(op);
-            completed = answer > 0 && state_of(op) == SATISFIED;
-            if (answer > 0 && state_of(op) <= PARKED)
-                answer = done_call(PyObject_CallOneArg(core.warn, (PyObject *)op));
-            if (answer < 0)
-                failed = is_contained() ? contain(op, core.str_try_complete, NULL) : -1;
-        }
-        int again = give_hold(op);
-        failed |= again < 0;
-        if (expired) { /* what has stopped this thread waits: on_expiration is still pending */
-            if (failed && struck == NULL)
-                struck = take_error();
-            else if (failed)
-                PyErr_Clear();
-            run_hook(op, core.str_on_expiration, &error);
-            failed = end(op, error);
-            Py_XDECREF(error);
-            stop_completing(op);
-            if (set_struck(struck) || failed)
-                return -1;
-        }
-        else if (failed) {
-            Py_XDECREF(struck);
+    for (int again = 1; again && state_of(op) <= PARKED;) {
+        int held = begin_check(op);
+        if (held <= 0)
+            return held;
+        if (flag_of(&op->overdue))
+            return expire(op);
+        completed = state_of(op) <= PARKED ? check_once(op) : 0;
+        again = give_hold(op);
+        if (completed < 0 || again < 0) {
             if (state_of(op) <= PARKED)
                 retry(op);
             return -1;
         }
-        if (!again)
-            break;
     }
     return completed;
 }
