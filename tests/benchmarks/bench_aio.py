@@ -3,7 +3,8 @@ Awaiting in a purgatory on one loop, beside what asyncio offers: ``python -m tes
 
 Every case starts one task per waiter, lets all of them come to wait, makes each one's condition true, and collects the
 answers. All of that is counted, per waiter. So all carry the cost of a task, which the row *a bare future*
-shows: no timeout, no predicate, no notification. The peers are given what suits them best: a ``Condition`` of its own
+shows: no timeout, no predicate, no notification. A predicate for each waiter is three objects more, which the row *one
+predicate for all* shows. The peers are given what suits them best: a ``Condition`` of its own
 for each waiter, so that no ``notify`` wakes a task without need.
 
 One loop is one thread, so its processor time is counted, which depends less on other load.
@@ -85,6 +86,19 @@ def start_wait_for(purgatory: AsyncPurgatory[DelayedOperation], n: int, per_key:
     ], satisfy
 
 
+def start_one_predicate(purgatory: AsyncPurgatory[DelayedOperation], n: int) -> Started:
+    ready: list[bool] = []
+    predicate = ready.__len__
+
+    async def satisfy() -> None:
+        ready.append(True)
+        for key in range(n):
+            purgatory.check_and_complete(key)
+
+    wait_for = purgatory.wait_for
+    return [_task(wait_for(predicate, keys=[key], timeout_ms=TIMEOUT_MS)) for key in range(n)], satisfy
+
+
 def start_bare(_: AsyncPurgatory[DelayedOperation], n: int) -> Started:
     loop = asyncio.get_running_loop()
     futures = [loop.create_future() for _ in range(n)]
@@ -149,6 +163,7 @@ def start_condition(_: AsyncPurgatory[DelayedOperation], n: int, per_key: int = 
 #: The first is the reference of the others.
 CASES: dict[str, Start] = {
     "purgatory.wait_for": start_wait_for,
+    "the same, one predicate for all": start_one_predicate,
     "purgatory.park": start_park,
     "asyncio.wait_for + Condition": start_condition,
     "asyncio.wait_for on a future": start_future,
