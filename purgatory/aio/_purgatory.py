@@ -1,29 +1,23 @@
 """The purgatory for asyncio: ``await`` an operation.
 
-There are two ways to drive it. One contract suite runs over both:
+There are two kinds, and one contract suite covers both:
 
-- ``AsyncPurgatory(name)`` belongs to **one loop** and needs no thread. A :class:`LoopTimer` expires. Every check,
-  predicate and hook runs on the loop, so the state that they read needs no lock. ``check_and_complete`` from another
-  thread hands the key to the loop.
-- ``AsyncPurgatory.over(purgatory)`` lets **one or several loops await in a thread-based purgatory**. Checks and hooks
+- ``AsyncPurgatory(name)`` belongs to **one loop** and needs no thread. A :class:`LoopTimer` expires the operations.
+  Checks, predicates and hooks run on the loop, so the state that they read needs no lock. ``check_and_complete`` from
+  another thread passes the key to the loop.
+- ``AsyncPurgatory.over(purgatory)`` awaits in a **thread-based purgatory**, from one loop or several. Checks and hooks
   run on the threads of the core. Each loop is woken once for many completions.
 
-**Cancelling** the task that awaits takes the operation out, in the same turn of the loop in which the cancellation
-arrives. A completion, an expiry and a cancellation may race. The core gives the operation one outcome:
-
-    1. the operation completes: its outcome is decided, its hooks run, the future is set, the task will be woken
-    2. before that, the task is cancelled
-    3. the task wakes with ``CancelledError``; ``cancel()`` returns False; **the error is raised all the same**
-
-A cancellation is never swallowed (as ``asyncio.wait_for`` once did), and no completion is lost: the hooks have run, and
-``operation.outcome`` says so. No wake-up is lost either (as with ``asyncio.Condition``, whose ``notify`` may choose a
-task that was just cancelled): a check looks at every operation under the key.
+**Cancelling** the task that awaits removes the operation at once. If the operation has completed before, it stays
+completed: its hooks have run, and ``operation.outcome`` says so. The task raises ``CancelledError`` in both cases, so a
+cancellation is never swallowed (as ``asyncio.wait_for`` once did). No other task loses a wake-up (as with the
+``notify`` of ``asyncio.Condition``), because a check looks at every operation under the key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from purgatory import (
     DelayedOperation,
@@ -35,6 +29,7 @@ from purgatory import (
     Totals,
 )
 from purgatory._operations.operation_type import OperationT
+from purgatory._support.errors import checked_int
 from purgatory._threads.watchdog import watch
 from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import AsyncShutdown, Drain
@@ -45,7 +40,6 @@ from purgatory.aio._waits import result_of, taking, until
 from timer import Timer
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self, Unpack
 
     from purgatory._purgatory.settings import Settings
@@ -57,15 +51,15 @@ BeneathT = TypeVar("BeneathT", bound=DelayedOperation)
 
 
 class AsyncPurgatory(Generic[OperationT]):
-    """Where operations are awaited. An async context manager that shuts down, by ``drain="expire"``, on leaving.
+    """Parks operations and lets tasks await them. An async context manager that calls :meth:`shutdown` on leaving.
 
-    Belongs to the loop that first uses it, and that loop must stay on its thread. Only :meth:`check_and_complete` and
-    the methods of an operation may be called from other threads.
+    It belongs to the loop that first uses it. That loop must stay on its thread. Other threads may call only
+    :meth:`check_and_complete`, :meth:`check_and_complete_all` and the methods of an operation.
 
     Args:
         name: the name in logs and metrics.
-        timer: expires the operations. Purgatories of one loop may share it, and it is not shut down with them. The
-            default is a :class:`LoopTimer` of the purgatory's own.
+        timer: expires the operations. Purgatories of one loop may share it. They do not shut it down. The default is a
+            :class:`LoopTimer` of the purgatory's own.
         slice_size: how many operations are checked, expired or woken before the loop runs other callbacks.
         settings: ``broker_id``, ``purge_interval``, ``shards``, ``max_parked``, ``tenant``, ``tenant_share``,
             ``keep_context`` and ``observers``, as :class:`~purgatory.DelayedOperationPurgatory` takes them.
@@ -98,7 +92,8 @@ class AsyncPurgatory(Generic[OperationT]):
     ) -> None:
         if timer is not None and not (isinstance(timer, Timer) and timer.is_driven):
             raise InvalidSetting("timer", timer, "a LoopTimer, or another timer that is driven already")
-        self._own_timer = LoopTimer(name, slice_size=_checked_slice(slice_size)) if timer is None else None
+        checked_int("slice_size", slice_size, 1)
+        self._own_timer = LoopTimer(name, slice_size=slice_size) if timer is None else None
         purgatory: DelayedOperationPurgatory[OperationT] = DelayedOperationPurgatory(
             name, timer=timer or self._own_timer, reaper_enabled=False, **settings
         )
@@ -108,7 +103,7 @@ class AsyncPurgatory(Generic[OperationT]):
     def over(cls, purgatory: DelayedOperationPurgatory[BeneathT], *, slice_size: int = 512) -> AsyncPurgatory[BeneathT]:
         """Await in a thread-based purgatory, from one loop or several.
 
-        Shutting this down settles the operations that were parked through it. The owner of the purgatory shuts that
+        :meth:`shutdown` settles the operations that were parked through this object. It does not shut ``purgatory``
         down.
 
         Raises:
@@ -116,9 +111,10 @@ class AsyncPurgatory(Generic[OperationT]):
         """
         if not isinstance(purgatory, DelayedOperationPurgatory):
             raise InvalidSetting("purgatory", purgatory, "a DelayedOperationPurgatory")
+        checked_int("slice_size", slice_size, 1)
         made = cast("AsyncPurgatory[BeneathT]", cls.__new__(cls))
         made._own_timer = None
-        made._set_up(purgatory, _checked_slice(slice_size), owned=False)
+        made._set_up(purgatory, slice_size, owned=False)
         return made
 
     def _set_up(self, purgatory: DelayedOperationPurgatory[OperationT], slice_size: int, *, owned: bool) -> None:
@@ -133,21 +129,21 @@ class AsyncPurgatory(Generic[OperationT]):
     # -- park
 
     async def park(self, operation: OperationT, keys: Sequence[Hashable]) -> Outcome:
-        """Park the operation, and return how it left, after its hooks have run.
+        """Park the operation, and return its outcome after its hooks have run.
 
-        Cancelling the task takes the operation out of the purgatory, unless it has completed (see the module's
-        header). What hooks raise is logged and counted, not raised here.
+        Cancelling the task removes the operation, unless it has completed. What hooks raise is logged and counted, not
+        raised here.
 
         Returns:
-            The outcome. ``CANCELLED`` if another task or thread took the operation out, or a shutdown did.
+            The outcome. It is ``CANCELLED`` if another task, another thread or a shutdown removed the operation.
 
         Raises:
             NoKeys: there are no keys.
-            WatchKeysType: ``keys`` is a ``str``, a named tuple, or no sequence.
+            WatchKeysType: ``keys`` is not a sequence of keys.
             UnhashableKey: a key has no hash.
-            InvalidOperation: ``operation`` is not an operation, or it cannot have coroutines for hooks.
-            AlreadyParked: the operation was given to a purgatory before.
-            PurgatoryFull: ``max_parked`` operations wait, or as many of its tenant as may.
+            InvalidOperation: ``operation`` is not an operation, or has coroutine hooks and no ``__dict__``.
+            AlreadyParked: the operation was parked before.
+            PurgatoryFull: ``max_parked`` operations wait, or its tenant has no place left.
             InvalidTenant: the ``tenant`` function failed.
             PurgatoryClosed: the purgatory is shut down.
             WrongLoop: the purgatory belongs to another loop.
@@ -166,10 +162,10 @@ class AsyncPurgatory(Generic[OperationT]):
         return outcome
 
     def start(self, operation: OperationT, keys: Sequence[Hashable]) -> bool:
-        """Park the operation at once, and do not await it: for leases, sessions and what else ends by its hooks.
+        """Park the operation and do not await it: for leases, sessions and others that end by their hooks.
 
-        When this returns the operation is parked, so ``operation.extend()`` and :meth:`check_and_complete` count from
-        here on. Coroutine hooks run in a task of their own, and :meth:`shutdown` waits for them.
+        The operation is parked when this returns. Coroutine hooks run in a task of their own, and :meth:`shutdown`
+        waits for them.
 
         Returns:
             True if the operation completed at once.
@@ -182,22 +178,22 @@ class AsyncPurgatory(Generic[OperationT]):
     async def wait_for(
         self, predicate: Callable[[], object], *, keys: Sequence[Hashable], timeout_ms: int, name: str | None = None
     ) -> Outcome:
-        """Wait until ``predicate()`` holds, or the time is up. It is asked now, and at every check of one of the keys.
+        """Wait until ``predicate()`` is true or the time is up. It is called now, and at every check of a key.
 
         Args:
-            predicate: a plain function of no arguments.
-            keys: the keys whose checks ask it again.
+            predicate: a plain function without arguments.
+            keys: the keys whose checks call it again.
             timeout_ms: how long to wait.
             name: the name of the operation's type in logs, metrics, spans and the journal, instead of ``Until``. Use
-                few different ones, because each is a type of its own.
+                few different names, because each makes a type.
 
         Returns:
-            ``IMMEDIATE`` or ``SATISFIED`` if the predicate holds. ``EXPIRED`` if the time was up first. ``CANCELLED``
-            if a shutdown, or another task or thread, ended the wait. Every outcome is true in a condition: compare it.
+            ``IMMEDIATE`` or ``SATISFIED`` if the predicate is true, ``EXPIRED`` if the time was up first, and
+            ``CANCELLED`` if a shutdown, a task or a thread removed the wait. Compare it: every outcome is truthy.
 
         Raises:
-            InvalidSetting: the predicate cannot be called, or is a coroutine.
-            Exception: whatever the predicate raises. That ends the wait.
+            InvalidSetting: the predicate cannot be called, or it is a coroutine function, or the name is not a text.
+            Exception: what the predicate raises. That ends the wait.
             PurgatoryError: as :meth:`park`.
         """
         wait = until(predicate, timeout_ms, name)
@@ -225,23 +221,23 @@ class AsyncPurgatory(Generic[OperationT]):
     ) -> ResultT:
         """Wait until ``find()`` returns something other than None, and return that.
 
-        It is asked as a predicate of :meth:`wait_for` is, in order of arrival, and may *take* what it returns. Of three
-        tasks that wait for one item, the first gets it, and the others find nothing and keep waiting.
+        ``find`` is called as the predicate of :meth:`wait_for` is, and may remove what it returns from your own state.
+        Of three tasks that wait for one item, the first gets it. The others find nothing and keep waiting.
 
         Args:
-            find: a plain function of no arguments.
-            keys: the keys whose checks ask it again.
+            find: a plain function without arguments.
+            keys: the keys whose checks call it again.
             timeout_ms: how long to wait.
-            give_back: is called with a result that could not be delivered, because the awaiting task was cancelled
-                after it was found. Put the result back there, and check its key.
+            give_back: is called with a result that was found and cannot be delivered, because the task was cancelled.
+                Put the result back in it, and check its key.
             name: as in :meth:`wait_for`, instead of ``Taking``.
 
         Raises:
             TimeoutError: the time was up first.
-            PurgatoryClosed: the purgatory is shut down, or was while this waited.
-            WaitCancelled: another task or thread took the wait out.
-            InvalidSetting: ``find`` cannot be called, or is a coroutine.
-            Exception: whatever ``find`` raises. That ends the wait.
+            PurgatoryClosed: the purgatory is shut down, or was shut down during the wait.
+            WaitCancelled: another task or thread removed the wait.
+            InvalidSetting: as in :meth:`wait_for`.
+            Exception: what ``find`` raises. That ends the wait.
             PurgatoryError: as :meth:`park`.
         """
         wait = taking(find, give_back, timeout_ms, name)
@@ -259,19 +255,18 @@ class AsyncPurgatory(Generic[OperationT]):
     # -- satisfy
 
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
-        """Check the operations parked under a key, in the order in which they came. From any thread.
+        """Check the operations parked under a key, in order of arrival. Any thread may call it.
 
-        On a loop, a key under which more than ``slice_size`` wait is checked a slice at a time, and the loop runs other
-        callbacks in between. From another thread, a purgatory that belongs to one loop has the loop check the key soon.
+        On a loop, a key with more than ``slice_size`` operations is checked one slice at a time, and the loop runs
+        other callbacks in between. From another thread, a purgatory of one loop has that loop check the key soon.
 
         Args:
             key: the key.
-            limit: stop once this many were completed, later slices included: for an event that can satisfy this many
-                and no more. The limits of several events add up. An operation whose ``lock=`` another thread holds
-                does not count, as in the core.
+            limit: stop after this many completions, later slices included. The limits of several events add up. An
+                operation whose ``lock=`` another thread holds does not count, as in the core.
 
         Returns:
-            How many operations were completed before this returned: not those of later slices, or of the loop.
+            How many operations were completed before this returned. Later slices, and checks by the loop, do not count.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -280,16 +275,16 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._check(key, limit)
 
     def check_and_complete_all(self, keys: Iterable[Hashable]) -> int:
-        """Check the operations parked under many keys, for an event that touches many keys. From any thread.
+        """Check the operations parked under many keys. Any thread may call it.
 
         On a loop, an operation under several of the keys is checked once. If more than ``slice_size`` operations are
-        parked under the keys, and from another thread, each key is checked as by :meth:`check_and_complete`.
+        parked under the keys, or from another thread, each key is checked as by :meth:`check_and_complete`.
 
         Args:
             keys: any iterable of keys, but not a ``str`` or ``bytes``.
 
         Returns:
-            The number of operations that were completed before this returned.
+            As :meth:`check_and_complete`.
 
         Raises:
             WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.
@@ -298,18 +293,14 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._check_all(keys)
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
-        """Remove every operation under a key, and return the operations.
-
-        A task that awaits one of them gets ``Outcome.CANCELLED``.
-
-        An exception that strikes this thread meanwhile costs the list, as it does in the core.
+        """Remove every operation under a key, and return them. A task that awaits one gets ``Outcome.CANCELLED``.
 
         Raises:
             UnhashableKey: the key has no hash.
         """
         return self._purgatory.cancel_for_key(key)
 
-    # -- looking in
+    # -- inspect
 
     @property
     def name(self) -> str:
@@ -318,22 +309,22 @@ class AsyncPurgatory(Generic[OperationT]):
 
     @property
     def purgatory(self) -> DelayedOperationPurgatory[OperationT]:
-        """The purgatory beneath."""
+        """The purgatory of the core that holds the operations."""
         return self._purgatory
 
     @property
     def timer(self) -> Timer | None:
-        """What expires the operations."""
+        """The timer that expires the operations."""
         return self._purgatory.timer
 
     @property
     def waiting(self) -> int:
-        """How many calls of :meth:`park` and :meth:`wait_for` have not returned, and started operations not ended."""
+        """How many awaits have not returned, plus how many started operations have not ended."""
         return self._waiters.count
 
     @property
     def parked(self) -> int:
-        """How many operations wait. Those of :attr:`waiting` whose answer is on its way are not among them."""
+        """How many operations are parked. One that has completed and whose task is not awake yet is not counted."""
         return self._purgatory.parked
 
     @property
@@ -343,7 +334,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
     @property
     def num_delayed(self) -> int:
-        """How many operations wait for their expiry."""
+        """How many parked operations have a deadline."""
         return self._purgatory.num_delayed
 
     @property
@@ -353,7 +344,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
     @property
     def rejected(self) -> int:
-        """How many operations were refused because ``max_parked`` waited."""
+        """How many operations were rejected because a limit was reached."""
         return self._purgatory.rejected
 
     def totals(self) -> Totals:
@@ -361,11 +352,11 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._purgatory.totals()
 
     def operations(self) -> list[OperationT]:
-        """The operations that wait, those of :meth:`wait_for` included: a copy, in no particular order."""
+        """A list of the parked operations, those of :meth:`wait_for` included, in no particular order."""
         return self._purgatory.operations()
 
     def operations_for_key(self, key: Hashable) -> list[OperationT]:
-        """The operations that wait under a key, in order of arrival: a copy.
+        """A list of the operations under a key, in order of arrival.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -373,7 +364,7 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._purgatory.operations_for_key(key)
 
     def watching(self, key: Hashable) -> int:
-        """The number of entries under a key, which a check of it may have to look at.
+        """The number of entries under a key.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -382,26 +373,26 @@ class AsyncPurgatory(Generic[OperationT]):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it refuses operations."""
+        """Whether it rejects operations."""
         return self._waiters.closed or self._purgatory.is_closed
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value."""
         return self._purgatory.snapshot(largest=largest)
 
-    # -- the end
+    # -- shut down
 
     async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
-        """Reject new operations, settle those that wait, and return when every task that awaits one has its answer.
+        """Reject new operations, settle the parked ones, and return when every task that awaits one has its outcome.
 
         Args:
-            drain: ``"expire"`` completes and expires every operation now; ``"cancel"`` takes them out, into the report,
-                and whoever awaits one gets ``Outcome.CANCELLED``; ``"wait"`` lets them complete or expire by themselves
-                up to ``timeout_ms``, then expires the rest. A later call with ``"expire"`` ends that wait.
-            timeout_ms: how long ``"wait"`` waits, and how long those who got their answer are given to take it.
+            drain: ``"expire"`` expires every operation now. ``"cancel"`` removes them. The report lists them, and their
+                tasks get ``Outcome.CANCELLED``. ``"wait"`` lets them end by themselves for ``timeout_ms``, then expires
+                the rest. A later call with ``"expire"`` ends that wait.
+            timeout_ms: how long ``"wait"`` waits, and then how long tasks and hooks may take to end.
 
         Returns:
-            What became of the operations. The same report when called again.
+            The report. A second call returns the same one.
 
         Raises:
             InvalidSetting: no such policy.
@@ -418,16 +409,8 @@ class AsyncPurgatory(Generic[OperationT]):
             self._waiters.here()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self.waiting} waiting{', shut down' if self.is_closed else ''}>"
-
-
-def _checked_slice(slice_size: Any) -> int:
-    if type(slice_size) is not int or slice_size < 1:
-        raise InvalidSetting("slice_size", slice_size, "an int, 1 or more")
-    return slice_size

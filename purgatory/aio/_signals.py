@@ -68,19 +68,19 @@ def drain_on_signals(
 ) -> Callable[[], None]:
     """Shut the purgatory down as soon as a signal comes that ends the process. The signal is passed on as well.
 
-    Call it on the purgatory's loop once the server handles signals, for instance in each request that is about to
-    wait: again changes nothing. Signals that no Python handler is there for, and loops that don't run on the main
-    thread, where Python allows no handler, are left alone: call :meth:`AsyncPurgatory.shutdown` there.
+    Call it on the purgatory's loop after the server has installed its handlers, for instance in each request that is
+    about to wait. A second call changes nothing. It has no effect on signals without a Python handler, and on loops
+    outside the main thread, because Python allows no handler there. Call :meth:`AsyncPurgatory.shutdown` instead.
 
     Args:
-        purgatory: whose waiters are to be answered.
-        signals: which.
+        purgatory: the purgatory to shut down.
+        signals: the numbers of the signals.
         drain: as in :meth:`AsyncPurgatory.shutdown`.
-        timeout_ms: likewise.
+        timeout_ms: as in :meth:`AsyncPurgatory.shutdown`.
 
     Returns:
-        A call that takes it back, on the same thread. It is harmless twice. The end of the purgatory's shutdown does
-        it, too.
+        A function that undoes this. Call it on the same thread. A second call is harmless. The end of the purgatory's
+        shutdown calls it, too.
     """
 
     def undo() -> None:
@@ -96,7 +96,7 @@ def drain_on_signals(
 
 
 def forget(purgatory: AsyncPurgatory[Any]) -> None:
-    """It is shut down: give back the signals that only it wished to hear."""
+    """Restore the handlers of signals that only this purgatory listened to, because it is shut down."""
     if purgatory in _wishes and threading.current_thread() is threading.main_thread():
         _wishes.pop(purgatory, None)
         _step_aside()

@@ -81,7 +81,7 @@ class AsyncThresholdPurgatory:
         Raises:
             TimeoutError: the time was up first.
             WaitDrained: the purgatory was shut down first. It is a ``PurgatoryClosed`` and a ``TimeoutError``.
-            WaitCancelled: another task or thread took the wait out.
+            WaitCancelled: another task or thread removed the wait.
             InvalidSetting: the threshold is not an ``int``.
             UnhashableKey: the key has no hash.
             BaseException: what :meth:`fail` or :meth:`forget` was called with.
@@ -180,9 +180,7 @@ class AsyncThresholdPurgatory:
         await self._purgatory.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
 
 

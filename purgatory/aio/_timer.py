@@ -32,7 +32,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from purgatory import InvalidSetting, WrongLoop
+from purgatory import WrongLoop
+from purgatory._support.errors import checked_int
 from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
 
 if TYPE_CHECKING:
@@ -49,13 +50,13 @@ class LoopTimer(SystemTimer):
 
     Args:
         name: names it in errors.
-        loop: the loop; if not given, the one that runs when the first task is added.
-        tick_ms: how finely time is told apart.
-        wheel_size: buckets a level.
-        clock: monotonic nanoseconds; ``time.monotonic_ns`` if not given.
-        max_pending: refuse to hold more tasks than this.
-        on_error: told of whatever a task raises.
-        slice_size: how many tasks run before the loop goes round.
+        loop: the loop. The default is the loop that runs when the first task is added.
+        tick_ms: the resolution of deadlines.
+        wheel_size: the number of buckets per level.
+        clock: returns monotonic nanoseconds. The default is ``time.monotonic_ns``.
+        max_pending: reject further tasks while this many are pending.
+        on_error: is called with a task and what it raised.
+        slice_size: how many tasks run before the loop runs other callbacks.
 
     >>> import asyncio
     >>> class Ping(TimerTask):
@@ -83,9 +84,7 @@ class LoopTimer(SystemTimer):
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
         slice_size: int = 512,
     ) -> None:
-        if type(slice_size) is not int or slice_size < 1:
-            raise InvalidSetting("slice_size", slice_size, "an int, 1 or more")
-        self._turns = _Turns(self, slice_size)
+        self._turns = _Turns(self, checked_int("slice_size", slice_size, 1))
         super().__init__(
             name,
             tick_ms=tick_ms,
@@ -116,7 +115,7 @@ class LoopTimer(SystemTimer):
 
         Raises:
             RuntimeError: no loop is running.
-            WrongLoop: the timer belongs to another.
+            WrongLoop: the timer belongs to another loop.
         """
         running = asyncio.get_running_loop()
         if self._loop is not None and self._loop is not running:
@@ -130,7 +129,7 @@ class LoopTimer(SystemTimer):
         Raises:
             TimerClosed: the timer is shut down.
             TimerFull: ``max_pending`` tasks are pending.
-            RuntimeError: it isn't known yet which loop the timer belongs to, and none is running here.
+            RuntimeError: the timer has no loop yet, and no loop is running here.
         """
         if self._loop is None:
             self.bind()
@@ -139,17 +138,17 @@ class LoopTimer(SystemTimer):
             self._on_loop(self._set)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
-        """Let a pending task run when ``delay_ms`` from now have passed, instead of when it would have."""
+        """Move the deadline of a pending task to ``delay_ms`` from now."""
         moved = super().put_off(task, delay_ms)
         if moved and task._deadline_ns <= self._earlier_ns:
             self._on_loop(self._set)
         return moved
 
     def advance_clock(self, timeout_ms: float) -> bool:  # noqa: ARG002  # the signature is every timer's
-        """Expire what is due. Doesn't wait: a loop must not. There is hardly a reason to call this.
+        """Expire the tasks that are due. It never waits, because a loop must not. The loop calls it by itself.
 
         Returns:
-            Whether something was due.
+            Whether a task was due.
         """
         return super().advance_clock(0)
 
@@ -163,7 +162,7 @@ class LoopTimer(SystemTimer):
         return leftovers
 
     def _on_loop(self, function: Callable[[], None]) -> None:
-        """Call on the loop's thread: here, if this is it."""
+        """Call a function on the loop's thread, at once if this is that thread."""
         if self._thread == threading.get_ident():
             function()
         elif self._loop is not None:
@@ -193,7 +192,7 @@ class LoopTimer(SystemTimer):
 
     def _come_due(self) -> None:
         self._handle = None
-        self._earlier_ns = _NOW  # tasks that are added meanwhile are seen to at the end
+        self._earlier_ns = _NOW  # _set() looks at the tasks that are added meanwhile
         expired = False
         try:
             expired = self.advance_clock(0)
@@ -202,7 +201,7 @@ class LoopTimer(SystemTimer):
 
 
 class _Turns:
-    """The timer's executor: runs due tasks on the loop, ``size`` of them a turn."""
+    """The timer's executor: runs due tasks on the loop, up to ``size`` per turn."""
 
     __slots__ = ("_jobs", "_scheduled", "_size", "_timer")
 
@@ -221,7 +220,7 @@ class _Turns:
             self._timer._on_loop(self._schedule)
 
     def finish(self) -> None:
-        """Run all that is left, now and here."""
+        """Run all tasks that are left, on this thread."""
         while self._jobs:
             self._run()
 
@@ -238,7 +237,7 @@ class _Turns:
             self._go_on()
 
     def _run(self) -> None:
-        """Run so much of the first batch as fits into a turn."""
+        """Run as much of the first batch as fits into a turn."""
         try:
             run = self._jobs.popleft()
         except IndexError:
@@ -247,15 +246,15 @@ class _Turns:
             self._jobs.appendleft(run)
 
     def _go_on(self) -> None:
-        """Have another turn, if there is more to do.
+        """Schedule another turn if a job is left.
 
-        Any thread may submit meanwhile, and leaves the turn to us if it finds us scheduled:
+        Another thread may submit a job meanwhile, and schedules no turn if it finds one scheduled:
 
-            1. loop:      no job is left
-            2. submitter: appends one, finds a turn scheduled
-            3. loop:      nothing is scheduled any more
+            1. loop:      finds no job
+            2. submitter: appends a job, finds a turn scheduled
+            3. loop:      sets that no turn is scheduled
 
-        So the loop looks again behind step 3. Should both then schedule a turn, one of them finds nothing to do.
+        So the loop looks again after step 3. If both then schedule a turn, one of them finds nothing to do.
         """
         if not self._jobs:
             self._scheduled = False

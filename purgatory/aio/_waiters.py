@@ -113,7 +113,7 @@ class Waiters(Observer):
         return True
 
     def waited(self, wait: Wait) -> None:
-        """The task that awaited the operation goes on, or was cancelled: then the operation is taken out."""
+        """The task no longer awaits the operation. If it was cancelled, remove the operation."""
         wait.mailbox.waiting -= 1
         if wait.outcome is None:
             wait.cancel()
@@ -137,7 +137,7 @@ class Waiters(Observer):
         return future
 
     def end(self, operation: DelayedOperation) -> None:
-        """The task that awaited the operation goes on, or was cancelled: then the operation is taken out."""
+        """The task no longer awaits the operation. If it was cancelled, remove the operation."""
         if isinstance(operation, Wait):
             self.waited(operation)
             return

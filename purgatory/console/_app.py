@@ -4,7 +4,7 @@
     /events             server-sent events: once ``history``, then ``state`` twice per second
     /api/state          the state, as in the event
     /api/history        as in the event
-    /api/operations     ?purgatory=ID&key=TEXT: who waits under a key
+    /api/operations     ?purgatory=ID&key=TEXT: the operations under a key
 
 Mount it with ``Mount("/purgatory", app())`` in Starlette, ``app.mount("/purgatory", console_app())`` in FastAPI.
 """
@@ -101,7 +101,9 @@ class _Console:
     async def operations(self, request: Request) -> Response:
         identity, key = request.query_params.get("purgatory"), request.query_params.get("key")
         if identity is None or key is None:
-            return JSONResponse({"error": "say which: ?purgatory=ID&key=TEXT, both as /api/state has them"}, 400)
+            return JSONResponse(
+                {"error": "purgatory and key must be given: ?purgatory=ID&key=TEXT, both as in /api/state"}, 400
+            )
         found = await run_in_threadpool(self._hub.operations, identity, key)
         if found is None:
             return JSONResponse({"error": f"there is no purgatory {identity!r}; /api/state lists them"}, 404)

@@ -97,18 +97,18 @@ class ByTenant:
             last = self._last[member] = {}
             for tenant in found:
                 # A tenant that was forgotten and has come again is another object, which counts from zero.
-                rejected = tenant.rejected
-                if rejected:
-                    last[tenant] = rejected
-                new = rejected - before.get(tenant, 0)
+                so_far = tenant.rejected
+                if so_far:
+                    last[tenant] = so_far
+                new = so_far - before.get(tenant, 0)
                 self._names[encodable(member.name)].add(tenant.name, tenant.parked, new)
-        parked_now, refused = self.describe()
+        parked, rejected = self.describe()
         for name, namesakes in sorted(self._names.items()):
             for text in sorted(namesakes.rejected):
-                parked_now.add_metric([name, text], namesakes.parked[text])
-                refused.add_metric([name, text], namesakes.rejected[text])
-        yield parked_now
-        yield refused
+                parked.add_metric([name, text], namesakes.parked[text])
+                rejected.add_metric([name, text], namesakes.rejected[text])
+        yield parked
+        yield rejected
 
 
 def _parked() -> GaugeMetricFamily:

@@ -248,11 +248,11 @@ def register(
 
     Args:
         registry: the one that the process serves.
-        histograms: also measure how long operations are parked, by outcome. This costs something on every
-            operation, where all the rest costs nothing between scrapes.
-        callbacks: also measure how long callbacks take, at about twice that price.
-        types: also count operations, and how long they were parked, by type; at about the first price.
-        tenants: also tell, for purgatories with limits by tenant, what is parked and refused by tenant; for nothing.
+        histograms: also measure how long operations are parked, by outcome. This adds a cost to every operation. All
+            other metrics cost nothing between scrapes.
+        callbacks: also measure how long hooks take, at about twice that cost.
+        types: also count operations, and how long they were parked, by type, at about the cost of ``histograms``.
+        tenants: also export what is parked and rejected by tenant, for purgatories with limits by tenant, at no cost.
 
     Returns:
         The registry's collector: the same one each time.

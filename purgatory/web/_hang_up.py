@@ -65,7 +65,7 @@ class HungUp(HTTPException):
 def listen(request: Request, operation: DelayedOperation) -> asyncio.Task[bool]:
     """Listen for the client of a request while an operation waits for it. Cancel the task to stop.
 
-    The task takes the operation out of its purgatory when the client goes. See :func:`is_gone` for its result.
+    The task removes the operation when the client goes. See :func:`is_gone` for its result.
     """
     return asyncio.ensure_future(_listen(_heard(request), operation.cancel))
 

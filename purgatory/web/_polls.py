@@ -1,7 +1,7 @@
 """Long polls over an :class:`~purgatory.aio.AsyncPurgatory`, with the HTTP answer for each way that a wait may end.
 
     the condition holds, or the time is up      the outcome is returned, and the endpoint answers
-    the client hangs up                         :class:`HungUp`, 499 in the log, and the operation is taken out
+    the client hangs up                         :class:`HungUp`, 499 in the log, and the operation is removed
     the purgatory is full                       :class:`Unavailable`: 503 with Retry-After
     the server is stopped                       :class:`Unavailable` at once: see ``purgatory.aio.drain_on_signals``
 
@@ -28,6 +28,7 @@ from starlette.exceptions import HTTPException
 
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
 from purgatory._operations.operation_type import OperationT
+from purgatory._support.errors import checked_int
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import result_of, taking, until
 from purgatory.web._hang_up import HungUp, is_gone, is_gone_by_now, listen
@@ -78,8 +79,7 @@ class LongPolls(Generic[OperationT]):
         if not isinstance(purgatory, AsyncPurgatory):
             raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory")
         for name, value in (("margin_ms", margin_ms), ("jitter_ms", jitter_ms), ("retry_after_s", retry_after_s)):
-            if type(value) is not int or value < 0:
-                raise InvalidSetting(name, value, "an int, 0 or more")
+            checked_int(name, value, 0)
         self.purgatory = purgatory
         self._waiters = purgatory._waiters  # noqa: SLF001  # aio's own way to await, which is not public
         self._margin_ms = margin_ms
@@ -165,7 +165,7 @@ class LongPolls(Generic[OperationT]):
         :meth:`delay_ms` subtracts margin and jitter from a delay of yours.
 
         Raises:
-            HungUp: the client has gone. The operation was taken out, unless it had completed.
+            HungUp: the client has gone. The operation was removed, unless it had completed.
             Unavailable: the server is stopping, or the purgatory is full.
             PurgatoryError: as ``AsyncPurgatory.park``.
         """
@@ -219,8 +219,8 @@ class LongPolls(Generic[OperationT]):
         """How an operation left, if its client gets an answer.
 
         Raises:
-            HungUp: the client has gone, and that took the operation out.
-            Unavailable: the shutdown took it out.
+            HungUp: the client has gone, which removed the operation.
+            Unavailable: the shutdown ended the wait.
         """
         outcome = operation.outcome
         assert outcome is not None

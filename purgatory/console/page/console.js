@@ -81,9 +81,9 @@ function alive(on) {
 // -- what is shown
 
 function show() {
-  const nobody = state.purgatories.length === 0;
-  $("empty").hidden = !nobody;
-  $("main").hidden = nobody;
+  const empty = state.purgatories.length === 0;
+  $("empty").hidden = !empty;
+  $("main").hidden = empty;
   say($("process"), `process ${state.pid}`);
   document.title = `purgatory, process ${state.pid}`; // workers that share an address take turns in answering
   tiles();
@@ -116,7 +116,7 @@ function tiles() {
     .sort(([a], [b]) => b.age_ms - a.age_ms)[0];
   const [value, unit] = oldest ? worded(oldest[0].age_ms).split(" ") : ["–", ""];
   figure($("t-oldest"), value, unit, oldest && oldest[0].left_ms < -1000 ? "bad" : "");
-  say($("t-oldest-more"), oldest ? `${oldest[0].type} in ${oldest[1]}` : "nobody waits");
+  say($("t-oldest-more"), oldest ? `${oldest[0].type} in ${oldest[1]}` : "nothing is parked");
   const worst = Math.max(0, ...state.timers.map(({ overdue_ms, batch_ms }) => Math.max(overdue_ms, batch_ms)));
   const dead = state.timers.some(({ reaper }) => reaper && !reaper.alive);
   const late = Math.max(0, ...state.timers.map(({ late_ms }) => late_ms.p99 ?? 0));
