@@ -8,8 +8,7 @@ of its own::
 
 *Nothing acknowledged is lost or doubled.* If `flush()` returns True, all rows that were put before it are acknowledged.
 Rows are in the kernel once written, which survives a killed process. `sync=` says when they are also forced to the
-disk, which survives a power cut. A frame is written whole or cut off: after a failed write, the file is truncated to
-the last good frame before anything follows.
+disk, which survives a power cut. After a failed write, the segment is cut to its last good frame (`open_segment`).
 
 *A row that cannot be serialized is dropped.* If no frame can be made of a batch, the batch is halved, and its halves,
 until the row at fault is alone. That row is counted, logged and dropped. The rest is written.
@@ -23,19 +22,20 @@ no sequence numbers. The next frame says how many there were, or the `.end` file
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
-from purgatory.journal._options import File, JournalStats, Options
+from purgatory.journal._options import JournalStats, Options
 from purgatory.journal.records.errors import JournalClosed
 from purgatory.journal.records.folder import end, open_name
 from purgatory.journal.records.frames import Batch, encode
 from purgatory.journal.segments import FOLDER_MODE, FolderLock, check_schema, recover, sync_folder
+from purgatory.journal.segments.open_segment import OpenSegment
 from purgatory.journal.segments.sealer import Sealer
 from timer._fork import call_after_fork, new_condition, new_event, new_lock
 
@@ -78,13 +78,8 @@ class FolderWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._file: File | None = None
-        self._path = folder
-        self._size = 0
-        self._opened_at = 0.0
-        self._held: deque[tuple[bytes, int, int]] = (
-            deque()
-        )  # frames to write, their rows, and the dropped rows that they report
+        # Frames to write. With each: how many rows it has, and how many dropped rows it reports.
+        self._held: deque[tuple[bytes, int, int]] = deque()
         self._held_rows = 0
         self._failing = False  # whether the last write failed
         self._counting = new_lock()
@@ -98,6 +93,7 @@ class FolderWriter:
         self._closing = self._ended = False
         self._is_copy = False  # in a forked child
         self._sealer = Sealer(folder, options, f"{schema.name}-sealer", unsealed)
+        self._segment = OpenSegment(folder, options, partial(self._sealer.submit, self._sealer.seal))
         self._thread = threading.Thread(target=self._run, name=f"{schema.name}-writer", daemon=True)
         call_after_fork(self)  # before its thread runs: a forked child then finds everything that it closes
         self._thread.start()
@@ -263,7 +259,7 @@ class FolderWriter:
         while self._held:
             frame, count, _ = self._held[0]
             try:
-                self._append(frame)
+                self._segment.append(frame, self._next)
             except OSError as error:
                 if not self._failing:
                     _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
@@ -278,42 +274,15 @@ class FolderWriter:
             with self._counting:
                 self._written += count
                 self._bytes += len(frame)
-            if self._size >= self.options.segment_bytes or self._is_aged():
-                self._roll()
+            if self._segment.is_full or self._segment.is_aged:
+                self._segment.close()
         return True
-
-    def _append(self, frame: bytes) -> None:
-        if self._file is None:
-            self._path = self.folder / open_name(self._next)
-            self._file = self.options.open_file(self._path)
-            self._size = 0
-            self._opened_at = time.monotonic()
-        try:
-            done = 0
-            while done < len(frame):
-                done += self._file.write(frame[done:] if done else frame) or 0
-            if self.options.sync == "always":
-                os.fsync(self._file.fileno())
-        except OSError:
-            self._cut()
-            raise
-        self._size += len(frame)
-
-    def _cut(self) -> None:
-        """Cut off a half-written frame. If that fails too, close the segment with its torn tail."""
-        file = self._file
-        assert file is not None
-        try:
-            file.truncate(self._size)
-            file.seek(self._size)
-        except OSError:
-            self._roll()
 
     def _settle(self, waiting: list[Future[bool]], *, closing: bool) -> None:
         """Acknowledge flushes once their rows are on the disk, and close a segment that is old enough."""
-        if waiting and self._file is not None and self.options.sync == "flush":
+        if waiting and self.options.sync == "flush":
             try:
-                os.fsync(self._file.fileno())
+                self._segment.sync()
             except OSError:
                 with self._counting:
                     self._write_errors += 1
@@ -321,32 +290,15 @@ class FolderWriter:
                 return
         for done in waiting:
             done.set_result(True)
-        sealing = self._file is not None and (closing or self._is_aged())
+        sealing = self._segment.exists and (closing or self._segment.is_aged)
         if sealing:
-            self._roll()
+            self._segment.close()
         self._sealer.tend(closing=closing, sealing=sealing)
-
-    def _is_aged(self) -> bool:
-        return time.monotonic() - self._opened_at > self.options.segment_seconds
-
-    def _roll(self) -> None:
-        """Close the segment. The sealer's thread does the rest."""
-        file, self._file = self._file, None
-        if file is None:
-            return
-        with contextlib.suppress(OSError):
-            if self.options.sync != "never":
-                os.fsync(file.fileno())
-        with contextlib.suppress(OSError):
-            file.close()
-        if not self._size:
-            return  # none of its rows was acknowledged, and the next try writes the file again, under the same name
-        self._sealer.submit(self._sealer.seal, self._path)
 
     def _give_up(self) -> None:
         """Try to write the rest once more. Count the rows that could not be written as dropped."""
         self._drain()
-        self._roll()
+        self._segment.close()
         rest = self._buffer.drop(len(self._buffer)) + self._held_rows
         while self._held:
             self._reported -= self._held.popleft()[2]
