@@ -73,10 +73,12 @@ def listen(port: int, addr: str) -> socket.socket:
     """A socket that listens on the address.
 
     Raises:
-        InvalidSetting: the port is not a port.
+        InvalidSetting: the port or the address cannot be one.
         AddressUnusable: the address is taken, or is not one of this machine.
     """
     checked_int("port", port, 0, _MOST_PORT)
+    if not isinstance(addr, str):
+        raise InvalidSetting("addr", addr, "a str")
     listening = socket.socket(socket.AF_INET6 if ":" in addr else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

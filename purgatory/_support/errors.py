@@ -254,7 +254,8 @@ class AddressUnusable(PurgatoryError, OSError):
     """
 
     def __init__(self, addr: str, port: int, why: OSError) -> None:
-        hint = "choose another port, or 0 for a free one" if why.errno != errno.EADDRNOTAVAIL else "choose another addr"
+        about_port = why.errno in (errno.EADDRINUSE, errno.EACCES)
+        hint = "choose another port, or 0 for a free one" if about_port else "choose another addr"
         super().__init__(f"cannot listen on {addr} port {port}: {why.strerror or why}; {hint}")
         self.errno = why.errno
         self.addr = addr

@@ -81,6 +81,10 @@ def drain_on_signals(
     Returns:
         A function that undoes this. Call it on the same thread. A second call is harmless. The end of the purgatory's
         shutdown calls it, too.
+
+    Raises:
+        NoRunningLoop: no asyncio loop runs here.
+        WrongLoop: the purgatory belongs to another loop.
     """
 
     def undo() -> None:
@@ -89,7 +93,7 @@ def drain_on_signals(
 
     wanted = purgatory not in _wishes and not purgatory.is_closed
     if wanted and threading.current_thread() is threading.main_thread():
-        loop = asyncio.get_running_loop()
+        loop = purgatory._waiters.here().loop
         heard = frozenset(number for number in map(int, signals) if _step_in_front(number))
         _wishes[purgatory] = _Wish(loop, heard, drain, timeout_ms)
     return undo

@@ -162,10 +162,12 @@ def taking(
     """The operation of ``wait_for_result``.
 
     Raises:
-        InvalidSetting: ``find`` cannot be called.
+        InvalidSetting: ``find`` or ``give_back`` cannot be called.
     """
     if not callable(find):
         raise InvalidSetting("find", find, "a plain function of no arguments")
+    if give_back is not None and not callable(give_back):
+        raise InvalidSetting("give_back", give_back, "a function of one argument, or None")
     wait: Taking[ResultT] = Taking(timeout_ms) if name is None else _named(Taking, name)(timeout_ms)
     wait.find = find
     wait.returned = give_back

@@ -22,7 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from purgatory import InvalidSetting
+from purgatory._serving import check_token
 from purgatory.console._guard import Guard
 from purgatory.console._hub import Hub
 
@@ -55,15 +55,14 @@ def app(*, token: str | None = None) -> ASGIApp:
         token: what a visitor must know, in the page's address as ``?token=...`` or as a bearer token.
 
     Raises:
-        InvalidSetting: the token is empty.
+        InvalidSetting: the token is not a text, or it is empty.
     """
     return make_app(Hub(), token=token, hosts=None)
 
 
 def make_app(hub: Hub, *, token: str | None, hosts: Collection[str] | None) -> ASGIApp:
     """The console on a hub of the caller's. For the arguments see :class:`~purgatory.console._guard.Guard`."""
-    if token is not None and not token:
-        raise InvalidSetting("token", token, "a non-empty str, or None")
+    check_token("localhost", token, "keys")  # which machines can reach the app is for the service to decide
     console = _Console(hub)
     routes = [
         *(_static(path, name, kind) for path, (name, kind) in _PAGE.items()),

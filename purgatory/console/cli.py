@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -77,9 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # such as a port that is not a number
         return False
+    return bool(known) and re.fullmatch("[!-~]*", parts.path) is not None
 
 
 def _watch(

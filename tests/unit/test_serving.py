@@ -1,6 +1,7 @@
 """The common part of the library's servers: ports, addresses, tokens and access."""
 
 import http.client
+import socket
 import urllib.request
 
 import pytest
@@ -79,6 +80,18 @@ def test_port_that_is_taken_is_named(serve, tmp_path, no_threads_left):
     assert ("127.0.0.1", server.port) == (error.addr, error.port)
     wanted = f"cannot listen on 127.0.0.1 port {server.port}: Address already in use; choose another port"
     assert str(error).startswith(wanted)
+
+
+def test_address_that_is_not_of_this_machine_is_named(tmp_path):
+    """The error says that the address is wrong, and not the port."""
+    with pytest.raises(AddressUnusable, match=r"cannot listen on 192\.0\.2\.1 port 0: .*; choose another addr"):
+        serve_metrics(tmp_path, 0, "192.0.2.1")
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    assert str(AddressUnusable("nowhere", 0, unknown)).endswith(
+        "port 0: Name or service not known; choose another addr"
+    )
+    with pytest.raises(InvalidSetting, match="addr must be a str, got None"):
+        serve_metrics(tmp_path, 0, None)
 
 
 @pytest.mark.parametrize("port", [99_999, -1, "80", None, True])

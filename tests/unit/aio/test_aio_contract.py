@@ -820,6 +820,17 @@ def test_predicate_that_raises_ends_the_wait(run, opened):
     run(main)
 
 
+def test_bad_give_back_raises(run, opened):
+    """What takes a result back is a function."""
+
+    async def main():
+        async with opened() as purgatory:
+            with pytest.raises(InvalidSetting, match="give_back must be a function of one argument, or None, got 5"):
+                await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=10, give_back=5)
+
+    run(main)
+
+
 @pytest.mark.parametrize("name", [["x"], "", 7])
 def test_bad_name_of_a_wait_raises(run, opened, name):
     """The name of a wait is a text."""

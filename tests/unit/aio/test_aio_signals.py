@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from purgatory import Outcome
+from purgatory import NoRunningLoop, Outcome
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from tests.support import Waiting, in_thread
 from tests.support.loops import until
@@ -199,9 +199,9 @@ def test_handler_that_is_restored_later_passes_the_signal_on(run, passed_on):
 
 
 def test_call_without_a_loop_installs_nothing(passed_on):
-    """An error leaves the handler that was there."""
+    """The error says what to do, and leaves the handler that was there."""
     before = signal.getsignal(NUMBER)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NoRunningLoop, match="purgatory 'test' needs a running asyncio loop; call it from a coroutine"):
         drain_on_signals(AsyncPurgatory("test"), signals=[NUMBER])
     assert before is signal.getsignal(NUMBER)
 

@@ -194,10 +194,11 @@ def test_token_in_the_address_becomes_a_cookie(hub, get):
     assert 200 == get(console, "/", headers=[("cookie", cookie.split(";")[0])]).status
 
 
-def test_empty_token_is_an_error():
-    """A token that protects nothing is rejected when the app is made."""
+@pytest.mark.parametrize("token", ["", 5])
+def test_bad_token_is_an_error(token):
+    """A token that is no text, or protects nothing, is rejected when the app is made."""
     with pytest.raises(InvalidSetting, match="token must be a non-empty str"):
-        app(token="")
+        app(token=token)
 
 
 def test_other_host_is_refused(hub, get):

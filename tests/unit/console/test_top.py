@@ -63,7 +63,9 @@ def test_nobody_there(url, capsys):
     assert 1 == len(capsys.readouterr().err.splitlines())
 
 
-@pytest.mark.parametrize("url", ["http://[::1", "127.0.0.1:port", "http://", "ftp://127.0.0.1/"])
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "127.0.0.1:port", "http://", "ftp://127.0.0.1/", "127.0.0.1/é", "[::1]/a b"]
+)
 def test_address_is_checked(url, capsys):
     """An address that is not one of HTTP is rejected by name."""
     assert 2 == cli.main([url, "--once"])
