@@ -1,13 +1,12 @@
-/* The native edition of the journal's hot types. What each does, and why it is right, stands in the Python module of its
- * name (_ledger.py), which is the reference; here stands how.
+/* The native implementation of the journal's hot types. The Python module _ledger.py defines what each type does.
  *
- *     Ledger       the rows that the writer has not taken out yet: a ring that grows
- *     Recorder     what a purgatory calls for each operation that leaves: adds a row to a ledger
+ *     Ledger       the rows that the writer has not taken yet: a ring that grows
+ *     Recorder     is called by a purgatory for each operation that ends, and adds a row to a ledger
  *
- * Who owns what, and why nothing dangles: a line of a ledger owns what it names until it has been taken out, and nothing
- * of the operation itself is kept. Without a global lock a ledger has a mutex, for its ring and its counts; under it
- * nothing is allocated, freed or called. One thread takes at a time: it looks at a copy of the lines, whose references
- * are still the ledger's, and gives them up once they are out of it. */
+ * A line of a ledger owns the objects that it names until it is taken. It does not keep the operation. Without a global
+ * lock, a ledger has a mutex for its ring and its counts. Under it nothing is allocated, freed or called. One thread
+ * takes rows at a time: it works on a copy of the lines, and gives up their references after they have left the
+ * ledger. */
 #include "purgatory/_core.h"
 #include "timer/native/common.h"
 
@@ -16,19 +15,19 @@
 static struct {
     const PurgatoryCore *purgatory;
     PyTypeObject *ledger_type;
-    PyObject *drained; /* what stands in a row in the place of the outcome of an operation that a shutdown expired */
+    PyObject *drained; /* the outcome in the row of an operation that a shutdown expired */
 } core;
 
 /* ---------------------------------------------------------------- the ledger */
 
-/* One row. A ledger owns the references of its lines; `take` gives them up when the line has been taken out. */
+/* One row. */
 typedef struct {
     PyObject *source, *type, *under, *outcome, *error; /* under: watchers, or a tuple of them */
     int64_t created, delay_ms, left, checks;
 } Line;
 enum { FIELDS = 5, NUMBERS = 4, FIRST_LINES = 1024 };
 
-/* A ring that grows. Any thread adds; one at a time takes. */
+/* A ring that grows. Any thread adds, and one thread takes at a time. */
 typedef struct {
     PyObject_HEAD
     Line *lines;
@@ -51,7 +50,7 @@ static void drop_line(Line *line)
     Py_DECREF(line->error);
 }
 
-/* Room for twice as many. 0, or -1 with an error. */
+/* Double the size. 0, or -1 with an error. */
 static int ledger_grow(Ledger *self, Py_ssize_t size)
 {
     Py_ssize_t wanted = size == 0 ? FIRST_LINES : 2 * size;
@@ -62,7 +61,7 @@ static int ledger_grow(Ledger *self, Py_ssize_t size)
     }
     lock_mutex(&self->mutex);
     old = fresh;
-    if (self->size == size) { /* nobody else was quicker */
+    if (self->size == size) { /* no other thread was faster */
         for (Py_ssize_t i = 0; i < self->count; i++)
             fresh[i] = *line_at(self, i);
         old = self->lines;
@@ -75,7 +74,7 @@ static int ledger_grow(Ledger *self, Py_ssize_t size)
     return 0;
 }
 
-/* 1, and the line's references are the ledger's; 0 if there is no room; -1 with an error. */
+/* Add a line: 1 if the ledger took over its references, 0 if it is full, or -1 with an error. */
 static int ledger_add(Ledger *self, const Line *line)
 {
     for (;;) {
@@ -136,7 +135,7 @@ static PyObject *ledger_put(Ledger *self, PyObject *row)
     return done < 0 ? NULL : PyBool_FromLong(done);
 }
 
-/* Two lines are of one group if all that is text in them is, by identity; several watchers one by one. */
+/* Whether two lines are of one group: all their objects are identical. Several watchers are compared one by one. */
 static int is_same_group(const Line *a, const Line *b)
 {
     if (a->source != b->source || a->type != b->type || a->outcome != b->outcome || a->error != b->error)
@@ -180,8 +179,9 @@ static int append_group(PyObject *groups, const Line *line)
     return failed ? -1 : 0;
 }
 
-/* The groups of some lines, into `groups` as tuples and into `index` by number. The table has a power of two of places,
- * zeros, twice as many as there are lines at least; a place holds the number of a group, plus one. 0, or -1 with an error. */
+/* Find the groups of some lines: as tuples in `groups`, and the number of each line's group in `index`. The table has a
+ * power of two of places, at least twice as many as lines, all zero. A place holds the number of a group plus one. 0,
+ * or -1 with an error. */
 static int group_lines(const Line *lines, Py_ssize_t count, uint32_t *table, Py_ssize_t places, uint32_t *first_of,
                        PyObject *groups, uint32_t *index)
 {
@@ -238,7 +238,8 @@ static PyObject *as_columns(const Line *lines, Py_ssize_t count)
     return taken;
 }
 
-/* The first rows, up to `most`, as columns. The rows are copied, and leave the ledger after all that could fail is done. */
+/* The first rows, up to `most`, as columns. The rows are copied, and leave the ledger after all that could fail is
+ * done. */
 static PyObject *ledger_take(Ledger *self, PyObject *most)
 {
     Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError);
@@ -279,7 +280,7 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     return taken;
 }
 
-/* Without looking at them: what can't be taken out can be given up. */
+/* Remove the first rows, up to `most`, without reading them. Returns how many. */
 static PyObject *ledger_drop(Ledger *self, PyObject *most)
 {
     Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError), done = 0;
@@ -301,7 +302,7 @@ static PyObject *ledger_drop(Ledger *self, PyObject *most)
     return PyLong_FromSsize_t(done);
 }
 
-/* In a forked child: nobody has the lock, and as nobody takes, there is room no more. */
+/* In a forked child: free the mutex, and accept no more rows, because no thread takes them. */
 static PyObject *ledger_start_over(Ledger *self, PyObject *Py_UNUSED(none))
 {
 #ifdef Py_GIL_DISABLED
@@ -377,7 +378,7 @@ typedef struct {
     PyObject *source, *clock, *source_of, *refuse, *other; /* owned; the clock and source_of may be None */
 } Recorder;
 
-/* When an operation leaves. 0, or -1 with an error. */
+/* The time of the clock. 0, or -1 with an error. */
 static int recorder_now(Recorder *self, int64_t *now_ns)
 {
 #if defined(__linux__)
@@ -394,7 +395,7 @@ static int recorder_now(Recorder *self, int64_t *now_ns)
         Py_XDECREF(module);
     } else
         answer = PyObject_CallNoArgs(self->clock);
-    if (answer != NULL && PyFloat_Check(answer)) /* the observer refuses such a clock; here is one that changed */
+    if (answer != NULL && PyFloat_Check(answer)) /* the observer rejects such a clock, but this one has changed */
         Py_SETREF(answer, PyNumber_Long(answer));
     if (answer == NULL)
         return -1;
@@ -405,7 +406,7 @@ static int recorder_now(Recorder *self, int64_t *now_ns)
     return number == -1 && !overflow && PyErr_Occurred() ? -1 : 0;
 }
 
-/* The times of an operation. 0 if there is no telling them in 64 bits. */
+/* The times of an operation: 1, or 0 if they do not fit into 64 bits. */
 static int times_of(TimerEntry *entry, int64_t left, int64_t *created, int64_t *delay_ms)
 {
     int64_t delay = __atomic_load_n(&entry->delay_ms, __ATOMIC_RELAXED);
@@ -413,8 +414,8 @@ static int times_of(TimerEntry *entry, int64_t left, int64_t *created, int64_t *
     int64_t moved = __atomic_load_n(&entry->moved_ns, __ATOMIC_RELAXED);
     if (delay == TIMER_HUGE || delay == TIMER_UNSET)
         return 0;
-    *created = left; /* what was never parked was over at once */
-    if (due != 0) /* it was in a timer: so all of these are far from the end of 64 bits */
+    *created = left; /* an operation that was never parked ended at once */
+    if (due != 0) /* it was in a timer, so all of these are far from the end of 64 bits */
         *created = (int64_t)((uint64_t)due - (uint64_t)moved - (uint64_t)delay * 1000000u);
     *delay_ms = delay + moved / 1000000 + (moved % 1000000 > 0);
     return 1;
@@ -452,7 +453,7 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
         PyErr_SetString(PyExc_TypeError, "finished() takes an operation, its outcome and an error or None");
         return NULL;
     }
-    if (self->ledger == NULL || self->other == NULL) /* never made, or what the collector has been at */
+    if (self->ledger == NULL || self->other == NULL) /* without __init__, or cleared by the collector */
         Py_RETURN_NONE;
     PyObject *op = given[0];
     Line line;
@@ -473,7 +474,7 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
         if (done == 0)
             done = recorder_refuse(self, &line);
         else if (done > 0)
-            line.source = NULL; /* it is the ledger's */
+            line.source = NULL; /* the ledger owns the references now */
         if (line.source != NULL)
             drop_line(&line);
     }
@@ -511,7 +512,7 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Its callables may lead back to it; what is left of it answers nobody any more. */
+/* Its callables may refer to it. A cleared recorder records nothing. */
 static int recorder_clear(Recorder *self)
 {
     Py_CLEAR(self->ledger);
@@ -581,7 +582,7 @@ static int fill(PyObject *module)
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
 
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "purgatory.journal._core",
-                             .m_doc = "The native edition of the journal's hot types.", .m_slots = module_slots};
+                             .m_doc = "The native implementation of the journal's hot types.", .m_slots = module_slots};
 
 PyMODINIT_FUNC PyInit__core(void);
 PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module); }

@@ -1,6 +1,6 @@
 /* check_and_complete and check_and_complete_all. */
 
-/* The operations of one key that a check has taken so far, in order of arrival, with a reference to each. */
+/* The operations of one key that a check has taken so far, in order of arrival. Owns a reference to each. */
 typedef struct {
     Operation *few[FEW], **all;
     Py_ssize_t room, count;
@@ -43,7 +43,7 @@ static Py_ssize_t take_further(Watchers *watchers, Row *row, Py_ssize_t most)
     }
 }
 
-/* A set of addresses: the keys and the operations that a check of many keys has met. */
+/* A set of addresses: the watchers and the operations that a check of many keys has met. */
 typedef struct {
     void *few[4 * FEW], **slots;
     size_t size, count; /* size: a power of two */
@@ -57,7 +57,7 @@ static void put_address(Met *met, void *address)
     met->slots[place & (met->size - 1)] = address;
 }
 
-/* Whether the address is new: 1 and it is added, 0, or -1 with an error. */
+/* Add an address: 1 if it is new, 0, or -1 with an error. */
 static int is_first_time(Met *met, void *address)
 {
     size_t place = ((uintptr_t)address >> 4) * (size_t)0x9E3779B97F4A7C15u >> 20;
@@ -84,7 +84,8 @@ static int is_first_time(Met *met, void *address)
     return 1;
 }
 
-/* Whether a check of many keys has to look at the operation: 1, 0, or -1 with an error. One of one key is met once. */
+/* Whether a check must check this operation: 1, 0, or -1 with an error. A check of many keys meets one of one key
+ * once. */
 static int is_to_be_checked(Operation *op, Met *met)
 {
     if (state_of(op) > PARKED)
@@ -92,9 +93,9 @@ static int is_to_be_checked(Operation *op, Met *met)
     return met == NULL || __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) == 0 ? 1 : is_first_time(met, op);
 }
 
-/* Check the operations under a key until `*completed`, the number of those that were completed, has reached the limit.
- * 0, or -1 with an error. Without a limit these are the operations that are there now. With one they are taken in
- * chunks, each as long as all before it. Those in `met` are passed over; it is NULL for a check of one key. */
+/* Check the operations under a key until `*completed`, the number of completed ones, has reached the limit. 0, or -1
+ * with an error. Without a limit these are the operations that are there now. With a limit they are taken in chunks,
+ * each as long as all before it. Operations in `met` are skipped. `met` is NULL for a check of one key. */
 static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssize_t *completed)
 {
     Row row;
@@ -119,8 +120,8 @@ static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssi
         *completed += done > 0 || (checks && failed && state_of(op) == SATISFIED); /* a hook may have raised */
     }
     for (Py_ssize_t i = 0; i < row.count; i++) {
-        if (failed && met == NULL && limit == PY_SSIZE_T_MAX && state_of(row.all[i]) <= PARKED) /* this thread is being stopped: other threads check them */
-            retry(row.all[i]);
+        if (failed && met == NULL && limit == PY_SSIZE_T_MAX && state_of(row.all[i]) <= PARKED)
+            retry(row.all[i]); /* this thread is interrupted */
         Py_DECREF(row.all[i]);
     }
     if (row.all != row.few)
@@ -128,8 +129,7 @@ static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssi
     return failed ? -1 : 0;
 }
 
-/* This thread is being stopped: pass what is left of a check with a limit to the retrier. The error that is set stays
- * set. */
+/* After an interrupt: pass the rest of a check with a limit to the retrier. The error that is set stays set. */
 static void hand_over(Parking *self, PyObject *keys, Py_ssize_t left)
 {
     Kept kept = keep_error();
@@ -140,7 +140,7 @@ static void hand_over(Parking *self, PyObject *keys, Py_ssize_t left)
     set_again(kept);
 }
 
-/* The number that `limit` stands for; PY_SSIZE_T_MAX if there is none. -1 with an error. */
+/* The number of a `limit`, or PY_SSIZE_T_MAX if there is none. -1 with an error. */
 static Py_ssize_t number_of_limit(PyObject *limit)
 {
     if (limit == NULL || limit == Py_None)
@@ -154,7 +154,7 @@ static Py_ssize_t number_of_limit(PyObject *limit)
     return (Py_ssize_t)number;
 }
 
-/* What a check returns. One that found nothing after the shutdown began is logged. -1 stands for an error. */
+/* The result of a check. If it found nothing in a closed purgatory, that is logged. -1 stands for an error. */
 static PyObject *number_completed(Parking *self, Py_ssize_t completed)
 {
     if (completed < 0
@@ -203,7 +203,7 @@ static PyObject *parking_watching(Parking *self, PyObject *const *args, Py_ssize
     return PyLong_FromSsize_t(number);
 }
 
-/* The watchers of keys, each once, in order: how many, or -1 with an error. */
+/* The watchers of the keys, each once, in order. Returns how many there are, or -1 with an error. */
 static Py_ssize_t watchers_of_all(Parking *self, PyObject *keys, Watchers **found, Met *met)
 {
     Py_ssize_t number = 0;
@@ -223,7 +223,7 @@ static Py_ssize_t watchers_of_all(Parking *self, PyObject *keys, Watchers **foun
     return number;
 }
 
-/* This thread is being stopped: other threads check the operations under these keys. The error that is set stays set. */
+/* After an interrupt: the retrier checks the operations under these keys. The error that is set stays set. */
 static void retry_all(Watchers **found, Py_ssize_t number)
 {
     Kept kept = keep_error();

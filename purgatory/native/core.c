@@ -1,7 +1,7 @@
 /* The native implementation of the purgatory's hot types: purgatory._core.
  *
- * The Python module of the same name defines what each type does. The files here, in the order in which this one includes
- * them:
+ * The Python module of the same name defines what each type does. The files here, in the order in which this one
+ * includes them:
  *
  *     core.h         the structs, the objects that all parts share, their locks
  *     stack.c        how much of the C stack is left
@@ -21,24 +21,24 @@
  *
  * References:
  *
- *  - A list of watchers owns one reference to the operation of each link in it. So a freed operation is under no key.
- *    A link is part of its operation: the first link is in the operation itself, the links of further keys are in one
+ *  - A list of watchers owns one reference to the operation of each link in it. So a freed operation is under no key. A
+ *    link is part of its operation: the first link is in the operation itself, the links of further keys are in one
  *    array that the operation owns.
- *  - A link owns one reference to its watchers until its operation is freed. So an operation with an outcome still knows
- *    its keys, and freed watchers are in no link.
+ *  - A link owns one reference to its watchers until its operation is freed. So an operation with an outcome still
+ *    knows its keys, and freed watchers are in no link.
  *  - `before` and `after` of a link are borrowed: those links are in the same list.
  *  - The queue of idle keys owns a reference to its first watchers, and each of those owns one to the next.
  *  - Watchers own their shard, and a shard owns its keys. The garbage collector breaks this cycle once the purgatory is
  *    not referenced any more.
  *
  * A key is forgotten without a call of its __hash__ and __eq__, which are the user's code. The dict entry is deleted by
- * its watchers: they have the key's hash, and closed watchers equal only themselves and that key object. A key with code
- * of its own is represented in the dict by its watchers, which compare it for lookups. So a lookup that meets closed
- * watchers calls no user code, and no Python runs between "no operation is parked here" and the deletion.
+ * its watchers: they have the key's hash, and closed watchers equal only themselves and that key object. A key with
+ * code of its own is represented in the dict by its watchers, which compare it for lookups. So a lookup that meets
+ * closed watchers calls no user code, and no Python runs between "no operation is parked here" and the deletion.
  *
- * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one, an operation has a
- * mutex for its state and its lock, and a shard has a mutex for its counters and for the lists and marks of its keys. They
- * are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
+ * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one, an operation has
+ * a mutex for its state and its lock, and a shard has a mutex for its counters and for the lists and marks of its keys.
+ * They are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
  * allocated, freed or called. References are given up after it is released.
  *
  * Rare paths are Python: rejections, contained errors, retries. purgatory._rare passes these functions to `bind`. */
@@ -66,7 +66,7 @@ static PyObject *capsule_under(PyObject *operation)
     Operation *op = (Operation *)operation;
     if (__atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) > 0)
         return links_of(op, 0);
-    lock_operation(op); /* its parker may be at it */
+    lock_operation(op); /* another thread may be parking it */
     PyObject *under = Py_XNewRef((PyObject *)op->first.under);
     unlock_operation(op);
     return under == NULL ? PyTuple_New(0) : under;
@@ -90,8 +90,7 @@ static PurgatoryCore for_others = {
 
 static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)operation_reset, METH_NOARGS, NULL};
 
-/* bind(unparked, outcomes, **functions): take the functions that stay in Python. Called once, by the Python module that
- * uses these types. */
+/* bind(unparked, outcomes, **functions): take the functions that stay in Python. purgatory._rare calls it once. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     PyObject *unparked, *outcomes;
@@ -194,7 +193,7 @@ static PyMethodDef functions[] = {
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
 
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "purgatory._core", .m_doc = "The native edition of the purgatory's hot types.",
+    PyModuleDef_HEAD_INIT, .m_name = "purgatory._core", .m_doc = "The native implementation of the purgatory's hot types.",
     .m_methods = functions, .m_slots = module_slots};
 
 PyMODINIT_FUNC PyInit__core(void);

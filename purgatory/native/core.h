@@ -7,7 +7,7 @@
 
 enum { NEW, ARRIVING, PARKED, IMMEDIATE, SATISFIED, EXPIRED, CANCELLED, FORCED, STATES };
 enum { TIME_IS_UP = 1, DRAINED = 2 };
-enum { TYPES = 4 }; /* so many types of operations are known without a look into a set, which threads wait at for each other */
+enum { TYPES = 4 }; /* This number of types is known without a look into the set `admitted`, for which threads wait. */
 
 typedef struct Watchers Watchers;
 typedef struct Shard Shard;
@@ -15,22 +15,22 @@ typedef struct Operation Operation;
 
 typedef struct Link {
     Operation *operation; /* NULL: this link is in no list */
-    Watchers *under;      /* owned; NULL: was never in one */
+    Watchers *under;      /* owned. NULL: it never was in one */
     struct Link *before, *after;
 } Link;
 
 struct Operation {
     TimerEntry entry;
-    Shard *home_shard;  /* owned; NULL if it was not parked yet */
-    PyObject *lock;     /* owned; NULL: a hold of its own */
-    PyObject *context;  /* owned; NULL: its hooks run in whatever context is there. Set once, by its parker */
+    Shard *home_shard;  /* owned. NULL if it was never parked */
+    PyObject *lock;     /* owned: the user's lock, or NULL */
+    PyObject *context;  /* owned. NULL: hooks run in the current context. Set once, by the parking thread */
     Link first;
     Link *further;      /* owned: the links of the keys after the first */
     int further_count;
     int checks;
-    unsigned char state, pending, overdue;
+    unsigned char state, recheck, overdue;
     unsigned char is_special; /* its type has a maybe_try_complete of its own */
-    uint16_t holder;          /* the number of the thread that checks or parks it, see my_number(); 0: none */
+    uint16_t holder;          /* the number of the thread that has the turn, see my_number(). 0: none */
     unsigned char extended;   /* whether extend() was called while it was arriving: see settle_down() */
     Mutex mutex;
 };
@@ -42,14 +42,14 @@ struct Watchers {
     Py_hash_t hash; /* the key's, as it was when the watchers were made */
     Link *head, *tail;
     Py_ssize_t count;
-    Watchers *noted_after; /* owned: behind it in the queue of idle keys */
+    Watchers *noted_after; /* owned: the next one in the queue of idle keys */
     char closed, idle;
 };
 
 typedef struct {
     PyObject_HEAD
     PyObject *known;            /* counts the keys that the purgatory knows */
-    Watchers *oldest, *newest;  /* the queue; it owns a reference to the first, and each to the next */
+    Watchers *oldest, *newest;  /* the queue. It owns a reference to the first, and each to the next */
     Py_ssize_t interval, limit, noted, forgotten, due;
     Mutex mutex;
 } IdleKeys;
@@ -64,7 +64,7 @@ struct Shard {
     PyObject_HEAD
     PyObject *by_key; /* a dict: key to Watchers */
     PyObject *lock;
-    PyObject *observers; /* a ObserverMethods */
+    PyObject *observers; /* an ObserverMethods */
     IdleKeys *idle_keys;
     PyObject *retrier, *capacity, *timer;
     PyObject *weakrefs;
@@ -78,13 +78,13 @@ struct Shard {
 typedef struct {
     PyObject_HEAD
     PyObject *name, *shards, *timer, *observers, *capacity, *admitted;
-    PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: those that came first */
-    Shard **row;      /* owned: the shards by number, NULL where none was made; NULL before the first one */
+    PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: the first types */
+    Shard **row;      /* owned: the shards by number, each NULL until it is made. NULL before the first one */
     Py_ssize_t count; /* the length of the row */
     char closed, native_timer, keep_context;
 } Parking;
 
-/* The types live as long as the process, once they are made; so do the functions of purgatory._rare. */
+/* The types and the functions of purgatory._rare are kept as long as the process lives. */
 static struct {
     const TimerCore *timer;
     PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys, *futures_wait, *threshold_wait;
@@ -112,10 +112,10 @@ static inline void unlock_shard(Shard *shard) { unlock_mutex(&shard->mutex); }
 static inline void lock_idle(IdleKeys *idle) { lock_mutex(&idle->mutex); }
 static inline void unlock_idle(IdleKeys *idle) { unlock_mutex(&idle->mutex); }
 
-/* The state as it was a moment ago. */
+/* The state, read without a mutex. */
 static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE); }
 
-/* The other small fields, which one thread writes and any may read. */
+/* The other small fields, which one thread writes and any thread may read. */
 static inline int flag_of(unsigned char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 static inline void set_flag(unsigned char *flag, int value) { __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED); }
 static inline uint16_t holder_of(Operation *op) { return __atomic_load_n(&op->holder, __ATOMIC_RELAXED); }

@@ -1,4 +1,4 @@
-/* Calls of the user's hooks, and the try_complete methods that are called without Python. */
+/* Calls of the user's hooks, and of the try_complete methods that are in C. */
 
 static inline PyObject *call_hook(Operation *op, PyObject *name)
 {
@@ -8,13 +8,13 @@ static inline PyObject *call_hook(Operation *op, PyObject *name)
     return PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
 }
 
-/* The same in the context of whoever parked the operation, if that was kept. */
+/* The same in the context of the code that parked the operation, if that was kept. */
 static PyObject *call_hook_in_context(Operation *op, PyObject *name)
 {
     PyObject *context = __atomic_load_n(&op->context, __ATOMIC_ACQUIRE);
     if (context == NULL)
         return call_hook(op, name);
-    if (PyContext_Enter(context)) { /* no reason not to answer */
+    if (PyContext_Enter(context)) { /* the hook must run all the same */
         PyErr_Clear();
         return call_hook(op, name);
     }
@@ -26,8 +26,8 @@ static PyObject *call_hook_in_context(Operation *op, PyObject *name)
     return answer;
 }
 
-/* Contain what a hook raised: the error that is set. `keys` are those that it is about to be parked under, or NULL. 0, or
- * -1 if that raised in turn. */
+/* Contain the error that a hook raised, which is set. `keys` are those that the operation is being parked under, or
+ * NULL. 0, or -1 if that raised another error. */
 static int contain(Operation *op, PyObject *hook, PyObject *keys)
 {
     PyObject *error = take_error();
@@ -36,19 +36,19 @@ static int contain(Operation *op, PyObject *hook, PyObject *keys)
     return failed;
 }
 
-/* The types of which it is known that their try_complete is C's own, and what it does: by the version that a type has until
- * anything of it, or of a base, is set anew. There is no second type of a version. */
-typedef int (*Look)(Operation *op);
+/* The types whose try_complete is known to be in C, and its function. A type is recognized by its version. The version
+ * changes when an attribute of the type or of a base is set, and no two types have the same one. */
+typedef int (*TryComplete)(Operation *op);
 typedef struct {
-    PyTypeObject *type; /* borrowed: compared, and nothing else */
+    PyTypeObject *type; /* borrowed, and only compared */
     unsigned int version;
-    Look look;
+    TryComplete look;
 } ReadyMade;
 enum { FUTURES, THRESHOLD, READY_MADE };
 static ReadyMade ready_made[READY_MADE];
 
-/* 0 if it has none now. From 3.13 on that is all there is to it, and the flag is not to be relied upon; before, a version
- * that holds no more may stay where it was. */
+/* The version of a type, or 0 if it has none now. Before CPython 3.13 an outdated version can stay in place, and the
+ * flag says so. From 3.13 on the version is set to 0, and the flag is not reliable. */
 static inline unsigned int version_of(PyTypeObject *type)
 {
 #if PY_VERSION_HEX < 0x030D0000
@@ -59,7 +59,7 @@ static inline unsigned int version_of(PyTypeObject *type)
 }
 
 /* try_complete(): 1, 0, or -1 with an error. */
-static inline int look_of(Operation *op)
+static inline int call_try_complete(Operation *op)
 {
     PyTypeObject *type = Py_TYPE(op);
     for (int i = 0; i < READY_MADE; i++)

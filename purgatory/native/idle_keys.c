@@ -2,7 +2,7 @@
 
 enum { RECOUNT = 512 }; /* as in _idle_keys.py */
 
-/* Whether hashing and comparing the key runs C alone, and can't raise. */
+/* Whether only C code runs to hash and compare the key, and cannot raise. */
 static int is_plain(PyObject *key)
 {
     if (PyTuple_CheckExact(key)) {
@@ -15,8 +15,9 @@ static int is_plain(PyObject *key)
            || key == Py_None;
 }
 
-/* Forget the key, if nobody waits under it: 1, 0, or -1 with an error. Whoever closes the watchers is the one to take
- * them out of the dict, and open ones are in it; who finds them closed comes back until they have gone. */
+/* Forget the key if no operation is under it: 1, 0, or -1 with an error. The thread that closes the watchers removes
+ * them from the dict. Open watchers are in the dict. A thread that finds closed ones tries again until they are
+ * removed. */
 static int forget(Watchers *self)
 {
     if (!close_if_empty(self))
@@ -24,15 +25,15 @@ static int forget(Watchers *self)
     if (PyDict_DelItem(self->home_shard->by_key, (PyObject *)self) == 0)
         return 1;
     if (PyErr_ExceptionMatches(PyExc_KeyError)) {
-        PyErr_Clear(); /* the collector has emptied the shard */
+        PyErr_Clear(); /* the garbage collector has emptied the shard */
         return 0;
     }
-    open_again(self); /* the stack is used up */
+    open_again(self); /* the stack is exhausted */
     return -1;
 }
 
-/* Put watchers at the end of the queue, which gets a reference; whoever calls this has set the mark. Whether more are
- * noted now than may be. */
+/* Append watchers to the queue, which gets a reference. The caller has set the mark. Whether more keys are noted now
+ * than the limit. */
 static int put_behind(IdleKeys *self, Watchers *watchers)
 {
     Py_INCREF(watchers);
@@ -58,7 +59,7 @@ static int mark_idle(Watchers *watchers)
     return is_new;
 }
 
-/* Look at the key that has been noted longest: 1 if it was forgotten, 0, or -1 with an error. */
+/* Examine the key that was noted first: 1 if it was forgotten, 0, or -1 with an error. */
 static int look(IdleKeys *self)
 {
     lock_idle(self);
@@ -77,7 +78,7 @@ static int look(IdleKeys *self)
     unlock_idle(self);
     if (oldest == NULL)
         return 0;
-    /* First the mark, then the look: a key that falls idle in between is noted again. */
+    /* First the mark, then the count: a key that falls idle in between is noted again. */
     lock_shard(oldest->home_shard);
     oldest->idle = 0;
     int is_empty = oldest->count == 0;
@@ -89,7 +90,7 @@ static int look(IdleKeys *self)
         unlock_idle(self);
     }
     else if (forgotten < 0 && mark_idle(oldest))
-        put_behind(self, oldest); /* it stays, and is looked at another time */
+        put_behind(self, oldest); /* it stays, and is examined again later */
     Py_DECREF(oldest);
     if (forgotten < 0)
         return -1;
@@ -115,7 +116,7 @@ static int is_over(IdleKeys *self)
     return over;
 }
 
-/* Nobody waits under the key any more, or so it seemed; whoever calls this has set the mark. 0, or -1 with an error. */
+/* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
 static int note(IdleKeys *self, Watchers *watchers)
 {
     return put_behind(self, watchers) && (look(self) < 0 || (is_over(self) && look(self) < 0)) ? -1 : 0;
@@ -196,7 +197,7 @@ static int idle_clear(IdleKeys *self)
         }
         unlock_idle(self);
         if (oldest == NULL)
-            return 0; /* what counts the keys stays until the end */
+            return 0; /* `known` stays until the end */
         Py_DECREF(oldest);
     }
 }

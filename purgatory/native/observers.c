@@ -9,7 +9,7 @@ static inline ObserverMethods *observers_of(Operation *op)
     return (ObserverMethods *)(op->home_shard != NULL ? op->home_shard : core.unparked)->observers;
 }
 
-/* Notify the observers of the end. `error` is borrowed, or NULL. 0, or -1 with an error. */
+/* Notify the observers that an operation has ended. `error` is borrowed, or NULL. 0, or -1 with an error. */
 static int notify_finished(Operation *op, PyObject *error)
 {
     ObserverMethods *methods = observers_of(op);

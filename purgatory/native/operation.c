@@ -2,7 +2,7 @@
 
 static PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object's own says which methods are missing */
+    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object() raises the error that names the abstract methods */
         PyObject *none = PyTuple_New(0);
         PyObject *made = none == NULL ? NULL : PyBaseObject_Type.tp_new(type, none, NULL);
         Py_XDECREF(none);
@@ -25,14 +25,14 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"delay_ms", "lock", NULL};
     PyObject *delay_ms, *lock = Py_None;
-    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1) /* nearly always, and three times quicker than a format */
+    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1) /* nearly always, and three times faster than a format */
         delay_ms = PyTuple_GET_ITEM(args, 0);
     else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:__init__", names, &delay_ms, &lock))
         return -1;
     int is_first = self->entry.delay_ms == TIMER_UNSET;
     if (core.timer->init(&self->entry, delay_ms))
         return -1;
-    if (is_first && lock != Py_None) { /* later somebody may have it */
+    if (is_first && lock != Py_None) { /* a second __init__ keeps the lock, which a thread may hold */
         if (!(PyObject_HasAttr(lock, core.str_acquire) && PyObject_HasAttr(lock, core.str_release))
             && done_call(PyObject_CallOneArg(core.check_lock, lock)))
             return -1;
@@ -78,14 +78,14 @@ static PyObject *operation_drain(Operation *self, PyObject *Py_UNUSED(none))
 
 static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
 {
-    PyObject *struck = NULL;
+    PyObject *deferred = NULL;
     if (was_made(self))
         return NULL;
-    if (self->home_shard == NULL || !finish(self, CANCELLED, &struck))
+    if (self->home_shard == NULL || !decide(self, CANCELLED, &deferred))
         Py_RETURN_FALSE;
     int failed = notify_finished(self, NULL);
     stop_completing(self);
-    if (set_struck(struck) || failed)
+    if (raise_deferred(deferred) || failed)
         return NULL;
     Py_RETURN_TRUE;
 }
@@ -100,7 +100,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     int moved = 0;
     if (was_made(self))
         return NULL;
-    /* While it is being parked, its parker applies the new deadline: see settle_down(). */
+    /* While it is being parked, the parking thread applies the new deadline: see settle_down(). */
     if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
         if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, delay_ms, NULL)))
             return NULL;
@@ -124,7 +124,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     if (!moved)
         Py_RETURN_FALSE;
-    /* It may have got an outcome meanwhile. A thread that completes it after this finds its new deadline. */
+    /* It may have got an outcome meanwhile. A thread that completes it from now on sees the new deadline. */
     lock_operation(self);
     int counts = self->state == PARKED && !flag_of(&self->overdue);
     lock_shard(home_shard);
@@ -144,9 +144,9 @@ static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
 
 static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none))
 {
-    PyObject *struck = NULL;
+    PyObject *deferred = NULL;
 #ifdef Py_GIL_DISABLED
-    self->mutex = self->entry.mutex = (PyMutex){0}; /* whoever had them isn't here */
+    self->mutex = self->entry.mutex = (PyMutex){0}; /* the threads that held them are not in this process */
 #endif
     lock_operation(self);
     self->holder = 0;
@@ -155,9 +155,9 @@ static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none)
     unlock_operation(self);
     if (self->state > PARKED && self->home_shard != NULL) {
         core.timer->withdraw(&self->entry);
-        leave(self, &struck);
+        remove_from_keys(self, &deferred);
     }
-    if (set_struck(struck))
+    if (raise_deferred(deferred))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -177,7 +177,7 @@ static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
 {
     return was_made(self) ? NULL : PyLong_FromLong(checks_of(self));
 }
-static PyObject *get_pending(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->pending)); }
+static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->recheck)); }
 static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none)) { return PyLong_FromLong(flag_of(&self->overdue)); }
 static PyObject *get_held(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(holder_of(self) != 0); }
 static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
@@ -212,7 +212,7 @@ static PyObject *links_of(Operation *self, int keys)
     if (found == NULL)
         return NULL;
     Py_ssize_t number = 0;
-    lock_operation(self); /* its parker may be at it */
+    lock_operation(self); /* another thread may be parking it */
     for (int i = 0; i < room; i++) {
         Watchers *under = link_at(self, i)->under;
         if (under != NULL)
@@ -278,7 +278,7 @@ static PyMethodDef operation_methods[] = {
 static PyGetSetDef operation_attributes[] = {
     {"_op_state", (getter)get_state, NULL, NULL, NULL},
     {"_op_checks", (getter)get_checks, NULL, NULL, NULL},
-    {"_op_pending", (getter)get_pending, NULL, NULL, NULL},
+    {"_op_recheck", (getter)get_recheck, NULL, NULL, NULL},
     {"_op_overdue", (getter)get_overdue, NULL, NULL, NULL},
     {"_op_is_held", (getter)get_held, NULL, NULL, NULL},
     {"_op_home_shard", (getter)get_home_shard, NULL, NULL, NULL},

@@ -2,7 +2,8 @@
 
 static inline int is_closed(Parking *self) { return __atomic_load_n(&self->closed, __ATOMIC_SEQ_CST); }
 
-/* The step from new to arriving, for the parker, who has the hold: 1, 0 if it has an outcome already, or -1. */
+/* The step from new to arriving, by the thread that has the turn: 1, 0 if it has an outcome already, or -1 with an
+ * error. */
 static int arrive(Operation *op, Shard *home_shard)
 {
     lock_operation(op);
@@ -17,7 +18,7 @@ static int arrive(Operation *op, Shard *home_shard)
     return is_new;
 }
 
-/* The step back, for an operation that found no place. 1, or 0 if it has an outcome. */
+/* The step back, for an operation that got no place. True, or False if it has an outcome. */
 static PyObject *operation_reset(Operation *self, PyObject *Py_UNUSED(none))
 {
     lock_operation(self);
@@ -34,7 +35,7 @@ static PyObject *operation_reset(Operation *self, PyObject *Py_UNUSED(none))
     return PyBool_FromLong(turns);
 }
 
-/* The step from arriving to parked, for the parker; 0 if it has an outcome already. */
+/* The step from arriving to parked: 1, 0 if it has an outcome already, or -1 with an error. */
 static int settle_down(Operation *op)
 {
     for (;;) {
@@ -61,7 +62,7 @@ static int settle_down(Operation *op)
     }
 }
 
-/* Watch under the keys that come after the first, until it is complete. The tuple of them is our own. */
+/* Watch under the keys after the first, until the operation has an outcome. The tuple is not visible to other code. */
 static int watch_others(Parking *self, Operation *op, PyObject *keys)
 {
     Py_ssize_t number = PyTuple_GET_SIZE(keys) - 1;
@@ -79,14 +80,14 @@ static int watch_others(Parking *self, Operation *op, PyObject *keys)
         __atomic_store_n(&op->further_count, (int)(i + 1), __ATOMIC_RELEASE);
         int failed = shard == NULL || watch(shard, key, op, &op->further[i]);
         if (shard == NULL)
-            refuse_unhashable(keys);
+            reject_unhashable(keys);
         if (failed)
             return -1;
     }
     return 0;
 }
 
-/* Have the timer expire it. 0, or -1 with an error. */
+/* Add the operation to the timer. 0, or -1 with an error. */
 static int set_deadline(Parking *self, Operation *op)
 {
     if (self->native_timer)
@@ -100,7 +101,7 @@ static int set_deadline(Parking *self, Operation *op)
     return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
 }
 
-/* Take it out for a parker who fails: his caller can't tell whether it is parked. The error that is set stays set. */
+/* Cancel an operation whose parking failed. The error that is set stays set. */
 static void cancel_for_error(Operation *op)
 {
     Kept kept = keep_error();
@@ -109,9 +110,9 @@ static void cancel_for_error(Operation *op)
     set_again(kept);
 }
 
-/* What its parker's check has raised, or said without completing, with the keys that he has for it. 0, or -1 with an
- * error. */
-static int say(Operation *op, int answer, PyObject *key, PyObject *keys)
+/* Report a try_complete that raised, or returned true without completing the operation. The keys are those that it is
+ * being parked under. 0, or -1 with an error. */
+static int report_check(Operation *op, int answer, PyObject *key, PyObject *keys)
 {
     if (answer < 0 && !is_contained())
         return -1;
@@ -122,14 +123,14 @@ static int say(Operation *op, int answer, PyObject *key, PyObject *keys)
     set_again(kept);
     int failed = answer < 0 ? contain(op, core.str_try_complete, named)
                             : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
-    if (failed && answer > 0) /* a log that raises */
+    if (failed && answer > 0) /* the log raised */
         failed = is_contained() ? contain(op, core.str_try_complete, named) : -1;
     Py_XDECREF(named);
     return failed;
 }
 
-/* Give the operation a place, if places are counted, and watch it under its keys: 1, 0 if it got an outcome, or -1 with an
- * error. */
+/* Give the operation a place, if places are counted, and watch it under its keys: 1, 0 if it got an outcome, or -1 with
+ * an error. */
 static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *has_place)
 {
     if (self->capacity != Py_None) {
@@ -154,9 +155,9 @@ static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyOb
 {
     for (;;) {
         count_check(op);
-        int answer = look_of(op);
+        int answer = call_try_complete(op);
         int completed = answer > 0 && state_of(op) == IMMEDIATE;
-        if ((answer < 0 || (answer > 0 && state_of(op) == ARRIVING)) && say(op, answer, key, keys))
+        if ((answer < 0 || (answer > 0 && state_of(op) == ARRIVING)) && report_check(op, answer, key, keys))
             return -1;
         if (state_of(op) != ARRIVING || *has_place)
             return completed;
@@ -166,15 +167,15 @@ static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyOb
     }
 }
 
-/* After a shutdown came between: cancel the operation and raise PurgatoryClosed, unless the shutdown has settled it. 0, or
- * -1 with an error. */
+/* After a shutdown came between: cancel the operation and raise PurgatoryClosed, unless the shutdown has settled it. 0,
+ * or -1 with an error. */
 static int cancel_when_closed(Parking *self, Operation *op)
 {
     int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
     return ours < 0 || (ours && done_call(PyObject_CallOneArg(core.closed_error, self->name))) ? -1 : 0;
 }
 
-/* Give it to the timer, and take the step from arriving to parked: 1, 0 if it has an outcome, or -1 with an error. */
+/* Add the operation to the timer, and take the step to parked: 1, 0 if it has an outcome, or -1 with an error. */
 static int settle(Parking *self, Operation *op)
 {
     if (set_deadline(self, op)) {
@@ -199,7 +200,7 @@ static void drop_extension(Operation *op)
 
 /* From arriving to parked, or to an outcome. `keys` is NULL if there is only one key. 1 if a check here completed the
  * operation, 0, or -1 with an error. */
-static int let_in(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
+static int park_with_turn(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
     int has_place = 0;
     int completed = check_and_watch(self, op, home_shard, key, keys, &has_place);
@@ -210,12 +211,12 @@ static int let_in(Parking *self, Operation *op, Shard *home_shard, PyObject *key
     if (flag_of(&op->extended))
         drop_extension(op);
     if (has_place && settled <= 0) {
-        PyObject *struck = NULL;
+        PyObject *deferred = NULL;
         Kept kept = keep_error();
         core.timer->withdraw(&op->entry);
-        leave(op, &struck);
+        remove_from_keys(op, &deferred);
         set_again(kept);
-        failed |= set_struck(struck);
+        failed |= raise_deferred(deferred);
     }
     return failed ? -1 : completed;
 }
@@ -230,8 +231,8 @@ static int is_unmade(Parking *self)
     return 1;
 }
 
-/* Check a type of operations. This happens once, unless the type overrides maybe_try_complete: 1 if it does, 0, or -1 with
- * an error. Other threads read `admitted` meanwhile, so the type is added to it when its answer is known. */
+/* Check a type of operations. This happens once, unless the type overrides maybe_try_complete: 1 if it does, 0, or -1
+ * with an error. Other threads read `admitted` meanwhile, so the type is added to it when its answer is known. */
 static int admit(Parking *self, PyObject *given)
 {
     PyObject *type = (PyObject *)Py_TYPE(given), *accepted = PySet_New(NULL), *check = NULL;
@@ -249,7 +250,7 @@ static int admit(Parking *self, PyObject *given)
     return is_special;
 }
 
-/* Whether a type was looked at, and has no maybe_try_complete of its own: 1, 0, or -1 with an error. */
+/* Whether a type was admitted and does not override maybe_try_complete: 1, 0, or -1 with an error. */
 static inline int is_admitted(Parking *self, PyTypeObject *type)
 {
     for (int i = 0; i < TYPES; i++) {
@@ -267,7 +268,7 @@ static inline int is_admitted(Parking *self, PyTypeObject *type)
     return known;
 }
 
-/* The key of a list or tuple that has but one, as a reference of the caller's own; else NULL, without an error. */
+/* The key of a list or tuple with one item, as a new reference. Otherwise NULL without an error. */
 static PyObject *only_key(PyObject *keys)
 {
     if (PyTuple_CheckExact(keys) && PyTuple_GET_SIZE(keys) == 1)
@@ -277,10 +278,10 @@ static PyObject *only_key(PyObject *keys)
     return item_of(keys, 0);
 }
 
-enum { FEW_KEYS = 16 }; /* so many are compared each with each */
+enum { FEW_KEYS = 16 }; /* Up to this number, keys are compared in pairs. */
 
-/* Whether each of the keys is there but once, as far as that can be told without Python: keys with code of their own
- * are not looked at, nor are long rows. -1 with an error. */
+/* Whether no key is there twice: 1, 0 if C cannot tell, or -1 with an error. C does not examine many keys, nor keys
+ * with code of their own. */
 static int are_apart(PyObject *keys)
 {
     Py_hash_t hashes[FEW_KEYS];
@@ -311,8 +312,8 @@ static int are_of_one_type(PyObject *keys)
     return 1;
 }
 
-/* The keys without those that are named again, as a tuple of the caller's own. What is no list or tuple, or has keys
- * that are no plain ones, or some twice, is Python's; and so is a tuple that looks like one key. NULL with an error. */
+/* The keys, each once, as a new tuple. Python does it for other types than list and tuple, for keys with code of their
+ * own, for duplicates, and for a tuple that looks like one key. NULL with an error. */
 static PyObject *each_once(PyObject *given)
 {
     PyObject *keys = NULL;
@@ -332,7 +333,7 @@ static PyObject *each_once(PyObject *given)
     return keys;
 }
 
-/* Whether this purgatory takes the operation: 0, or -1 with the error. */
+/* Reject an operation that cannot be parked. 0 if it can, or -1 with the error. */
 static int reject(Parking *self, PyObject *given)
 {
     Operation *op = (Operation *)given;
@@ -346,31 +347,31 @@ static int reject(Parking *self, PyObject *given)
     return is_in_timer && self->timer != Py_None ? done_call(PyObject_CallOneArg(core.reject_if_in_timer, given)) : 0;
 }
 
-/* Park an operation, which was not rejected, with its lock held: 1 if this call completed it, 0, or -1 with an error.
- * `keys` is NULL if there is only one key. */
+/* Take the turn of an operation and park it: 1 if this call completed it, 0, or -1 with an error. `keys` is NULL if
+ * there is only one key. */
 static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
-    int waited = wait_for_hold(op);
+    int waited = wait_for_turn(op);
     if (waited)
         return waited > 0 ? 0 : -1;
     int completed = arrive(op, home_shard);
     int arrived = completed == 1;
     if (arrived)
-        completed = let_in(self, op, home_shard, key, keys);
+        completed = park_with_turn(self, op, home_shard, key, keys);
     int is_in = arrived && completed >= 0;
-    if (give_hold(op) < 0)
+    if (release_turn(op) < 0)
         completed = -1;
     if (completed >= 0 && arrived) {
         if (state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
             && done_call(PyObject_CallOneArg(core.notify_parked, (PyObject *)op)))
             completed = -1;
-        else if (flag_of(&op->pending) && state_of(op) <= PARKED && check_as_defined(op) < 0)
+        else if (flag_of(&op->recheck) && state_of(op) <= PARKED && check_as_defined(op) < 0)
             completed = -1;
     }
     if (completed < 0 && is_in) /* this thread is interrupted */
         cancel_for_error(op);
-    else if (completed < 0 && !arrived && flag_of(&op->pending) && state_of(op) == PARKED) {
-        /* Another thread parked it. A check may have been left to this thread, which had the lock for a moment. */
+    else if (completed < 0 && !arrived && flag_of(&op->recheck) && state_of(op) == PARKED) {
+        /* Another thread parked it. A check may have been left to this thread, which had the turn for a moment. */
         Kept kept = keep_error();
         if (check_as_defined(op) < 0)
             PyErr_WriteUnraisable((PyObject *)op);
@@ -391,7 +392,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
         return NULL;
 
-    /* Each key once: the only one of those given, or a tuple of our own. */
+    /* Each key once: the only one, or a new tuple. */
     PyObject *key = only_key(keys);
     int is_only_key = key != NULL;
     keys = is_only_key ? Py_NewRef(keys) : each_once(keys);
@@ -404,7 +405,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     int completed = -1;
     Shard *home_shard = shard_of(self, key);
     if (home_shard == NULL)
-        refuse_unhashable(keys);
+        reject_unhashable(keys);
     else if (!reject(self, given)) {
         ((Operation *)given)->is_special = (unsigned char)is_special;
         completed = park(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);

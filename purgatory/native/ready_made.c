@@ -1,19 +1,19 @@
-/* FuturesWait and ThresholdWait (purgatory/_ready_made): operations whose try_complete is in C. */
-
-/* Both look without Python where what they look at is the standard library's and ours. Their on_complete is Python in both
- * editions: it calls the user's code, and whoever looks for hooks on a thread's stack is to find it there. What they own
- * is replaced under a critical section, and looked at by a reference of one's own. */
+/* FuturesWait and ThresholdWait (purgatory/_ready_made): operations whose try_complete is in C.
+ *
+ * Neither calls Python if it examines only objects of the standard library and of this package. Their on_complete stays
+ * in Python: it calls the user's code, and the watchdog for slow hooks looks for its frame. Objects that they own are
+ * replaced in a critical section, and used through a new reference. */
 
 typedef struct {
     Operation op;
-    PyObject *futures; /* owned: a tuple; NULL: __init__ was not called */
+    PyObject *futures; /* owned: a tuple. NULL: __init__ was not called */
     PyObject *callback;
-    Py_ssize_t done; /* so many from the front are known to be done. The holder */
+    Py_ssize_t done; /* this number of futures, from the first on, are done. Written by the thread that has the turn */
 } FuturesWait;
 
 typedef struct {
     Operation op;
-    PyObject *threshold, *number, *answer, *value, *error; /* owned; NULL: __init__ was not called */
+    PyObject *threshold, *number, *answer, *value, *error; /* owned. NULL: __init__ was not called */
 } ThresholdWait;
 
 static PyObject *own(Operation *op, PyObject **place)
@@ -40,7 +40,8 @@ static void replace(Operation *op, PyObject **place, PyObject *value)
     Py_XDECREF(before);
 }
 
-/* The arguments of an __init__ that has three. Given by place they need no parser, which costs half the object. */
+/* The arguments of an __init__ that has three. By position they need no parser, which costs half as much as the
+ * object. */
 static int three_arguments(PyObject *args, PyObject *kwargs, char **names, PyObject **one, PyObject **two, PyObject **three)
 {
     if (kwargs != NULL || PyTuple_GET_SIZE(args) != 3)
@@ -51,8 +52,7 @@ static int three_arguments(PyObject *args, PyObject *kwargs, char **names, PyObj
     return 0;
 }
 
-/* Called by a try_complete that was looked up: the next need not be, if the type says what its base says, and its objects
- * have no say of their own. Only the first type of each kind that comes along is kept in mind. */
+/* Whether a type has the same method as its base. */
 static int is_as_made(PyTypeObject *type, PyTypeObject *base, PyObject *name)
 {
     PyObject *its = PyObject_GetAttr((PyObject *)type, name), *ours = PyObject_GetAttr((PyObject *)base, name);
@@ -63,7 +63,9 @@ static int is_as_made(PyTypeObject *type, PyTypeObject *base, PyObject *name)
     return is_same;
 }
 
-static void keep_in_mind(Operation *op, int which, PyTypeObject *base, Look look)
+/* Remember a type whose try_complete and force_complete are ours, so that the next check calls the C function. Only the
+ * first type of each kind is remembered, and none whose objects have a dict. */
+static void remember_type(Operation *op, int which, PyTypeObject *base, TryComplete look)
 {
     PyTypeObject *type = Py_TYPE(op), *kept = __atomic_load_n(&ready_made[which].type, __ATOMIC_RELAXED);
     if ((kept != NULL && kept != type) || type->tp_dictoffset != 0 || !is_as_made(type, base, core.str_try_complete)
@@ -74,21 +76,21 @@ static void keep_in_mind(Operation *op, int which, PyTypeObject *base, Look look
     __atomic_store_n(&ready_made[which].version, version_of(type), __ATOMIC_RELEASE);
 }
 
-/* The answer of a try_complete that was looked up; force_complete may be a subclass's own. */
+/* The result of a try_complete that was called from Python. A subclass may override force_complete. */
 static PyObject *answer_of(Operation *op, int holds)
 {
     return holds < 0 ? NULL : holds ? call_hook(op, core.str_force_complete) : Py_NewRef(Py_False);
 }
 
-/* Whether a future is done: 1, 0, or -1 with an error. One of concurrent.futures says so in an attribute that its own
- * done() looks at; of any other, and of a state that isn't known here, done() is asked. */
+/* Whether a future is done: 1, 0, or -1 with an error. A future of concurrent.futures has an attribute for that, which
+ * its done() reads. For other types and for an unknown state, done() is called. */
 static int is_done(PyObject *future)
 {
     if ((PyObject *)Py_TYPE(future) == core.future) {
         PyObject *state = PyObject_GetAttr(future, core.str_state);
         if (state == NULL)
             return -1;
-        Py_DECREF(state); /* only its address is of interest */
+        Py_DECREF(state); /* only its address is compared */
         if (state == core.str_pending || state == core.str_running)
             return 0;
         if (state == core.str_finished || state == core.str_cancelled || state == core.str_cancelled_and_notified)
@@ -113,7 +115,7 @@ static int are_done(FuturesWait *self)
     return done;
 }
 
-static int look_at_futures(Operation *op)
+static int futures_check(Operation *op)
 {
     int done = are_done((FuturesWait *)op);
     return done > 0 ? force(op) : done;
@@ -121,7 +123,7 @@ static int look_at_futures(Operation *op)
 
 static PyObject *futures_try(FuturesWait *self, PyObject *Py_UNUSED(none))
 {
-    keep_in_mind(&self->op, FUTURES, core.futures_wait, look_at_futures);
+    remember_type(&self->op, FUTURES, core.futures_wait, futures_check);
     return answer_of(&self->op, are_done(self));
 }
 
@@ -219,7 +221,7 @@ static int is_reached(ThresholdWait *self)
     return completed;
 }
 
-static int look_at_number(Operation *op)
+static int threshold_check(Operation *op)
 {
     int reached = is_reached((ThresholdWait *)op);
     return reached > 0 ? force(op) : reached;
@@ -227,7 +229,7 @@ static int look_at_number(Operation *op)
 
 static PyObject *threshold_try(ThresholdWait *self, PyObject *Py_UNUSED(none))
 {
-    keep_in_mind(&self->op, THRESHOLD, core.threshold_wait, look_at_number);
+    remember_type(&self->op, THRESHOLD, core.threshold_wait, threshold_check);
     return answer_of(&self->op, is_reached(self));
 }
 
@@ -256,7 +258,7 @@ static int threshold_traverse(ThresholdWait *self, visitproc visit, void *arg)
     return operation_traverse(&self->op, visit, arg);
 }
 
-static void let_go(ThresholdWait *self)
+static void threshold_release(ThresholdWait *self)
 {
     Py_CLEAR(self->threshold);
     Py_CLEAR(self->number);
@@ -267,14 +269,14 @@ static void let_go(ThresholdWait *self)
 
 static int threshold_clear(ThresholdWait *self)
 {
-    let_go(self);
+    threshold_release(self);
     return operation_clear(&self->op);
 }
 
 static void threshold_dealloc(ThresholdWait *self)
 {
     PyObject_GC_UnTrack(self);
-    let_go(self);
+    threshold_release(self);
     operation_dealloc(&self->op);
 }
 

@@ -1,6 +1,6 @@
-/* Shard (_watchers.py): the keys that hash to one shard, and the counters of its operations. */
+/* Shard (_keys/shard.py): the keys that hash to one shard, and the counters of its operations. */
 
-/* The watchers of a key, as a reference of the caller's own; NULL without an error if there are none. */
+/* The watchers of a key, as a new reference. NULL without an error if there are none. */
 static Watchers *find(Shard *self, PyObject *key)
 {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -12,7 +12,7 @@ static Watchers *find(Shard *self, PyObject *key)
 #endif
 }
 
-/* The same, made if there are none. NULL with an error. */
+/* The same, made if there are none yet. NULL with an error. */
 static Watchers *find_or_make(Shard *self, PyObject *key)
 {
     Watchers *found = find(self, key);
@@ -59,7 +59,7 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
             return -1;
         if (put_under(watchers, link, op))
             return 0;
-        /* Another thread is just forgetting the key, in C: in a moment it has gone. */
+        /* Another thread is forgetting the key, in C. It is removed in a moment. */
         if (done_call(PyObject_CallNoArgs(core.wait_for)))
             return -1;
     }
@@ -136,7 +136,7 @@ static int shard_traverse(Shard *self, visitproc visit, void *arg)
 
 static int shard_clear(Shard *self)
 {
-    /* The rest stays until the end: operations of a purgatory that is garbage may still have their hooks called. */
+    /* The rest stays until the end: hooks of operations of a purgatory that is garbage may still be called. */
     if (self->by_key != NULL)
         PyDict_Clear(self->by_key);
     Py_CLEAR(self->idle_keys);
@@ -166,7 +166,7 @@ static PyObject *shard_stop_completing(Shard *self, PyObject *but)
     if (most == -1 && PyErr_Occurred())
         return NULL;
 #ifdef Py_GIL_DISABLED
-    self->mutex = (PyMutex){0}; /* whoever had it isn't here */
+    self->mutex = (PyMutex){0}; /* the thread that held it is not in this process */
 #endif
     lock_shard(self);
     if (self->completing > most)

@@ -1,6 +1,7 @@
-/* The shards of a purgatory (_purgatory/shards.py): which of them a key belongs to. A shard is made for its first operation. */
+/* The shards of a purgatory (_purgatory/shards.py). A shard is made for its first operation. */
 
-/* The number of the shard that a key belongs to: as hash(key) % count is in Python. -1 with an error if it has no hash. */
+/* The number of the shard that a key belongs to: hash(key) % count, as in Python. -1 with an error if it has no
+ * hash. */
 static inline Py_ssize_t number_of_shard(Parking *self, PyObject *key)
 {
     Py_hash_t hash = PyObject_Hash(key);
@@ -10,14 +11,14 @@ static inline Py_ssize_t number_of_shard(Parking *self, PyObject *key)
     return number < 0 ? number + self->count : number;
 }
 
-/* The shard with a number, borrowed; NULL without an error if it was not made yet. Shards are made once and stay. */
+/* The shard with a number, borrowed. NULL without an error if it was not made yet. A shard is made once and stays. */
 static inline Shard *shard_numbered(Parking *self, Py_ssize_t number)
 {
     Shard **row = __atomic_load_n(&self->row, __ATOMIC_ACQUIRE);
     return row == NULL ? NULL : __atomic_load_n(&row[number], __ATOMIC_ACQUIRE);
 }
 
-/* The same, made if need be. NULL with an error. */
+/* The same, made if there is none yet. NULL with an error. */
 static Shard *make_shard(Parking *self, Py_ssize_t number)
 {
     Shard **row = __atomic_load_n(&self->row, __ATOMIC_ACQUIRE), **none = NULL;
@@ -38,7 +39,7 @@ static Shard *make_shard(Parking *self, Py_ssize_t number)
         PyErr_SetString(PyExc_TypeError, "shards must make Shard objects");
         Py_CLEAR(made);
     }
-    if (made != NULL) /* `shards` makes each one once, so what is there already is this one */
+    if (made != NULL) /* `shards` makes each one once, so another thread can only have set the same one */
         Py_XDECREF(__atomic_exchange_n(&row[number], (Shard *)made, __ATOMIC_ACQ_REL));
     return (Shard *)made;
 }
@@ -51,13 +52,13 @@ static inline Shard *shard_of(Parking *self, PyObject *key)
     return shard != NULL || number < 0 ? shard : make_shard(self, number);
 }
 
-/* The TypeError of a key that has no hash, as the library says it. */
-static void refuse_unhashable(PyObject *keys)
+/* Replace the TypeError of a key that has no hash by the library's own. */
+static void reject_unhashable(PyObject *keys)
 {
     if (PyErr_ExceptionMatches(PyExc_TypeError)) {
         Kept kept = keep_error();
         PyObject *error = PyObject_CallOneArg(core.unhashable, keys);
-        if (error == NULL || error == Py_None) { /* the key's own code: that error stays */
+        if (error == NULL || error == Py_None) { /* the key's own code raised it: that error stays */
             if (error == NULL)
                 PyErr_Clear();
             Py_XDECREF(error);
@@ -78,7 +79,7 @@ static Watchers *watchers_of(Parking *self, PyObject *key)
         return shard == NULL ? NULL : find(shard, key);
     PyObject *keys = PyTuple_Pack(1, key);
     if (keys != NULL)
-        refuse_unhashable(keys);
+        reject_unhashable(keys);
     Py_XDECREF(keys);
     return NULL;
 }

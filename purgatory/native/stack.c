@@ -1,9 +1,9 @@
 /* How much of the C stack is left.
  *
- * A chain of hooks that complete further operations nests calls of the interpreter on the C stack. CPython 3.11 does not
- * bound that. CPython 3.12 and 3.13 count calls, but not bytes. CPython 3.14 and newer compare addresses, and keep a margin
- * that differs from build to build. So the address of the stack is compared here, with a larger margin: an operation takes
- * an outcome only if the interpreter can still start its hook. */
+ * A chain of hooks that complete further operations nests calls of the interpreter on the C stack. CPython 3.11 does
+ * not bound that. CPython 3.12 and 3.13 count calls, but not bytes. CPython 3.14 and newer compare addresses, and keep
+ * a margin that differs from build to build. So the address of the stack is compared here, with a larger margin: an
+ * operation takes an outcome only if the interpreter can still start its hook. */
 
 #if defined(__linux__) || defined(__APPLE__)
 #include <pthread.h>
@@ -17,7 +17,8 @@
 
 enum { LEAST_MARGIN = 64 * 1024, MOST_MARGIN = 256 * 1024, FRAMES = 8 };
 
-/* Of this thread: no outcome is taken below the first address, and no hook is called below the second. 0: not known yet. */
+/* Of this thread: no outcome is taken below the first address, and no hook is called below the second. 0: not known
+ * yet. */
 THREAD_LOCAL uintptr_t outcomes_end, hooks_end;
 
 static inline uintptr_t stack_address(void) { return (uintptr_t)__builtin_frame_address(0); }
@@ -49,7 +50,7 @@ static void find_stack(void)
     hooks_end = is_known ? lowest + margin / 2 : 1;
 }
 
-static int refuse_depth(const char *what)
+static int reject_depth(const char *what)
 {
     PyErr_Format(PyExc_RecursionError, "maximum recursion depth exceeded while %s; let hooks nest less deeply", what);
     return 0;
@@ -60,7 +61,7 @@ static inline int has_room_for_call(void)
 {
     if (hooks_end == 0)
         find_stack();
-    return stack_address() > hooks_end ? 1 : refuse_depth("calling a hook of an operation");
+    return stack_address() > hooks_end ? 1 : reject_depth("calling a hook of an operation");
 }
 
 /* Whether the stack has room for a hook that must start: 1, or 0 with an error. Asked before an outcome is taken. */
@@ -78,5 +79,5 @@ static int has_room_for_outcome(void)
 #endif
     if (outcomes_end == 0)
         find_stack();
-    return remaining > FRAMES && stack_address() > outcomes_end ? 1 : refuse_depth("completing an operation");
+    return remaining > FRAMES && stack_address() > outcomes_end ? 1 : reject_depth("completing an operation");
 }

@@ -1,10 +1,10 @@
-/* The steps of an operation (_operation.py): its lock, its outcome, its check, its hooks. */
+/* The steps of an operation (_operations/operation.py): its turn, its outcome, its check, its hooks. */
 
 /* ---------------------------------------------------------------- the lock of an operation */
 
-/* The number of this thread, from 1 to 65,535. Numbers repeat in a process that has had more threads. Then two threads
- * can have one number, and a thread that parks an operation which the other one is just parking gets InvalidOperation in
- * place of AlreadyParked. */
+/* The number of this thread, from 1 to 65,535. Numbers repeat in a process that has had more threads. If two threads
+ * have the same number and park the same operation at the same time, one of them gets InvalidOperation, not
+ * AlreadyParked. */
 static uint16_t my_number(void)
 {
     static uint16_t last;
@@ -14,15 +14,16 @@ static uint16_t my_number(void)
     return mine;
 }
 
-/* Take the lock of the operation's own: 1, or 0. If another thread has it, `leaves_word` asks that thread to check again. */
-static int take_own(Operation *op, int leaves_word)
+/* Take the turn of an operation without a lock of the user: 1, or 0. If another thread has it, `asks` sets the flag
+ * `recheck`. */
+static int take_turn(Operation *op, int asks)
 {
     lock_operation(op);
     int taken = op->holder == 0;
     if (taken)
         set_holder(op, my_number());
-    if (taken || leaves_word)
-        set_flag(&op->pending, !taken); /* the holder reads it in the step that releases the lock */
+    if (taken || asks)
+        set_flag(&op->recheck, !taken); /* the other thread reads it in the step that releases the turn */
     unlock_operation(op);
     return taken;
 }
@@ -34,29 +35,29 @@ static int try_lock(Operation *op)
     return truth_of_call(PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
 }
 
-/* Take the user's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `pending` is set. */
+/* Take the user's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `recheck` is set. */
 static int try_lock_for_check(Operation *op)
 {
     int taken = try_lock(op);
     if (taken)
         return taken;
-    __atomic_store_n(&op->pending, 1, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&op->recheck, 1, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the flag is set before the lock is tried again */
     return try_lock(op);
 }
 
-/* Take the operation's lock for its parker, and wait for it if need be. 0, 1 if it has completed before, or -1 with an
- * error. */
-static int wait_for_hold(Operation *op)
+/* Take the turn to park an operation, and wait for it if another thread has it. 0, 1 if it has completed before, or -1
+ * with an error. */
+static int wait_for_turn(Operation *op)
 {
-    if (op->lock == NULL && take_own(op, 0))
+    if (op->lock == NULL && take_turn(op, 0))
         return 0;
     if (holder_of(op) == my_number() && state_of(op) > PARKED) /* one of its last hooks parks it */
         return 1;
     if (holder_of(op) == my_number()) /* one of its own hooks parks it, and would wait for itself */
         return done_call(PyObject_CallOneArg(core.reject_own_hook, (PyObject *)op)), -1;
     if (op->lock == NULL) {
-        while (!take_own(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
+        while (!take_turn(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
             if (done_call(PyObject_CallNoArgs(core.wait_for)))
                 return -1;
         return 0;
@@ -68,14 +69,14 @@ static int wait_for_hold(Operation *op)
     return 0;
 }
 
-/* Release the hold. Returns 1 if another thread asked for a check meanwhile, 0 if not, or -1 with an error. The error
- * that is set stays set. */
-static int give_hold(Operation *op)
+/* Release the turn: 1 if another thread asked for a check meanwhile, 0 if not, or -1 with an error. The error that is
+ * set stays set. */
+static int release_turn(Operation *op)
 {
     if (op->lock == NULL) {
         lock_operation(op);
         set_holder(op, 0);
-        int again = flag_of(&op->pending);
+        int again = flag_of(&op->recheck);
         unlock_operation(op);
         return again;
     }
@@ -86,37 +87,38 @@ static int give_hold(Operation *op)
         set_again(kept);
     else
         drop_kept(kept);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the lock is free before the word is looked for */
-    return failed ? -1 : __atomic_load_n(&op->pending, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the lock is free before the flag is read */
+    return failed ? -1 : __atomic_load_n(&op->recheck, __ATOMIC_SEQ_CST);
 }
 
 /* ---------------------------------------------------------------- outcome, hooks, check */
 
 
-/* An error that is set must wait until the hooks have run: keep it in `struck`, unless that has one, or the stack is used
- * up. */
-static void strike(PyObject **struck)
+/* Keep the error that is set until the hooks have run. It is dropped if `deferred` has one already, or if it is a
+ * RecursionError. */
+static void defer_error(PyObject **deferred)
 {
-    if (PyErr_ExceptionMatches(PyExc_RecursionError) || *struck != NULL)
+    if (PyErr_ExceptionMatches(PyExc_RecursionError) || *deferred != NULL)
         PyErr_Clear();
     else
-        *struck = take_error();
+        *deferred = take_error();
 }
 
-/* Set the error that has waited. Takes over the reference. -1 if there is one, and 0 if not; another that is set stays. */
-static int set_struck(PyObject *struck)
+/* Raise the error that was kept, and give up the reference: -1, or 0 if there is none. Another error that is set
+ * stays. */
+static int raise_deferred(PyObject *deferred)
 {
-    if (struck == NULL)
+    if (deferred == NULL)
         return 0;
     if (!PyErr_Occurred())
-        PyErr_SetObject((PyObject *)Py_TYPE(struck), struck);
-    Py_DECREF(struck);
+        PyErr_SetObject((PyObject *)Py_TYPE(deferred), deferred);
+    Py_DECREF(deferred);
     return -1;
 }
 
-/* Take it out of all its keys, and give back its place. Runs Python only where a key falls idle for the first time, or
- * places are counted; what that raises is kept in `struck`. No error is set when this is called. */
-static void leave(Operation *op, PyObject **struck)
+/* Remove an operation from all its keys, and release its place. Python runs only if a key falls idle for the first
+ * time, or if places are counted. An error of that is kept in `deferred`. No error is set when this is called. */
+static void remove_from_keys(Operation *op, PyObject **deferred)
 {
     Shard *home_shard = op->home_shard;
     for (int i = 0; i <= op->further_count; i++) {
@@ -133,17 +135,17 @@ static void leave(Operation *op, PyObject **struck)
             under->idle = 1;
         unlock_shard(under->home_shard);
         if (was_in)
-            Py_DECREF(op); /* not the last: whoever calls this has one */
+            Py_DECREF(op); /* not the last: the caller has one */
         if (falls_idle && home_shard->idle_keys != NULL && note(home_shard->idle_keys, under))
-            strike(struck);
+            defer_error(deferred);
     }
     if (home_shard->capacity != Py_None) {
         PyObject *taken = PyObject_GetAttr(home_shard->capacity, core.str_taken);
         if (taken == NULL
             || done_call(PyObject_CallMethodObjArgs(taken, core.str_pop, (PyObject *)op, Py_None, NULL))) {
-            strike(struck);
+            defer_error(deferred);
             if (taken != NULL && PyDict_Check(taken) && PyDict_DelItem(taken, (PyObject *)op))
-                PyErr_Clear(); /* it was out already */
+                PyErr_Clear(); /* it was removed already */
         }
         Py_XDECREF(taken);
     }
@@ -157,8 +159,9 @@ static void stop_completing(Operation *op)
     unlock_shard(home_shard);
 }
 
-/* The step to an outcome; 1 to the one who took it, and has to run the hooks, and then to raise what has `struck`. */
-static int finish(Operation *op, int outcome, PyObject **struck)
+/* The step to an outcome: 1 to one caller, which must run the hooks and then raise what is in `deferred`. Otherwise
+ * 0. */
+static int decide(Operation *op, int outcome, PyObject **deferred)
 {
     lock_operation(op);
     int state = op->state;
@@ -183,14 +186,14 @@ static int finish(Operation *op, int outcome, PyObject **struck)
     if (state != ARRIVING) {
         core.timer->withdraw(&op->entry); /* one that expires is in no bucket, unless it was run() by hand */
         if (op->home_shard != NULL)
-            leave(op, struck);
+            remove_from_keys(op, deferred);
     }
     if (any(&observers_of(op)->any_leaving) && done_call(PyObject_CallOneArg(core.notify_leaving, (PyObject *)op)))
-        strike(struck);
+        defer_error(deferred);
     return 1;
 }
 
-/* Tell of the end, and keep the error that is set, if one is. 0, or -1 with an error. */
+/* Notify the observers that an operation has ended. An error that is set stays set. 0, or -1 with an error. */
 static int end(Operation *op, PyObject *error)
 {
     if (!PyErr_Occurred())
@@ -202,8 +205,8 @@ static int end(Operation *op, PyObject *error)
     return -1;
 }
 
-/* Run a hook, which happens once. What it raised is in `error`, the caller's own, or else that is as it was. 0; -1 with an
- * error if this thread is being stopped. */
+/* Run a hook. If it raises, that error is in `error`, which the caller owns. 0, or -1 with an error if this thread is
+ * interrupted. */
 static int run_hook(Operation *op, PyObject *name, PyObject **error)
 {
     PyObject *answer = call_hook_in_context(op, name);
@@ -216,7 +219,7 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
     if (contained) {
         failed = done_call(PyObject_CallFunctionObjArgs(core.contain, op, name, raised, NULL));
         if (failed && PyErr_ExceptionMatches(PyExc_RecursionError)) {
-            PyErr_Clear(); /* no room left to count it */
+            PyErr_Clear(); /* the stack is exhausted, so it is not counted */
             failed = 0;
         }
     }
@@ -226,21 +229,21 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
     return failed;
 }
 
-/* Complete it, unless it is done: 1, 0, or -1 with an error that stops this thread. */
+/* Complete an operation that is open: 1, 0, or -1 with an error that interrupts this thread. */
 static int force(Operation *op)
 {
-    PyObject *error = NULL, *struck = NULL;
+    PyObject *error = NULL, *deferred = NULL;
     if (state_of(op) > PARKED)
         return 0;
     if (!has_room_for_outcome())
         return -1;
-    if (!finish(op, FORCED, &struck))
+    if (!decide(op, FORCED, &deferred))
         return 0;
     run_hook(op, core.str_on_complete, &error);
     int failed = end(op, error);
     Py_XDECREF(error);
     stop_completing(op);
-    return set_struck(struck) || failed ? -1 : 1;
+    return raise_deferred(deferred) || failed ? -1 : 1;
 }
 
 static int retry(Operation *op)
@@ -251,7 +254,7 @@ static int retry(Operation *op)
     Kept kept = keep_error();
     int failed = done_call(PyObject_CallFunctionObjArgs(core.retry, home_shard->retrier, op, NULL));
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
-        PyErr_Clear(); /* no room left to say it, either: such a check has to be made again */
+        PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
     else if (failed)
         PyErr_WriteUnraisable((PyObject *)op);
     set_again(kept);
@@ -263,17 +266,17 @@ static int retry(Operation *op)
 static int begin_check(Operation *op)
 {
     if (op->lock == NULL)
-        return take_own(op, 1);
+        return take_turn(op, 1);
     int held = try_lock_for_check(op);
     if (held > 0 && holder_of(op) != 0) { /* a re-entrant lock, and an outer call of this thread has it */
-        set_flag(&op->pending, 1);
+        set_flag(&op->recheck, 1);
         held = done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release));
         if (held == 0)
             return 0;
     }
     if (held > 0) {
         set_holder(op, my_number());
-        __atomic_store_n(&op->pending, 0, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&op->recheck, 0, __ATOMIC_SEQ_CST);
     }
     else
         retry(op);
@@ -284,7 +287,7 @@ static int begin_check(Operation *op)
 static int check_once(Operation *op)
 {
     count_check(op);
-    int answer = look_of(op);
+    int answer = call_try_complete(op);
     int completed = answer > 0 && state_of(op) == SATISFIED;
     if (answer > 0 && state_of(op) <= PARKED)
         answer = done_call(PyObject_CallOneArg(core.warn, (PyObject *)op));
@@ -296,30 +299,30 @@ static int check_once(Operation *op)
 /* Expire the operation, whose lock is held, and release the lock before on_expiration. 0, or -1 with an error. */
 static int expire(Operation *op)
 {
-    PyObject *error = NULL, *struck = NULL;
+    PyObject *error = NULL, *deferred = NULL;
     int failed = !has_room_for_outcome();
-    int expired = !failed && finish(op, EXPIRED, &struck);
+    int expired = !failed && decide(op, EXPIRED, &deferred);
     if (expired)
         failed = run_hook(op, core.str_on_complete, &error);
-    failed |= give_hold(op) < 0;
+    failed |= release_turn(op) < 0;
     if (!expired) {
         if (failed && state_of(op) <= PARKED)
             retry(op);
         return failed ? -1 : 0;
     }
-    if (failed && struck == NULL) /* on_expiration is still pending, so the error waits */
-        struck = take_error();
+    if (failed && deferred == NULL) /* on_expiration is still to run, so the error waits */
+        deferred = take_error();
     else if (failed)
         PyErr_Clear();
     run_hook(op, core.str_on_expiration, &error);
     failed = end(op, error);
     Py_XDECREF(error);
     stop_completing(op);
-    return set_struck(struck) || failed ? -1 : 0;
+    return raise_deferred(deferred) || failed ? -1 : 0;
 }
 
-/* Check the operation. If another thread is checking it, that thread checks again. 1 if this call's check completed it, 0,
- * or -1 with an error. An expiry gives 0, because it uses nothing of what the event offers. */
+/* Check the operation. If another thread is checking it, that thread checks again. 1 if this call's check completed it,
+ * 0, or -1 with an error. An expiry gives 0, because it uses nothing of what the event offers. */
 static int check(Operation *op)
 {
     int completed = 0;
@@ -330,7 +333,7 @@ static int check(Operation *op)
         if (flag_of(&op->overdue))
             return expire(op);
         completed = state_of(op) <= PARKED ? check_once(op) : 0;
-        again = give_hold(op);
+        again = release_turn(op);
         if (completed < 0 || again < 0) {
             if (state_of(op) <= PARKED)
                 retry(op);
@@ -340,10 +343,10 @@ static int check(Operation *op)
     return completed;
 }
 
-/* Check it as whoever calls maybe_try_complete() would, which a type may have defined anew. */
+/* Call maybe_try_complete, which a type may override. */
 static int check_as_defined(Operation *op)
 {
-    if (!op->is_special && op->home_shard != NULL) /* which is looked at as it is parked */
+    if (!op->is_special && op->home_shard != NULL) /* its type was examined when it was parked */
         return check(op);
     PyObject *self = (PyObject *)op;
     return truth_of_call(

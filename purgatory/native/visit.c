@@ -1,7 +1,7 @@
 /* visit (_purgatory/take_snapshot.py): what a snapshot reads of each key. */
 
-/* The first operation under a key that is parked, as a reference of the caller's own; NULL if none is. The operations
- * are in order of arrival, so this is usually the first one. */
+/* The first operation under a key that is parked, as a new reference. NULL if none is. The operations are in order of
+ * arrival, so this is usually the first one. */
 static Operation *longest_parked(Watchers *watchers)
 {
     Operation *found = NULL;

@@ -1,4 +1,4 @@
-/* Watchers (_watchers.py): the operations parked under one key, in order of arrival. */
+/* Watchers (_keys/watchers.py): the operations parked under one key, in order of arrival. */
 
 static Watchers *new_watchers(PyObject *key, Shard *home_shard)
 {
@@ -16,8 +16,8 @@ static Py_hash_t watchers_hash(Watchers *self) { return self->hash; }
 
 static inline int closed_of(Watchers *self) { return __atomic_load_n(&self->closed, __ATOMIC_RELAXED); }
 
-/* As the dict of a shard asks: whether these are the watchers of a key, or of the same key as others that are about to be
- * put there. Closed ones are as good as gone: see the file's header. */
+/* For the dict of a shard: whether these are the watchers of a key, or of the same key as other watchers. Closed
+ * watchers equal only themselves and their key object: see core.c. */
 static PyObject *watchers_compare(Watchers *self, PyObject *other, int how)
 {
     if (how != Py_EQ && how != Py_NE)
@@ -32,7 +32,7 @@ static PyObject *watchers_compare(Watchers *self, PyObject *other, int how)
     return same < 0 ? NULL : PyBool_FromLong(same == (how == Py_EQ));
 }
 
-/* Under the shard's mutex, as the next two. The list takes over a reference to the operation that the caller has. */
+/* Append a link, with the shard's mutex held. The list takes over the caller's reference to the operation. */
 static inline void append_link(Watchers *self, Link *link, Operation *op)
 {
     link->operation = op;
@@ -47,7 +47,7 @@ static inline void append_link(Watchers *self, Link *link, Operation *op)
     self->home_shard->entries++;
 }
 
-/* Hands the list's reference to the caller. */
+/* Remove a link, with the shard's mutex held. The caller gets the list's reference to the operation. */
 static inline void remove_link(Watchers *self, Link *link)
 {
     if (link->before != NULL)
@@ -78,8 +78,8 @@ static Link *link_in(Watchers *watchers, Operation *op)
 
 static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self->count, __ATOMIC_ACQUIRE); }
 
-/* The first link of a copy, with the shard locked: the head, or the one behind the last operation of the list `known` that is
- * still here. 0 if none of `known` is here. */
+/* Find the first link of a copy, with the shard's mutex held: the head, or the one after the last operation of the list
+ * `known` that is still here. 0 if none of `known` is here. */
 static int find_start(Watchers *self, PyObject *known, Link **start)
 {
     Link *last = NULL;
@@ -91,8 +91,8 @@ static int find_start(Watchers *self, PyObject *known, Link **start)
 
 #define FEW 16
 
-/* A list of up to `most` operations in order of arrival, those behind `known` if that is neither NULL nor empty. NULL with an
- * error, or without one if none of `known` is here. */
+/* A list of up to `most` operations in order of arrival, those after `known` if that is neither NULL nor empty. NULL
+ * with an error, or without one if none of `known` is here. */
 static PyObject *list_of(Watchers *self, PyObject *known, Py_ssize_t most)
 {
     for (;;) {
@@ -204,7 +204,7 @@ static int watchers_clear(Watchers *self)
             break;
         Py_DECREF(op);
     }
-    return 0; /* the key and the home shard stay until the end: whoever was here may still ask for them */
+    return 0; /* the key and the home shard stay until the end, for operations that were here */
 }
 
 static void watchers_dealloc(Watchers *self)

@@ -129,7 +129,7 @@ static int sort_huge(Due *due, Py_ssize_t count)
     return 0;
 }
 
-/* Append the tasks of a bucket to what was gathered. 0, or -1 with an error. */
+/* Append the tasks of a bucket to the batch. 0, or -1 with an error. */
 static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int *huge, int *sorted)
 {
     PyObject *tasks = bucket_tasks(bucket, NULL);
@@ -158,7 +158,7 @@ static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int
     return 0;
 }
 
-/* All that is in the buckets, in order of deadline. Tasks of one deadline stay in order of arrival. */
+/* Collect all tasks of the buckets in order of deadline. Tasks of one deadline stay in order of arrival. */
 static int gather(Batch *self)
 {
     Py_ssize_t room = self->left + 1;
@@ -178,18 +178,18 @@ static int gather(Batch *self)
     return 0;
 }
 
-/* How late a task is; 0 if its times do not fit into 64 bits. */
+/* How late a task is. 0 if its times do not fit into 64 bits. */
 static int64_t lateness(int64_t now_ns, int64_t deadline_ns, int64_t delay_ms)
 {
     if (delay_ms <= TIMER_HUGE || now_ns >= MOST_NOW_NS || now_ns <= -MOST_NOW_NS)
         return 0;
     int64_t late_ns = now_ns - deadline_ns;
     if (delay_ms < 0)
-        late_ns += delay_ms * NS_PER_MS; /* was due when it was added, not before */
+        late_ns += delay_ms * NS_PER_MS; /* it was due when it was added, not before */
     return late_ns < 0 ? 0 : late_ns;
 }
 
-/* Run a task that was claimed. 0, or -1 with an error that is the caller's own. */
+/* Run a claimed task. 0, or -1 with an error that must reach the caller. */
 static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns)
 {
     tally->late_ns[late_ns == 0 ? 0 : 64 - __builtin_clzll((unsigned long long)late_ns)]++;
@@ -219,15 +219,15 @@ static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
             return -1;
         Due due = self->tasks[self->next++];
         tally->looked_at++;
-        /* Unless it was cancelled or put off meanwhile. */
-        if (take_out(due.task, due.bucket, &deadline_ns, &delay_ms))
+        /* Unless it was cancelled or rescheduled meanwhile. */
+        if (remove_entry(due.task, due.bucket, &deadline_ns, &delay_ms))
             failed = run_task(self, due.task, tally, lateness(now_ns, deadline_ns, delay_ms));
         Py_DECREF(due.task);
     }
     return failed;
 }
 
-/* With an error that is set: the other tasks will run later. */
+/* After an error, which stays set: the other tasks run later. */
 static void requeue(Batch *self)
 {
     Kept kept = keep_error();
@@ -236,7 +236,7 @@ static void requeue(Batch *self)
     set_again(kept);
 }
 
-/* At the end of a turn, with an error or without. */
+/* End a run of the batch. An error that is set stays set. 0, or -1 with an error. */
 static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
 {
     int had_failed = PyErr_Occurred() != NULL;
@@ -247,7 +247,9 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
         while (self->next < self->count)
             Py_DECREF(self->tasks[self->next++].task);
     PyObject *number = PyLong_FromSsize_t(done);
-    int failed = number == NULL ? -1 : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number, entry, NULL));
+    int failed = number == NULL ? -1
+                                : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number,
+                                                                       entry, NULL));
     Py_XDECREF(number);
     if (had_failed)
         set_again(kept);

@@ -56,9 +56,9 @@ static int bucket_traverse(TimerBucket *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Set a flag, if one is given, and pass through the mutex of each lane. Returns how many tasks are there. With `lets_go`,
- * empty lanes give up their reference to the bucket. The caller owns one. */
-static Py_ssize_t pass_through(TimerBucket *self, char *flag, int value, int lets_go)
+/* Set a flag, if one is given, and take and release the mutex of each lane. Returns the number of tasks. With
+ * `releases`, empty lanes give up their reference to the bucket. The caller owns one. */
+static Py_ssize_t pass_through(TimerBucket *self, char *flag, int value, int releases)
 {
     Py_ssize_t count = 0;
     if (flag != NULL)
@@ -66,7 +66,7 @@ static Py_ssize_t pass_through(TimerBucket *self, char *flag, int value, int let
     for (int index = 0; index < LANES; index++) {
         Lane *lane = &self->lanes[index];
         lock_lane(lane);
-        int goes = lets_go && lane->count == 0 && lane->holds;
+        int goes = releases && lane->count == 0 && lane->holds;
         if (goes)
             lane->holds = 0;
         count += lane->count;
@@ -77,7 +77,7 @@ static Py_ssize_t pass_through(TimerBucket *self, char *flag, int value, int let
     return count;
 }
 
-/* Release all entries. An entry's mutex comes before the lane's, so the entries are found one by one. */
+/* Remove all entries. The mutex of an entry is taken before that of its lane, so they are removed one by one. */
 static int bucket_empty(TimerBucket *self)
 {
     for (int index = 0; index < LANES;) {
@@ -89,7 +89,7 @@ static int bucket_empty(TimerBucket *self)
             index++;
             continue;
         }
-        take_out(entry, self, NULL, NULL);
+        remove_entry(entry, self, NULL, NULL);
         Py_DECREF(entry);
     }
     pass_through(self, NULL, 0, 1);
@@ -107,7 +107,7 @@ static void bucket_dealloc(TimerBucket *self)
     Py_DECREF(type);
 }
 
-/* The first tasks, up to `most`, as a list. Another thread may add meanwhile, so room is made until there is enough. */
+/* A list of the first tasks, up to `most`. If another thread adds some meanwhile, the list is made again. */
 static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
 {
     for (;;) {
@@ -131,7 +131,7 @@ static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
             Py_DECREF(tasks);
             continue;
         }
-        /* Fewer than there was room for: the rest of the list is empty, and is cut off. */
+        /* Fewer tasks than expected: cut off the empty rest of the list. */
         if (index < room && PyList_SetSlice(tasks, index, room, NULL)) {
             Py_DECREF(tasks);
             return NULL;
@@ -182,9 +182,9 @@ static int bucket_contains(TimerBucket *self, PyObject *task)
 
 enum { FROM_SOURCE, FROM_NONE, FROM_SAME_TIMER };
 
-/* Move an entry to `target`: out of `source`, or from nowhere, or out of any bucket of the same timer; and date it if
- * `deadline_ns` is given. 1 if it was there; 0 if not, or if the target is closed and may not be; -1 if the new times
- * don't fit into 64 bits. The caller has references to all three, or what is as good. */
+/* Move an entry to `target`, from `source`, from no bucket, or from any bucket of the same timer. If `deadline_ns` is
+ * given, that is its new deadline. 1 if it was moved. 0 if it was not there, or if the target is closed and
+ * `closed_too` is 0. -1 if the new times do not fit into 64 bits. The caller keeps all three from being freed. */
 static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBucket *target, int closed_too,
                       const int64_t *deadline_ns)
 {
@@ -203,7 +203,7 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
     }
     if (moves == 1) {
         if (source == NULL)
-            set_lane(entry, 0); /* behind the timer's lock, where all go one way */
+            set_lane(entry, 0); /* under the timer's lock, where all use one lane */
         Lane *lane = &target->lanes[lane_number(entry)];
         Lane *left = source == NULL ? NULL : &source->lanes[lane_number(entry)];
         if (left == NULL || left == lane)
@@ -265,8 +265,8 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
         if (moves >= 0)
             return PyBool_FromLong(moves);
     }
-    /* Times beyond 64 bits: dated before it moves, and put right again if it doesn't. Two such at a time need the lock
-     * of the timer, which the caller holds. */
+    /* The times do not fit into 64 bits. They are set before the move, and set back if it fails. The caller holds the
+     * timer's lock, so no other thread sets them. */
     PyObject *times = times_of(entry);
     if (times == NULL)
         return NULL;
@@ -287,7 +287,7 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
 static PyObject *bucket_remove(TimerBucket *self, PyObject *task)
 {
     TimerEntry *entry = as_entry(task);
-    return entry == NULL ? NULL : PyBool_FromLong(take_out(entry, self, NULL, NULL));
+    return entry == NULL ? NULL : PyBool_FromLong(remove_entry(entry, self, NULL, NULL));
 }
 
 static PyObject *bucket_close(TimerBucket *self, PyObject *unused)
@@ -301,7 +301,7 @@ static PyObject *bucket_close_if_empty(TimerBucket *self, PyObject *unused)
 {
     (void)unused;
     int was_closed = is_set(&self->closed);
-    /* Closed first. A thread that adds at this moment is done, and its task is counted, or it sees the flag. */
+    /* Closed first. A thread that adds at this moment has finished and its task is counted, or it sees the flag. */
     if (pass_through(self, &self->closed, 1, 0) > 0) {
         pass_through(self, &self->closed, was_closed, 0);
         Py_RETURN_FALSE;

@@ -1,8 +1,8 @@
 /* Helpers that the C code of timer, purgatory and purgatory.journal share: versions of CPython, errors, arguments.
  *
- * Each native module is one translation unit: its main C file includes a header with its structs, then its parts in
- * order. So every function is static, the compiler inlines across parts, and a part needs no declarations of what
- * stands in an earlier part. */
+* Each native module is one translation unit: its main C file includes a header with its structs, then its parts in
+ * order. So every function is static, the compiler inlines across parts, and a part needs no declarations of earlier
+ * parts. */
 #ifndef TIMER_NATIVE_COMMON_H
 #define TIMER_NATIVE_COMMON_H
 
@@ -122,7 +122,7 @@ static inline int is_contained(void) { return PyErr_ExceptionMatches(PyExc_Excep
 
 /* ---------------------------------------------------------------- answers of calls */
 
-/* The answer of a call as 1, 0, or -1 with an error. Takes over the reference. */
+/* The result of a call as 1, 0, or -1 with an error. Takes over the reference. */
 static inline int truth_of_call(PyObject *answer)
 {
     if (answer == NULL)
@@ -154,8 +154,8 @@ static inline PyObject *item_of(PyObject *list, Py_ssize_t index)
 
 /* ---------------------------------------------------------------- names */
 
-/* A name that C looks up, and where it is kept. CPython remembers the names of look-ups by their address, so a string that
- * is made for one look-up would stay in its cache. */
+/* A name that C looks up, and where it is kept. CPython remembers the names of look-ups by their address, so a string
+ * that is made for one look-up would stay in its cache. */
 typedef struct {
     PyObject **place;
     const char *text;
@@ -173,8 +173,8 @@ static inline int make_names(const Name *names, size_t count)
 /* ---------------------------------------------------------------- arguments */
 
 /* The arguments of a METH_FASTCALL | METH_KEYWORDS method, by position or by name, as borrowed references in `found`.
- * `wanted` names them and ends with NULL. The first `required` must be there; the others are NULL if they are not.
- * `call` is the signature, for the error. 0, or -1 with an error. */
+ * `wanted` names them and ends with NULL. The first `required` must be given. Of the others, those that are not given
+ * are NULL. `call` is the signature, for the error. 0, or -1 with an error. */
 static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObject *names, const char *call,
                                 const char *const *wanted, Py_ssize_t required, PyObject **found)
 {
@@ -196,7 +196,7 @@ static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObje
 
 /* ---------------------------------------------------------------- docstrings */
 
-/* Put the docstring of a Python attribute behind the signature of a native one. A signature ends with "--\n\n". The text
+/* Append the docstring of a Python attribute to the signature of a native one. A signature ends with "--\n\n". The text
  * is kept as long as the process lives, as the types are. 0, or -1 with an error. */
 static inline int take_doc(const char **doc, PyObject *kind, const char *name)
 {
@@ -223,7 +223,7 @@ static inline int take_doc(const char **doc, PyObject *kind, const char *name)
     return failed;
 }
 
-/* take_docs(native, kind): a native type says what the Python class says whose place it takes. */
+/* take_docs(native, kind): give a native type the docstrings of the Python class that it replaces. */
 static inline PyObject *take_docs(PyObject *module, PyObject *args)
 {
     (void)module;

@@ -1,7 +1,7 @@
 /* The native implementation of the timer's hot types: timer._core.
  *
- * The Python class of the same name defines what each type does. The files here, in the order in which this one includes
- * them:
+ * The Python class of the same name defines what each type does. The files here, in the order in which this one
+ * includes them:
  *
  *     core.h           the structs, the objects that all parts share, their locks
  *     entry.c          TimerTaskEntry: a task's delay, deadline and place in a list
@@ -13,15 +13,16 @@
  * timer/_core.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
  * times beyond 64 bits, a full or closed timer, a task that raises.
  *
- * Adding, cancelling, putting off and claiming do not take the timer's lock. With a global lock, each stretch of C between
- * two calls of Python is one step. So a task that is looked for is never between two buckets, and `closed` is read in the
+ * Adding, cancelling, rescheduling and claiming do not take the timer's lock. With a global lock, each stretch of C
+ * between two calls of Python is one step. So no thread sees a task between two buckets, and `closed` is read in the
  * step that inserts. Only the structure of the wheel needs the timer's lock, and only Python changes it.
  *
  * Without a global lock, two threads must not write to the same memory, or they are no faster than one. That includes
- * counts of references. So each thread gets one of LANES ways when it first comes. A timer has a door per way, which
- * remembers the buckets that these threads found last, and a bucket has a list per way. An entry stays in its lane. The
- * tasks of a bucket are listed lane by lane. So tasks of different threads are not in order of arrival, but a batch sorts
- * them by deadline. A clock that is set by hand can give many tasks one deadline, so such a timer uses one lane. */
+ * reference counts. So each thread gets one of LANES lanes at its first call. A timer has a cache per lane, which
+ * remembers the buckets that these threads found last, and a bucket has a list per lane. An entry stays in its lane.
+ * The tasks of a bucket are listed lane by lane, so tasks of different threads are not in order of arrival. A batch
+ * sorts them by deadline. A clock that is advanced manually can give many tasks one deadline, so a timer with such a
+ * clock uses one lane. */
 #include "timer/native/core.h"
 
 #include "timer/native/entry.c"
@@ -36,7 +37,7 @@ static int is_native(PyObject *timer)
 {
     if (!PyObject_TypeCheck(timer, core.quick_timer))
         return 0;
-    /* Whether a subclass defined one of its own. A method of a type is the same object whenever it is asked for. */
+    /* Whether no subclass overrides them. A method of a type is the same object at each look-up. */
     int same = 1;
     for (int i = 0; i < 2 && same; i++) {
         PyObject *name = i == 0 ? core.str_add : core.str_put_off;

@@ -8,24 +8,24 @@
 #include <time.h>
 
 #define NS_PER_MS 1000000
-/* The limits of what is counted in 64 bits: delays and clocks up to 31 years, deadlines, which are sums of them, and how
- * far a deadline may be moved. The sum of any two of these fits. Larger times are kept in a dict. */
+/* The limits of what is computed in 64 bits: delays and clocks up to 31 years, deadlines, which are sums of both, and
+ * how far a deadline may be moved. The sum of any two of these fits. Larger times are kept in a dict. */
 #define MOST_MS 1000000000000LL
 #define MOST_NOW_NS 1000000000000000000LL
 #define MOST_DEADLINE_NS 3000000000000000000LL
 #define MOST_MOVED_NS 5000000000000000000LL
-#define STRETCH 30                 /* A door remembers one bucket per 2**30 ns of deadlines, */
-#define PLACES 64                  /* and so many of them. */
-#define MOST_LEVELS 14             /* Farther levels of the wheel are left to Python. */
+#define STRETCH 30                 /* A cache remembers one bucket per 2**30 ns of deadlines, */
+#define PLACES 64                  /* and this number of them. */
+#define MOST_LEVELS 14             /* Coarser levels of the wheel are left to Python. */
 #define POWERS 64
 #ifdef Py_GIL_DISABLED
 #define LANES 8
-#define APART 128 /* bytes that two threads may write without waiting for each other: two lines of a cache */
+#define APART 128 /* bytes that two threads can write without waiting for each other: two cache lines */
 #else
 #define LANES 1
 #endif
 
-/* A part of a bucket. */
+/* One of the lists of a bucket. */
 typedef struct {
     TimerEntry *first, *last; /* owned, each of the list */
     Py_ssize_t count;
@@ -40,10 +40,10 @@ struct TimerBucket {
     PyObject_HEAD
     Lane lanes[LANES];
     Py_ssize_t level;
-    PyObject *first, *end;   /* ticks, as large as they may be */
-    PyObject *lock;          /* its timer's, which tells timers apart */
+    PyObject *first, *end;   /* ticks of any size */
+    PyObject *lock;          /* its timer's lock, which identifies the timer */
     int64_t first_tick, end_tick;
-    int64_t after_ns, until_ns; /* the deadlines that belong here lie after the one and not after the other */
+    int64_t after_ns, until_ns; /* the deadlines of this bucket are after the first and not after the second */
     char closed;
 };
 
@@ -52,24 +52,24 @@ typedef struct {
     PyObject *slots; /* the ring's list */
 } Level;
 
-/* What the threads of one lane know of a timer. */
+/* The buckets that the threads of one lane found last. */
 typedef struct {
-    TimerBucket *known[PLACES]; /* owned: the buckets that were found last, by deadline. Some may be closed */
-    Py_ssize_t moves;           /* how many tasks were put off */
-    Mutex mutex;                /* guards both; comes before that of an entry */
+    TimerBucket *known[PLACES]; /* owned, by deadline. Some may be closed */
+    Py_ssize_t moves;           /* how many tasks were rescheduled */
+    Mutex mutex;                /* guards both. Taken before the mutex of an entry */
 #ifdef Py_GIL_DISABLED
     char apart[APART];
 #endif
-} Door;
+} LaneCache;
 
 typedef struct {
     PyObject_HEAD
     PyObject *clock, *levels; /* NULL before _connect() */
     int64_t origin_ns, tick_ns;
-    Door doors[LANES];
+    LaneCache caches[LANES];
     Level level[MOST_LEVELS];
     int level_count;
-    char is_quick; /* no limit of tasks, and times that fit */
+    char is_quick; /* tasks are not limited, and times fit into 64 bits */
     char is_system_clock;
     Mutex mutex;
 } QuickTimer;
@@ -83,7 +83,7 @@ typedef struct {
 typedef struct {
     int64_t deadline_ns;
     Py_ssize_t number;
-    TimerEntry *task;    /* owned, until it was looked at */
+    TimerEntry *task;    /* owned, until the batch has come to it */
     TimerBucket *bucket; /* the batch's */
 } Due;
 
@@ -96,7 +96,7 @@ typedef struct {
     char is_system_clock;
 } Batch;
 
-/* The types live as long as the process, once they are made. */
+/* The types and the names are kept as long as the process lives. */
 static struct {
     PyTypeObject *entry, *bucket, *quick_timer, *tally, *batch;
     PyObject *system_clock; /* time.monotonic_ns */
@@ -112,8 +112,8 @@ static inline void lock_entry(TimerEntry *entry) { lock_mutex(&entry->mutex); }
 static inline void unlock_entry(TimerEntry *entry) { unlock_mutex(&entry->mutex); }
 static inline void lock_lane(Lane *lane) { lock_mutex(&lane->mutex); }
 static inline void unlock_lane(Lane *lane) { unlock_mutex(&lane->mutex); }
-static inline void lock_door(Door *door) { lock_mutex(&door->mutex); }
-static inline void unlock_door(Door *door) { unlock_mutex(&door->mutex); }
+static inline void lock_cache(LaneCache *cache) { lock_mutex(&cache->mutex); }
+static inline void unlock_cache(LaneCache *cache) { unlock_mutex(&cache->mutex); }
 static inline void lock_levels(QuickTimer *timer) { lock_mutex(&timer->mutex); }
 static inline void unlock_levels(QuickTimer *timer) { unlock_mutex(&timer->mutex); }
 
@@ -121,11 +121,11 @@ static inline void unlock_levels(QuickTimer *timer) { unlock_mutex(&timer->mutex
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }
 static inline void set_lane(TimerEntry *entry, int number) { entry->lane = (unsigned char)number; }
 
-/* The way of the thread that asks: given out in turn, so that the first LANES threads have one each. */
-static int my_way(void)
+/* The lane of the calling thread. Lanes are given out in turn, so that the first LANES threads have one each. */
+static int my_lane(void)
 {
     static int next;
-    static _Thread_local int mine; /* 0: none was given yet */
+    static _Thread_local int mine; /* the number plus one. 0: none was given yet */
     if (mine == 0)
         mine = 1 + (int)((unsigned)__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % LANES);
     return mine - 1;
@@ -133,7 +133,7 @@ static int my_way(void)
 #else
 static inline int lane_number(TimerEntry *entry) { (void)entry; return 0; }
 static inline void set_lane(TimerEntry *entry, int number) { (void)entry; (void)number; }
-static inline int my_way(void) { return 0; }
+static inline int my_lane(void) { return 0; }
 #endif
 
 static inline void lock_two(Lane *one, Lane *other)
@@ -142,7 +142,7 @@ static inline void lock_two(Lane *one, Lane *other)
     lock_lane((uintptr_t)one < (uintptr_t)other ? other : one);
 }
 
-/* Numbers and pointers that are looked at without a mutex, by those who can do with an answer of a moment ago. */
+/* Numbers and pointers that are read without a mutex, where a value of a moment ago is enough. */
 static inline int64_t peek(const int64_t *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
 static inline void poke(int64_t *number, int64_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
 static inline void poke_size(Py_ssize_t *number, Py_ssize_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
@@ -151,7 +151,7 @@ static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load
 
 /* ---------------------------------------------------------------- numbers */
 
-/* An int as 64 bits, or the nearest that there is. -1 with an error if it is no int. */
+/* An int as 64 bits, or the nearest number that fits. -1 with an error if it is not an int. */
 static int saturated(PyObject *value, int64_t *into)
 {
     int overflow;
@@ -162,7 +162,7 @@ static int saturated(PyObject *value, int64_t *into)
     return 0;
 }
 
-/* The tick that a deadline rounded up falls due at. */
+/* The tick at which a deadline is due, rounded up. */
 static inline int64_t tick_of(int64_t deadline_ns, int64_t origin_ns, int64_t tick_ns)
 {
     int64_t before = deadline_ns - origin_ns - 1;
@@ -191,7 +191,7 @@ static PyObject *python(const char *module, const char *name, PyObject *argument
     return answer;
 }
 
-/* The clock's answer, as 64 bits or as what comes nearest. -1 with an error if it raised. */
+/* The time of the clock as 64 bits, or the nearest number that fits. 0, or -1 with an error. */
 static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
 {
 #if defined(__linux__)

@@ -18,8 +18,8 @@ static inline void link_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry
     __atomic_store_n(&entry->bucket, bucket, __ATOMIC_RELEASE);
 }
 
-/* Under the same. Hands the reference to the entry to the caller, and the lane's to the bucket, too, if that is what it
- * returns. */
+/* Under the same mutexes. The caller gets the reference to the entry. If the result is 1, it also gets the lane's
+ * reference to the bucket. */
 static inline int unlink_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry)
 {
     if (entry->before != NULL)
@@ -38,9 +38,9 @@ static inline int unlink_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entr
     return 1;
 }
 
-/* Remove an entry from the bucket that it is in, or only from `out_of`. The caller has a reference to the entry. 1 if it
- * is the caller's now. */
-static int take_out(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns, int64_t *delay_ms)
+/* Remove an entry from its bucket, or only from `out_of` if that is given. The caller has a reference to the entry. 1
+ * if this call removed it. */
+static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns, int64_t *delay_ms)
 {
     lock_entry(entry);
     TimerBucket *bucket = entry->bucket;
@@ -56,7 +56,7 @@ static int take_out(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns
         *deadline_ns = entry->deadline_ns;
         *delay_ms = entry->delay_ms;
         if (*delay_ms > TIMER_HUGE && entry->moved_ns != 0)
-            *delay_ms = 0; /* it was put off: its deadline does not come from its delay */
+            *delay_ms = 0; /* it was rescheduled: its deadline does not come from its delay */
     }
     unlock_entry(entry);
     if (was_last)
@@ -67,7 +67,7 @@ static int take_out(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns
 
 static int withdraw(TimerEntry *entry)
 {
-    return peek_bucket(entry) != NULL && take_out(entry, NULL, NULL, NULL);
+    return peek_bucket(entry) != NULL && remove_entry(entry, NULL, NULL, NULL);
 }
 
 /* ---------------------------------------------------------------- times that 64 bits don't hold */
@@ -94,7 +94,7 @@ static PyObject *times_of(TimerEntry *entry)
             return times;
         if (!PyErr_ExceptionMatches(PyExc_KeyError))
             return NULL;
-        PyErr_Clear(); /* another thread has just set smaller ones */
+        PyErr_Clear(); /* another thread has just set times that fit */
     }
     if (peek(&entry->delay_ms) == TIMER_UNSET) {
         PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(delay_ms) in its __init__",
@@ -183,7 +183,7 @@ static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)args;
     (void)kwargs;
-    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object() knows how to say that */
+    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object() raises the error that names the abstract methods */
         PyObject *nothing = PyTuple_New(0), *refused = NULL;
         if (nothing != NULL)
             refused = PyBaseObject_Type.tp_new(type, nothing, NULL);
@@ -258,7 +258,7 @@ static PyObject *entry_get_bucket(TimerEntry *self, void *closure)
     Py_RETURN_NONE;
 }
 
-/* Only buckets say what is in them. That a task is in none may be written to one that is in none. */
+/* Only a bucket sets this attribute. Python may set None for a task that is in no bucket. */
 static int entry_set_bucket(TimerEntry *self, PyObject *value, void *closure)
 {
     (void)closure;

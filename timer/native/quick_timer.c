@@ -1,6 +1,6 @@
-/* ---------------------------------------------------------------- QuickTimer: the quick way in */
+/* ---------------------------------------------------------------- QuickTimer: add and put_off into an existing bucket */
 
-/* Called at the end of __init__, with what the Python class has made. */
+/* Called at the end of __init__, with the objects that the Python class has made. */
 static PyObject *quick_connect(QuickTimer *self, PyObject *args)
 {
     PyObject *clock, *origin, *tick, *levels, *max_pending;
@@ -23,7 +23,7 @@ static PyObject *quick_connect(QuickTimer *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Note the levels that the wheel has made since. It makes few, and drops none. */
+/* Note the levels that the wheel has made since the last call. It makes few, and removes none. */
 static void learn_levels(QuickTimer *self)
 {
     lock_levels(self);
@@ -55,7 +55,7 @@ static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
     return peek(&bucket->after_ns) < deadline_ns && deadline_ns <= peek(&bucket->until_ns);
 }
 
-/* The bucket for a deadline, as a reference of the caller's own; NULL if it has to be made. */
+/* The bucket for a deadline, as a new reference. NULL if there is none yet. */
 static TimerBucket *look_up(QuickTimer *self, int64_t deadline_ns)
 {
     int64_t tick = tick_of(deadline_ns, self->origin_ns, self->tick_ns);
@@ -81,27 +81,27 @@ static TimerBucket *look_up(QuickTimer *self, int64_t deadline_ns)
     return NULL;
 }
 
-/* The same, first among those that the door knows, and known to it afterwards: the door's reference, good as long as
- * its mutex is held; that is held before and after, and given back in between. What the door doesn't know any more is
- * left in `forgotten`, for the caller to give up once he has given back the mutex. */
-static inline TimerBucket *find_bucket(QuickTimer *self, Door *door, int64_t deadline_ns, TimerBucket **forgotten)
+/* The same, from the cache if it has the bucket. The reference is the cache's, and valid as long as the mutex of the
+ * cache is held. That mutex is held at the start and at the end, and released in between. The bucket that the cache
+ * forgot is in `forgotten`. The caller releases it after the mutex. */
+static inline TimerBucket *find_bucket(QuickTimer *self, LaneCache *cache, int64_t deadline_ns, TimerBucket **forgotten)
 {
     Py_ssize_t place = (Py_ssize_t)((uint64_t)deadline_ns >> STRETCH & (PLACES - 1));
-    TimerBucket *bucket = door->known[place];
+    TimerBucket *bucket = cache->known[place];
     *forgotten = NULL;
     if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
         return bucket;
-    unlock_door(door);
+    unlock_cache(cache);
     bucket = look_up(self, deadline_ns);
-    lock_door(door);
+    lock_cache(cache);
     if (bucket != NULL) {
-        *forgotten = door->known[place];
-        door->known[place] = bucket;
+        *forgotten = cache->known[place];
+        cache->known[place] = bucket;
     }
     return bucket;
 }
 
-static inline int way_into(QuickTimer *self) { return self->is_system_clock ? my_way() : 0; }
+static inline int lane_for(QuickTimer *self) { return self->is_system_clock ? my_lane() : 0; }
 
 /* Let the Python class add the task. 0, or -1 with an error. */
 static int add_slowly(QuickTimer *self, TimerEntry *task)
@@ -109,7 +109,7 @@ static int add_slowly(QuickTimer *self, TimerEntry *task)
     return done_call(PyObject_CallMethodOneArg((PyObject *)self, core.str_add_slowly, (PyObject *)task));
 }
 
-/* A new deadline, delay_ms from now. 1 if it fits into 64 bits and lies ahead; 0 if not; -1 with an error. */
+/* A new deadline, delay_ms from now: 1, 0 if it does not fit into 64 bits or is not ahead, or -1 with an error. */
 static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
 {
     int64_t now_ns;
@@ -123,7 +123,7 @@ static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
     return 1;
 }
 
-/* For the capsule: the deadline of a task that no timer takes. */
+/* For the capsule: set the deadline of a task that no timer takes. */
 static int note_deadline(TimerEntry *task)
 {
     int64_t now_ns, delay_ms = peek(&task->delay_ms);
@@ -137,7 +137,7 @@ static int note_deadline(TimerEntry *task)
     return 1;
 }
 
-/* 0, or -1 with an error. */
+/* Add a task. 0, or -1 with an error. */
 static int add_task(QuickTimer *self, TimerEntry *task)
 {
     int64_t deadline_ns;
@@ -149,23 +149,23 @@ static int add_task(QuickTimer *self, TimerEntry *task)
         Py_XDECREF(get_time(task, 0));
         return -1;
     }
-    if (peek_bucket(task) != NULL) /* a pending task is moved */
+    if (peek_bucket(task) != NULL) /* Python moves a pending task */
         return add_slowly(self, task);
     int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
     if (counts < 0)
         return -1;
     if (!counts)
         return add_slowly(self, task);
-    int way = way_into(self), added = 0;
-    Door *door = &self->doors[way];
+    int lane_index = lane_for(self), added = 0;
+    LaneCache *cache = &self->caches[lane_index];
     TimerBucket *forgotten;
-    lock_door(door);
-    TimerBucket *bucket = find_bucket(self, door, deadline_ns, &forgotten);
+    lock_cache(cache);
+    TimerBucket *bucket = find_bucket(self, cache, deadline_ns, &forgotten);
     if (bucket != NULL) {
-        Lane *lane = &bucket->lanes[way];
+        Lane *lane = &bucket->lanes[lane_index];
         lock_entry(task);
         if (task->bucket == NULL) {
-            set_lane(task, way);
+            set_lane(task, lane_index);
             lock_lane(lane);
             if (!is_set(&bucket->closed)) {
                 poke(&task->deadline_ns, deadline_ns);
@@ -178,11 +178,11 @@ static int add_task(QuickTimer *self, TimerEntry *task)
         }
         unlock_entry(task);
     }
-    unlock_door(door);
+    unlock_cache(cache);
     Py_XDECREF(forgotten);
     if (added)
         return 0;
-    return add_slowly(self, task); /* no bucket; or it was closed just now, or another thread has added the task, too */
+    return add_slowly(self, task); /* no bucket, or another thread closed it or added the task */
 }
 
 static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -199,22 +199,22 @@ static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-/* Move a pending task to a bucket that is there already. 1, or 0 if Python must do it. */
+/* Move a pending task to an existing bucket. 1, or 0 if Python must do it. */
 static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
 {
     TimerBucket *forgotten;
-    Door *door = &self->doors[way_into(self)];
-    lock_door(door);
-    TimerBucket *target = find_bucket(self, door, deadline_ns, &forgotten);
+    LaneCache *cache = &self->caches[lane_for(self)];
+    lock_cache(cache);
+    TimerBucket *target = find_bucket(self, cache, deadline_ns, &forgotten);
     int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
     if (moves)
-        poke_size(&door->moves, door->moves + 1);
-    unlock_door(door);
+        poke_size(&cache->moves, cache->moves + 1);
+    unlock_cache(cache);
     Py_XDECREF(forgotten);
     return moves;
 }
 
-/* 1 or 0, or -1 with an error. */
+/* Reschedule a task. 1 or 0, or -1 with an error. */
 static int put_off_task(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
     int64_t delay, deadline_ns;
@@ -246,18 +246,18 @@ static PyObject *quick_put_off(QuickTimer *self, PyObject *const *args, Py_ssize
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 
-/* In a forked child: the threads that held a mutex or waited for one are not here. Nothing is half changed, since all
- * mutexes that guard a change are held when it is written. */
+/* In a forked child: free all mutexes, because the threads that held them are not there. Nothing is half changed: a
+ * thread has all mutexes of a change before it writes. */
 static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
 {
     if (!PyList_Check(buckets)) {
-        PyErr_SetString(PyExc_TypeError, "buckets come in a list");
+        PyErr_SetString(PyExc_TypeError, "buckets must be a list");
         return NULL;
     }
 #ifdef Py_GIL_DISABLED
     self->mutex = (PyMutex){0};
     for (int index = 0; index < LANES; index++)
-        self->doors[index].mutex = (PyMutex){0};
+        self->caches[index].mutex = (PyMutex){0};
     for (Py_ssize_t place = 0; place < PyList_GET_SIZE(buckets); place++) {
         TimerBucket *bucket = as_bucket(PyList_GET_ITEM(buckets, place));
         if (bucket == NULL)
@@ -274,13 +274,13 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
     Py_RETURN_NONE;
 }
 
-/* Of all doors. */
+/* The sum over all lanes. */
 static PyObject *quick_get_moves(QuickTimer *self, void *closure)
 {
     (void)closure;
     Py_ssize_t moves = 0;
     for (int index = 0; index < LANES; index++)
-        moves += __atomic_load_n(&self->doors[index].moves, __ATOMIC_RELAXED);
+        moves += __atomic_load_n(&self->caches[index].moves, __ATOMIC_RELAXED);
     return PyLong_FromSsize_t(moves);
 }
 
@@ -291,23 +291,23 @@ static int quick_traverse(QuickTimer *self, visitproc visit, void *arg)
     Py_VISIT(self->levels);
     for (int index = 0; index < LANES; index++)
         for (int place = 0; place < PLACES; place++)
-            Py_VISIT(self->doors[index].known[place]);
+            Py_VISIT(self->caches[index].known[place]);
     for (int index = 0; index < self->level_count; index++)
         Py_VISIT(self->level[index].slots);
     return 0;
 }
 
-/* The doors forget their buckets. The clock and the levels stay until the end, because code that runs while other objects
- * are cleared may still call add(). */
+/* Forget the buckets. The clock and the levels stay until the end, because code that runs while other objects are
+ * cleared may still call add(). */
 static int quick_clear(QuickTimer *self)
 {
     for (int index = 0; index < LANES; index++) {
-        Door *door = &self->doors[index];
+        LaneCache *cache = &self->caches[index];
         for (int place = 0; place < PLACES; place++) {
-            lock_door(door);
-            TimerBucket *forgotten = door->known[place];
-            door->known[place] = NULL;
-            unlock_door(door);
+            lock_cache(cache);
+            TimerBucket *forgotten = cache->known[place];
+            cache->known[place] = NULL;
+            unlock_cache(cache);
             Py_XDECREF(forgotten);
         }
     }

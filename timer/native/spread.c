@@ -10,7 +10,7 @@ static PyObject *spread(PyObject *module, PyObject *args)
                           &PyList_Type, &slots, &span, &origin_ns, &tick_ns, &hand)) {
         if (!PyErr_ExceptionMatches(PyExc_OverflowError))
             return NULL;
-        PyErr_Clear(); /* times of that size are Python's to count */
+        PyErr_Clear(); /* Python moves tasks with times of that size */
         return Py_NewRef(PyTuple_GET_ITEM(args, 1));
     }
     if (start < 0) {
