@@ -61,12 +61,12 @@ class Waiters(Observer):
         owned: whether the purgatory belongs to one loop.
 
     Attributes:
-        closed: set when the shutdown begins; no operation is accepted afterwards.
+        closed: set when the shutdown begins. No operation is accepted afterwards.
         entries: by operation. Every use is a single dict operation, atomic in the default and in the free-threaded
             build.
         mailboxes: by loop.
-        home: the mailbox of the loop that the purgatory belongs to; None until it has one, and over threads.
-        thread: the ident of that loop's thread; 0 until it has one, and None over threads, where any thread may check.
+        home: the mailbox of the loop that the purgatory belongs to. None until it has one, and over threads.
+        thread: the ident of that loop's thread. 0 until it has one. None over threads, where any thread may check.
     """
 
     __slots__ = (

@@ -51,8 +51,8 @@ class Guard:
 
     Args:
         app: what is guarded.
-        token: what a visitor must know; None for no such thing.
-        hosts: the hosts by which the console may be addressed; None for any.
+        token: what a visitor must know. If None, no token is needed.
+        hosts: the hosts by which the console may be addressed. If None, any host.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str] | None) -> None:

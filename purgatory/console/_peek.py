@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open"]
 
-#: Keys walked in one look: some 7 ms, twice a second, and only while a page is open.
+#: Keys walked in one look. It takes about 7 ms, twice per second, and only while a page is open.
 KEYS_A_LOOK: Final = 2_500
 #: How many leaders are shown, and how many candidates are kept for it.
 LEADERS: Final = 12

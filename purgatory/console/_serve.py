@@ -47,7 +47,7 @@ def serve(port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> Co
     """Serve the console from a daemon thread until the process ends or the server is closed.
 
     Args:
-        port: 0 for a free one; see :attr:`ConsoleServer.port`.
+        port: 0 for a free one, which :attr:`ConsoleServer.port` then is.
         addr: the address to listen on. Anything but loopback needs a token.
         token: what a visitor must know, in the page's address as ``?token=...`` or as a bearer token.
 

@@ -112,7 +112,7 @@ def _purgatories(purgatories: Iterable[Json], history: Mapping[str, Sequence[flo
 
 
 def _timer(timer: Json) -> Panel:
-    """The wheel unrolled: a line a level, a cell a bucket, the hand underlined."""
+    """The wheel: one line per level, one cell per bucket, and the hand in reverse."""
     size, lines = timer["wheel_size"], []
     most = max(1, *(tasks for level in timer["buckets"] for tasks in level))
     for depth in reversed(range(len(timer["buckets"]))):

@@ -1,4 +1,4 @@
-"""One observer for every purgatory: those that live, and those made later, until it is stopped. Holds none of them."""
+"""One observer per purgatory, for those that exist and those that are made later. Keeps no purgatory alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ObserverT = TypeVar("ObserverT", bound=purgatory.Observer)
 
 
 class Attached(Generic[ObserverT]):
-    """Observers of one kind, one a purgatory. Any thread may call it.
+    """Observers of one kind, one per purgatory. Any thread may call it.
 
     Args:
         make: makes the observer of a purgatory.
@@ -33,11 +33,11 @@ class Attached(Generic[ObserverT]):
         self._observers = weakref.WeakKeyDictionary()
 
     def start(self) -> None:
-        """Attach to all, from now on. Once is enough."""
+        """Attach to all purgatories, from now on. A second call changes nothing."""
         with self._lock:
             if self._stop is not None:
                 return
-            # Weakly: a registry that was dropped with its collector must not go on measuring.
+            # Weakly: a collector that was dropped with its registry must not measure any more.
             mine = weakref.WeakMethod(self._greet)
 
             def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:
@@ -48,7 +48,7 @@ class Attached(Generic[ObserverT]):
             self._stop = purgatory.on_start(greet)
 
     def stop(self) -> None:
-        """Detach from all. Harmless if not started."""
+        """Detach from all purgatories. Harmless if not started."""
         with self._lock:
             stop, self._stop = self._stop, None
             if stop is not None:
@@ -62,6 +62,6 @@ class Attached(Generic[ObserverT]):
         return self._observers.get(member)
 
     def _greet(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
-        if newcomer not in self._observers:  # one made while the living were greeted is greeted twice
+        if newcomer not in self._observers:  # one that is made during start() is greeted twice
             observer = self._observers.setdefault(newcomer, self._make(newcomer))
             newcomer.attach(observer)

@@ -17,7 +17,6 @@ Nothing here keeps a purgatory alive, and nothing runs between scrapes.
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +38,7 @@ from purgatory.metrics._readings import (
     Family,
     Kind,
     Of,
+    Reading,
     Series,
     encodable,
     read_purgatory,
@@ -67,13 +67,11 @@ class _Namesakes:
     """
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[dict[Series, float], dict[Series, Observed]]] = {}
+        self._last: dict[int, Reading] = {}
         self._gone_values: dict[Series, float] = {}
         self._gone_observed: dict[Series, Observed] = {}
 
-    def update(
-        self, members: dict[int, tuple[dict[Series, float], dict[Series, Observed]]]
-    ) -> tuple[dict[Series, float], dict[Series, Observed]]:
+    def update(self, members: dict[int, Reading]) -> Reading:
         """Add the values of the live members, by their ``id``. Returns the sums."""
         for gone in self._last.keys() - members.keys():
             values, observed = self._last[gone]
@@ -164,10 +162,9 @@ class PurgatoryCollector(Collector):
         yield from self.by_type.families([name for of, name in sums if of is Of.PURGATORY])
         yield from by_tenant
 
-    def _read(
-        self,
-    ) -> tuple[Metric, dict[tuple[Of, str], dict[int, tuple[dict[Series, float], dict[Series, Observed]]]]]:
-        found: dict[tuple[Of, str], dict[int, tuple[dict[Series, float], dict[Series, Observed]]]] = {}
+    def _read(self) -> tuple[Metric, dict[tuple[Of, str], dict[int, Reading]]]:
+        """Which purgatory uses which timer, and the readings by name and then by ``id``."""
+        found: dict[tuple[Of, str], dict[int, Reading]] = {}
         timers: dict[Timer, Driver | None] = {}
         users: set[tuple[str, str]] = set()
         for member in purgatory.live():
@@ -177,12 +174,10 @@ class PurgatoryCollector(Collector):
                 timer = member.timer.inner
                 timers[timer] = timers.get(timer) or driver_of(member)
                 users.add((encodable(member.name), encodable(timer.name)))
-        now_ns = time.monotonic_ns()
         for timer, driver in timers.items():
-            statistics = timer.statistics()
-            if statistics is not None:
-                values, observed = read_timer(statistics, driver, now_ns, timer.now_ns)
-                found.setdefault((Of.TIMER, encodable(timer.name)), {})[id(timer)] = (values, dict(observed))
+            of_timer = read_timer(timer, driver)
+            if of_timer is not None:
+                found.setdefault((Of.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
         info = _timer_info()
         for user, used in sorted(users):
             info.add_metric([user, used], 1)

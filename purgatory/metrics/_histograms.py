@@ -56,7 +56,7 @@ class PowerHistogram:
     """Counts of nanoseconds by power of two.
 
     Attributes:
-        waiting: append an observation; :meth:`fold` when there are more than :data:`FOLD_AT`.
+        waiting: append an observation. Call :meth:`fold` when there are more than :data:`FOLD_AT`.
     """
 
     __slots__ = ("__weakref__", "_counts", "_lock", "_sum_ns", "waiting")

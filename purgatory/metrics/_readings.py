@@ -1,31 +1,33 @@
 """The exported families, and how a purgatory or a timer is read.
 
-Everything is read from what the core counts anyway. A *reading* is a plain dict from a series (family and outcome) to
-its value, so that the readings of two purgatories of one name can be added up.
+Everything is read from what the core counts anyway. A *reading* has plain dicts from a series (family and outcome) to
+its value or histogram, so that the readings of two purgatories of one name can be added up.
 """
 
 from __future__ import annotations
 
 import enum
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
+from purgatory.metrics._histograms import Observed
 from timer import NS_PER_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from purgatory import DelayedOperationPurgatory
-    from purgatory.metrics._histograms import CallbackTime, Observed, ParkedTime
-    from timer import Driver, TimerStatistics
+    from purgatory.metrics._histograms import CallbackTime, ParkedTime
+    from timer import Driver, Timer
 
-__all__ = ["FAMILIES", "Family", "Kind", "Of", "Series", "encodable", "read_purgatory", "read_timer"]
+__all__ = ["FAMILIES", "Family", "Kind", "Of", "Reading", "Series", "encodable", "read_purgatory", "read_timer"]
 
 _NS: Final = 1_000_000_000
 
 #: A family's name and an outcome (or none).
 Series = tuple[str, str | None]
+#: The values and the histograms of one purgatory or timer.
+Reading = tuple[dict[Series, float], dict[Series, Observed]]
 
 
 class Of(enum.Enum):
@@ -119,8 +121,8 @@ def encodable(name: str) -> str:
 
 def read_purgatory(
     purgatory: DelayedOperationPurgatory[Any], parked: ParkedTime | None, callbacks: CallbackTime | None
-) -> tuple[dict[Series, float], dict[Series, Observed]]:
-    """The values, and the histograms if there are any, of one purgatory: from counters, whatever is parked."""
+) -> Reading:
+    """The values of one purgatory, and its histograms if it has observers for them. Visits no parked operation."""
     totals = purgatory.totals()
     values: dict[Series, float] = {
         ("parked_operations", None): totals.waiting,
@@ -148,10 +150,11 @@ def read_purgatory(
     return values, observed
 
 
-def read_timer(
-    statistics: TimerStatistics, driver: Driver | None, now_ns: int, now_ns_of: Callable[[], int]
-) -> tuple[dict[Series, float], Mapping[Series, Observed]]:
-    """One timer's values and lateness. ``now_ns`` on ``time.monotonic_ns``, ``now_ns_of`` is the timer's own clock."""
+def read_timer(timer: Timer, driver: Driver | None) -> Reading | None:
+    """The values and the lateness of one timer, or None if it has no statistics."""
+    statistics = timer.statistics()
+    if statistics is None:
+        return None
     upcoming_ms = statistics.next_deadline_ms
     since_ns = statistics.running_since_ns
     values: dict[Series, float] = {
@@ -160,10 +163,10 @@ def read_timer(
         ("timer_fired_tasks", None): statistics.fired,
         ("timer_failed_tasks", None): statistics.failed,
         ("timer_overdue_seconds", None): max(0.0, -(upcoming_ms or 0.0) * NS_PER_MS / _NS),
-        ("timer_batch_age_seconds", None): 0.0 if since_ns is None else max(0, now_ns_of() - since_ns) / _NS,
+        ("timer_batch_age_seconds", None): 0.0 if since_ns is None else max(0, timer.now_ns() - since_ns) / _NS,
     }
     if driver is not None:
         values["reaper_threads", None] = float(driver.thread.is_alive())
-        values["reaper_heartbeat_age_seconds", None] = max(0, now_ns - driver.heartbeat_ns) / _NS
+        values["reaper_heartbeat_age_seconds", None] = max(0, time.monotonic_ns() - driver.heartbeat_ns) / _NS
         values["reaper_restarts", None] = driver.restarts
     return values, {("expiry_lateness_seconds", None): (statistics.late_ns, statistics.late_sum_ns)}

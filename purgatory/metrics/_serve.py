@@ -40,7 +40,7 @@ def serve(
     metrics.
 
     Args:
-        port: 0 for a free one; see :attr:`MetricsServer.port`.
+        port: 0 for a free one, which :attr:`MetricsServer.port` then is.
         addr: the address to listen on; ``"0.0.0.0"`` for all networks.
         registry: what to serve.
         histograms: see :func:`purgatory.metrics.register`.
