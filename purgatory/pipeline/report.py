@@ -174,8 +174,7 @@ class _Span:
 
 def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table, by name. The advice follows from the counts of waits."""
-    engine.keep("key_sums", queries.key_sums(widths))
-    found = {name: engine.query(table) for name, table in queries.tables(widths, malformed=malformed).items()}
+    found = queries.tables(engine, widths, malformed=malformed)
     curve = advice.survival(found.pop("waits"))
     found |= {"survival": curve, "advice": advice.advice(curve)}
     return found

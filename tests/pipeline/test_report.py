@@ -59,9 +59,8 @@ def tables(request, journal):
     relations.prepare(engine, ["DelayedFetch"])
     span = engine.query(queries.SPAN).to_pylist()[0]
     widths = levels.widths_of(WINDOW_US, SLOT_US, span)
-    engine.keep("key_sums", queries.key_sums(widths))
-    made = queries.tables(widths, malformed=False)
-    yield {"span": span, **{name: engine.query(table).to_pylist() for name, table in made.items()}}
+    made = queries.tables(engine, widths, malformed=False)
+    yield {"span": span, **{name: table.to_pylist() for name, table in made.items()}}
     engine.close()
 
 

@@ -83,7 +83,13 @@ class Cluster(Engine):
         self._spark.sql(sql).createOrReplaceTempView(name)
 
     def keep(self, name: str, sql: str, words: Sequence[str] = ()) -> None:
-        """Compute a relation once, for several tables that read it."""
+        """Compute a relation once, for several tables that read it.
+
+        The records themselves are no such relation: Spark reads them from Parquet with less work than from its cache.
+        """
+        if words:
+            self.view(name, sql)
+            return
         self._kept.append(self._spark.sql(sql).persist())
         self._kept[-1].createOrReplaceTempView(name)
 

@@ -99,7 +99,13 @@ class Engine(ABC):
 
     @abstractmethod
     def keep(self, name: str, sql: str, words: Sequence[str] = ()) -> None:
-        """Compute a relation once, for several tables that read it. `words` are columns with few different texts."""
+        """Compute a relation once, for several tables that read it.
+
+        Args:
+            name: of the relation.
+            sql: the query.
+            words: of the records, columns with few different texts.
+        """
 
     @abstractmethod
     def save(self, name: str, place: str) -> None:

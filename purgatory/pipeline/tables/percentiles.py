@@ -1,92 +1,95 @@
-"""Exact percentiles of waits, and of how late expired operations left."""
+"""Exact percentiles of waits, and of how late expired operations left.
+
+Sorting all rows to learn a few of them would be expensive, and Spark's own percentiles keep every value in memory. So
+the rows are counted by bins of one percent (``sums``). The running sum of the counts says which bins hold a wanted
+place of a group's order. Only the rows in those bins are put in order::
+
+    bin 1: 40 rows   bin 2: 50 rows   bin 3: 10 rows      place 89 of 100, counted from 0, is the last row of bin 2
+
+A group is a window, a purgatory and a type, and either its answered or its expired operations. Answered operations are
+also a group over all windows, whose window is ALL_WINDOWS.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from purgatory.pipeline.tables.relations import ANSWERED, Table, Widths, schema, window_of
+from purgatory.pipeline.tables.relations import ANSWERED, MEASURED_US, Table, Widths, schema, window_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from purgatory.pipeline.tables.engine import Engine
 
 PERCENTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+_ALL_WINDOWS: Final = -1
+
+#: The places of a group's order, counted from 0. A percentile of waits is interpolated between two places.
+_OF_WAITS: Final = [f"{end}((total - 1) * {share}e0)" for share in PERCENTILES.values() for end in ("floor", "ceil")]
+_OF_LATENESS: Final = [f"ceil(total * {share}e0) - 1" for share in (0.5, 0.99)]
+
+_GROUP: Final = "window_us, purgatory, type, expired"
+_WANTED: Final = " or ".join(
+    f"({'' if places is _OF_LATENESS else 'not '}expired and upto > {place} and upto - n <= {place})"
+    for places in (_OF_WAITS, _OF_LATENESS)
+    for place in places
+)
+_BINS: Final = "select purgatory, type, outcome = 'expired' as expired, bin, sum(n) as n, max(longest_us) as longest_us"
 
 
-def _in_order(by: Sequence[str], value: str, where: str, places: Sequence[str]) -> str:
-    """The values at some places of each group's order, counted from 0, as the relation ``ordered``.
-
-    Sorting all rows to learn a few of them would be expensive, and Spark's own percentiles keep every value in memory.
-    So the rows are counted by bins of one percent. The running sum of the counts says which bins hold the places, and
-    only the rows in those bins are put in order.
-
-    Args:
-        by: the columns of a group.
-        value: what is put in order, from 0 upwards.
-        where: which records.
-        places: expressions of ``total``, the rows of the group.
-    """
-    names = ", ".join(by)
-    same = " and ".join(f"r.{name} = w.{name}" for name in by)
-    wanted = " or ".join(f"(upto > {place} and upto - n <= {place})" for place in places)
-    found = ", ".join(f"max(case when place = {place} then v end) as v{n}" for n, place in enumerate(places))
-    return f"""chosen as (select {names}, v, floor(ln(v + 1) * 100) as bin from (select *, {value} as v from dated
-            where {where}) as valued),
-        bins as (select {names}, bin, count(*) as n, max(v) as longest from chosen group by all),
-        sums as (
-            select *, sum(n) over (partition by {names} order by bin) as upto,
-                sum(n) over (partition by {names}) as total, max(longest) over (partition by {names}) as top
-            from bins),
-        wanted as (select * from sums where {wanted}),
-        inside as (
-            select r.*, total, top, upto - n + row_number() over (
-                partition by {", ".join(f"r.{name}" for name in by)}, r.bin order by v) - 1 as place
-            from chosen as r join wanted as w on {same} and r.bin = w.bin),
-        ordered as (select {names}, total, top, {found} from inside group by all)"""
+def prepare(engine: Engine, widths: Widths) -> None:
+    """Provide the relation ``ordered``: the rows in the wanted bins, with their place in the order of their group."""
+    engine.keep(
+        "wanted",
+        f"""with bins as (
+            {_BINS}, window_us from sums where bin >= 0 group by all
+            union all {_BINS}, {_ALL_WINDOWS} as window_us from sums where bin >= 0 and {ANSWERED} group by all),
+        summed as (
+            select *, sum(n) over (partition by {_GROUP} order by bin) as upto,
+                sum(n) over (partition by {_GROUP}) as total, max(longest_us) over (partition by {_GROUP}) as top
+            from bins)
+        select * from summed where {_WANTED}""",
+    )
+    valued = f"""(select {window_of(widths)} as window_us, purgatory, type, outcome = 'expired' as expired, bin,
+        {MEASURED_US} as v from records where bin >= 0) as r"""
+    same = "r.purgatory = w.purgatory and r.type = w.type and r.expired = w.expired and r.bin = w.bin"
+    inside = f"select /*+ broadcast(w) */ w.*, r.v from {valued} join wanted as w on {same} and w.window_us ="
+    engine.keep(
+        "ordered",
+        f"""select *, upto - n + row_number() over (partition by {_GROUP}, bin order by v) - 1 as place
+            from ({inside} r.window_us union all {inside} {_ALL_WINDOWS}) as inside""",
+    )
 
 
-def _percentiles(by: Sequence[str]) -> str:
-    """Percentiles of the waits of answered operations, interpolated between two waits."""
-    places = [f"{end}((total - 1) * {share}e0)" for share in PERCENTILES.values() for end in ("floor", "ceil")]
-    between = [
-        # They lie on a grid of a thousandth of a microsecond. Rounding makes the engines agree to the last bit.
-        f"round(v{2 * n} + ((total - 1) * {share}e0 - {places[2 * n]}) * (v{2 * n + 1} - v{2 * n}), 3) / 1000"
-        for n, share in enumerate(PERCENTILES.values())
-    ]
-    return f"""{_in_order(by, "wait_us", ANSWERED, places)}
-        select {", ".join(by)}, total, {", ".join(between)}, top / 1000 from ordered"""
+def _found(where: str, by: str, places: list[str], figures: list[str]) -> str:
+    values = ", ".join(f"max(case when place = {place} then v end) as v{n}" for n, place in enumerate(places))
+    return f"""select {by}, total, {", ".join(figures)}, top / 1000
+        from (select {by}, total, top, {values} from ordered where {where} group by all) as found"""
 
 
+def _between(n: int, share: float) -> str:
+    """The percentile that lies between two places."""
+    # It lies on a grid of a thousandth of a microsecond. Rounding makes the engines agree to the last bit.
+    low, high, place = f"v{2 * n}", f"v{2 * n + 1}", f"(total - 1) * {share}e0"
+    return f"round({low} + ({place} - floor({place})) * ({high} - {low}), 3) / 1000"
+
+
+_FIGURES: Final = [_between(n, share) for n, share in enumerate(PERCENTILES.values())]
 _WAITED: Final = f"purgatory:text type:text answered {' '.join(PERCENTILES)} max_ms"
 
+LATENCY: Final = Table(
+    _found(f"not expired and window_us <> {_ALL_WINDOWS}", "window_us, purgatory, type", _OF_WAITS, _FIGURES),
+    schema(f"window_us {_WAITED}"),
+    "window",
+)
+"""Exact percentiles of the waits of answered operations, per window, purgatory and type."""
 
-def _dated(widths: Widths) -> str:
-    return f"dated as (select *, {window_of(widths)} as window_us from records)"
+WAITING: Final = Table(
+    _found(f"not expired and window_us = {_ALL_WINDOWS}", "purgatory, type", _OF_WAITS, _FIGURES), schema(_WAITED)
+)
+"""The same over all windows together."""
 
-
-def latency(widths: Widths) -> Table:
-    """Exact percentiles of the waits of answered operations, per window, purgatory and type."""
-    return Table(
-        f"with {_dated(widths)}, {_percentiles(('window_us', 'purgatory', 'type'))}",
-        schema(f"window_us {_WAITED}"),
-        "window",
-    )
-
-
-def waiting() -> Table:
-    """The same over all windows together."""
-    return Table(
-        f"with dated as (select * from records), {_percentiles(('purgatory', 'type'))}",
-        schema(_WAITED),
-    )
-
-
-def lateness(widths: Widths) -> Table:
-    """How long after their deadline expired operations left, by window, purgatory and type."""
-    by, late = ("window_us", "purgatory", "type"), "greatest(wait_us - limit_us, 0)"
-    places = [f"ceil(total * {share}e0) - 1" for share in (0.5, 0.99)]
-    return Table(
-        f"""with {_dated(widths)}, {_in_order(by, late, "outcome = 'expired'", places)}
-        select {", ".join(by)}, total, v0 / 1000, v1 / 1000, top / 1000 from ordered""",
-        schema("window_us purgatory:text type:text expired p50_ms p99_ms max_ms"),
-        "window",
-    )
+LATENESS: Final = Table(
+    _found("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"]),
+    schema("window_us purgatory:text type:text expired p50_ms p99_ms max_ms"),
+    "window",
+)
+"""How long after their deadline expired operations left, by window, purgatory and type."""

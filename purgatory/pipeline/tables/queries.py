@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
-from purgatory.pipeline.tables.levels import occupancy, peaks
-from purgatory.pipeline.tables.percentiles import latency, lateness, waiting
-from purgatory.pipeline.tables.relations import ANSWERED, INSTANT, Table, Widths, schema, window_of
+from purgatory.journal.records.parquet import arrow_schema
+from purgatory.pipeline.tables import levels, percentiles
+from purgatory.pipeline.tables.relations import ANSWERED, INSTANT, MEASURED_US, Table, Widths, schema, window_of
+
+if TYPE_CHECKING:
+    from purgatory.pipeline.tables.engine import Engine
 
 BANDS_US: Final = tuple(step * 10**power for power in range(2, 11) for step in (1, 2, 5))
 """Where a band of waits ends: three to a power of ten, from 0.1 ms to some hours. The last band has no end (-1)."""
@@ -19,22 +22,50 @@ MOST_MALFORMED: Final = 10_000
 
 SPAN: Final = Table(
     f"""select coalesce(min(created_us), 0), coalesce(max(finished_us), 0), count(*), coalesce(sum(wait_us), 0),
-        count_if(outcome = '{SHUTDOWN}'), (select count(*) from judged where reason is not null) from records""",
+        count_if(outcome = '{SHUTDOWN}'), (select count(*) from source) - count(*) from records""",
     schema("first_us last_us operations waited_us shut_down malformed"),
 )
 
 
-def outcomes(widths: Widths) -> Table:
+def prepare(engine: Engine, widths: Widths) -> None:
+    """Provide the relations that several tables read, of an engine whose records were prepared.
+
+    Each of them takes one pass over the records:
+
+    - ``sums``: operations by window, purgatory, type, outcome, band of wait (`upto_us`) and bin (see `percentiles`)
+    - ``key_sums``: operations by purgatory, type and key, and by window those that expired
+    - ``steps``: arrivals and departures by short slots of time (see `levels`)
+    - ``ordered``: the waits around each percentile, in order (see `percentiles`).
+    """
+    ends = " ".join(f"when wait_us <= {end} then {end}" for end in BANDS_US)
+    engine.keep(
+        "sums",
+        f"""select {window_of(widths)} as window_us, purgatory, type, outcome, case {ends} else -1 end as upto_us, bin,
+            count(*) as n, count_if(outcome = 'satisfied' and wait_us > limit_us) as late, sum(checks) as checks,
+            sum(wasted_checks) as wasted_checks, count_if(has_error) as errors, sum(wait_us) as waited_us,
+            max(delay_ms) as delay_ms, min(delay_ms) as shortest_ms, max({MEASURED_US}) as longest_us
+        from records group by all""",
+    )
+    engine.keep(
+        "key_sums",
+        f"""select purgatory, type, key, case when outcome = 'expired' then {window_of(widths)} end as expired_us,
+            count(*) as operations, sum(wasted_checks) as wasted_checks from watches group by all""",
+    )
+    levels.prepare(engine, widths)
+    percentiles.prepare(engine, widths)
+
+
+def outcomes() -> Table:
     """Per window, purgatory and type: operations by outcome, checks and wasted ones, errors, timeouts.
 
     `late` are those that were satisfied after their deadline. Operations that a shutdown completed are left out.
     """
-    counts = ", ".join(f"count_if(outcome = '{name}')" for name in OUTCOMES)
+    counts = ", ".join(f"sum(case when outcome = '{name}' then n else 0 end)" for name in OUTCOMES)
     return Table(
-        f"""select {window_of(widths)} as window_us, purgatory, type, count(*), {counts},
-            count_if(outcome = 'satisfied' and wait_us > limit_us), sum(checks), sum(wasted_checks),
-            count_if(has_error), sum(wait_us), max(delay_ms), min(delay_ms), count_if(outcome = 'expired') / count(*)
-        from records where outcome <> '{SHUTDOWN}' group by all""",
+        f"""select window_us, purgatory, type, sum(n), {counts}, sum(late), sum(checks), sum(wasted_checks),
+            sum(errors), sum(waited_us), max(delay_ms), min(shortest_ms),
+            sum(case when outcome = 'expired' then n else 0 end) / sum(n)
+        from sums where outcome <> '{SHUTDOWN}' group by all""",
         schema(
             f"window_us purgatory:text type:text operations {' '.join(OUTCOMES)} late checks wasted_checks errors "
             "waited_us delay_ms:int shortest_ms:int expiry_share:real"
@@ -43,15 +74,12 @@ def outcomes(widths: Widths) -> Table:
     )
 
 
-def bands(widths: Widths) -> Table:
-    """Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`."""
-    ends = " ".join(f"when wait_us <= {end} then {end}" for end in BANDS_US)
-    return Table(
-        f"""select {window_of(widths)} as window_us, purgatory, type, case {ends} else -1 end as upto_us, count(*)
-        from records where {ANSWERED} group by all""",
-        schema("window_us purgatory:text type:text upto_us answered"),
-        "window",
-    )
+BANDS: Final = Table(
+    f"select window_us, purgatory, type, upto_us, sum(n) from sums where {ANSWERED} group by all",
+    schema("window_us purgatory:text type:text upto_us answered"),
+    "window",
+)
+"""Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`."""
 
 
 def waits() -> Table:
@@ -67,15 +95,6 @@ def waits() -> Table:
         from records group by all""",
         schema("purgatory:text type:text wait_ms:int answered left"),
     )
-
-
-def key_sums(widths: Widths) -> str:
-    """Operations and wasted checks by purgatory, type and key. Those that expired are also divided by window.
-
-    Both tables of keys read this relation, so an engine keeps it.
-    """
-    return f"""select purgatory, type, key, case when outcome = 'expired' then {window_of(widths)} end as expired_us,
-        count(*) as operations, sum(wasted_checks) as wasted_checks from watches group by all"""
 
 
 def hot_keys(top: int = 20) -> Table:
@@ -95,7 +114,7 @@ def hot_keys(top: int = 20) -> Table:
                 sum(operations) over (partition by purgatory) as all_watches,
                 row_number() over (partition by purgatory order by operations desc, key) as place
             from counts),
-        totals as (select purgatory, count(*) as total from records group by all)
+        totals as (select purgatory, sum(n) as total from sums group by all)
         select r.purgatory, key, operations, expired, wasted, keys, all_watches, place, operations / total,
             operations * keys / all_watches, total
         from ranked as r join totals as t on r.purgatory = t.purgatory where place <= {top}""",
@@ -127,37 +146,40 @@ def expiries(top: int = 12) -> Table:
     )
 
 
-def slowest() -> Table:
+def slowest(engine: Engine) -> pa.Table:
     """The answered operations of each purgatory and type that waited longest, as examples.
 
-    The longest waits of some parts of the rows say cheaply how long one of the longest must have waited at least. So
-    only a few rows are put in order. Their instants are found among the narrow columns, so that the others are read for
-    these few rows alone.
+    The longest waits of some parts of the rows (``sums``) say how long one of the longest must have waited at least. So
+    only a few rows are put in order. Their instants are found among the narrow columns. Both engines skip what holds no
+    row of these instants when they read the wide columns.
     """
+    likely = Table(
+        f"""with longest as (
+            select *, row_number() over (partition by purgatory, type order by longest_us desc) as place
+            from sums where {ANSWERED} and longest_us > 0),
+        least as (
+            select purgatory, type, min(longest_us) as least_us from longest where place <= {SLOWEST} group by all),
+        ranked as (
+            select /*+ broadcast(l) */ finished_us, rank() over (
+                partition by r.purgatory, r.type order by wait_us desc, finished_us) as place
+            from records as r join least as l on r.purgatory = l.purgatory and r.type = l.type
+            where {ANSWERED} and wait_us >= least_us)
+        select distinct finished_us from ranked where place <= {SLOWEST}""",
+        schema("finished_us"),
+    )
+    instants = ", ".join(f"timestamp_micros({us})" for us in engine.query(likely)["finished_us"].to_pylist()) or "null"
     columns = schema("purgatory:text type:text instance:text operation:text")
     rest = [("keys", pa.list_(pa.string())), ("outcome", pa.string()), ("created", INSTANT), ("finished", INSTANT)]
-    return Table(
-        f"""with parts as (
-            select purgatory, type, created_us % 64 as part, max(wait_us) as longest_us
-            from records where {ANSWERED} and wait_us > 0 group by all),
-        ordered as (
-            select *, row_number() over (partition by purgatory, type order by longest_us desc) as n from parts),
-        least_of as (
-            select purgatory, type, min(longest_us) as least_us from ordered where n <= {SLOWEST} group by all),
-        likely as (
-            select distinct r.purgatory, r.type, timestamp_micros(finished_us) as finished, least_us
-            from records as r join least_of as l on r.purgatory = l.purgatory and r.type = l.type
-            where {ANSWERED} and wait_us >= least_us),
-        ranked as (
-            select w.*, row_number() over (
-                partition by w.purgatory, w.type order by wait_us desc, finished_us, instance, seq) as place
-            from judged as w join likely as l
-                on w.finished = l.finished and w.purgatory = l.purgatory and w.type = l.type
-            where reason is null and {ANSWERED} and wait_us >= least_us)
+    table = Table(
+        f"""with ranked as (
+            select *, row_number() over (
+                partition by purgatory, type order by wait_us desc, finished_us, instance, seq) as place
+            from judged where reason is null and {ANSWERED} and wait_us > 0 and finished in ({instants}))
         select purgatory, type, instance, operation, keys, outcome, created_us, finished_us, checks, seq, wait_us, place
         from ranked where place <= {SLOWEST}""",
         pa.schema([*columns, *rest, *schema("checks seq wait_us rank:rank")]),
     )
+    return engine.query(table)
 
 
 def raised() -> Table:
@@ -183,31 +205,31 @@ def instances() -> Table:
 
 def quarantine() -> Table:
     """The records that cannot be true, with the reason, up to a limit."""
-    kinds = {"text": pa.string(), "texts": pa.list_(pa.string()), "int": pa.int64(), "instant": INSTANT}
-    fields = [("seq", pa.int64()), *((field.name, kinds[field.kind]) for field in JOURNAL.fields)]
-    columns = ", ".join(f"{name}_us" if kind == INSTANT else name for name, kind in fields)
+    fields = arrow_schema(JOURNAL)
+    columns = ", ".join(f"{field.name}_us" if field.type == INSTANT else field.name for field in fields)
     return Table(
         f"""select {columns}, reason from judged where reason is not null
         order by seq, instance limit {MOST_MALFORMED}""",
-        pa.schema([*fields, ("reason", pa.string())]),
+        fields.append(pa.field("reason", pa.string())),
     )
 
 
-def tables(widths: Widths, *, malformed: bool) -> dict[str, Table]:
+def tables(engine: Engine, widths: Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table that is read straight from the records, by name."""
-    return {
-        "outcomes": outcomes(widths),
-        "latency": latency(widths),
-        "waiting": waiting(),
-        "bands": bands(widths),
+    prepare(engine, widths)
+    made = {
+        "outcomes": outcomes(),
+        "latency": percentiles.LATENCY,
+        "waiting": percentiles.WAITING,
+        "bands": BANDS,
         "waits": waits(),
         "hot_keys": hot_keys(),
         "expiries": expiries(),
-        "occupancy": occupancy(widths),
-        "peaks": peaks(widths),
-        "lateness": lateness(widths),
-        "slowest": slowest(),
+        "occupancy": levels.occupancy(widths),
+        "peaks": levels.peaks(widths),
+        "lateness": percentiles.LATENESS,
         "raised": raised(),
         "instances": instances(),
         **({"quarantine": quarantine()} if malformed else {}),
     }
+    return {name: engine.query(table) for name, table in made.items()} | {"slowest": slowest(engine)}

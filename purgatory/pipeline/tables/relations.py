@@ -33,6 +33,11 @@ _OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else out
 """How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes."""
 LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
 ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
+_WAIT_US: Final = "(finished_us - created_us)"
+MEASURED_US: Final = f"case when outcome = 'expired' then greatest({_WAIT_US} - {LIMIT_US}, 0) else {_WAIT_US} end"
+"""What percentiles are of: the wait, or how long after its deadline an expired operation left."""
+_BIN: Final = f"""cast(case when outcome = 'expired' or {ANSWERED} then floor(ln({MEASURED_US} + 1) * 100)
+    else -1 end as smallint)"""
 
 _INSTANTS: Final = "created, finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
 _NAMES: Final = ", ".join(
@@ -45,19 +50,19 @@ def prepare(engine: Engine, expiry_normal: Collection[str] = ()) -> None:
     """Provide the relations that the tables read, of an engine that was opened."""
     engine.given("expiry_normal", pa.table({"normal": pa.array(sorted(set(expiry_normal)), pa.string())}))
     engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
-    engine.view("judged", f"select *, finished_us - created_us as wait_us, {JOURNAL_PROBLEM} as reason from timed")
+    engine.view("judged", f"select *, {_WAIT_US} as wait_us, {JOURNAL_PROBLEM} as reason from timed")
     # What most tables read: few and narrow columns, so that an engine may keep them.
     engine.keep(
         "facts",
-        f"""select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
-            error is not null as has_error
-        from judged where reason is null""",
+        f"""select *, {_BIN} as bin from (
+            select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
+                error is not null as has_error
+            from judged where reason is null) as facts""",
         words=("purgatory", "type", "outcome", "instance"),
     )
     engine.view(
         "records",
-        f"""select *, finished_us - created_us as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks
-        from facts""",
+        f"""select *, {_WAIT_US} as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks from facts""",
     )
     engine.view(
         "watches",
