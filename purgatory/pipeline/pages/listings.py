@@ -8,38 +8,41 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import OUTCOMES
-from purgatory.pipeline.pages.parts import section, table
+from purgatory.pipeline.pages.parts import listing, section, table
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from purgatory.pipeline.summaries.groups import Row
+
+
+def _kind(row: Row) -> str:
+    return name_of((row["purgatory"], row["type"]))
 
 
 def slowest(tables: Tables) -> str:
     """Examples of those that waited longest."""
-    lines = []
-    named, several = any(row["operation"] for row in tables.slowest), _several(tables)
-    for row in sorted(tables.slowest, key=lambda row: (row["purgatory"], row["type"], row["rank"])):
-        if row["rank"] > 3:
-            continue
-        at = row["created"].timestamp() * 1e6
-        lines.append(
-            [
-                name_of((row["purgatory"], row["type"])),
-                ", ".join("-" if key is None else key for key in row["keys"] or []) or "-",
-                *([row["operation"] or "-"] if named else []),
-                *([row["instance"] or "-"] if several else []),
-                clock_text(at, tables.span_us, 1000),
-                duration_text(row["wait_us"] / 1000),
-                str(row["checks"]),
-                f"{row['seq']:,}",
-            ]
-        )
-    more = [*(["operation"] if named else []), *(["instance"] if several else [])]
-    names = ["", "keys", *more, "arrived", "waited", "checks", "record"]
+    if not tables.slowest:
+        return ""
+    names = ["operation"] * any(row["operation"] for row in tables.slowest) + ["instance"] * _several(tables)
+    columns: dict[str, Callable[[Row], str]] = {
+        "": _kind,
+        "keys": lambda row: ", ".join("-" if key is None else key for key in row["keys"] or []) or "-",
+        **{name: lambda row, name=name: row[name] or "-" for name in names},  # type: ignore[misc]
+        "arrived": lambda row: clock_text(row["created"].timestamp() * 1e6, tables.span_us, 1000),
+        "waited": lambda row: duration_text(row["wait_us"] / 1000),
+        "checks": lambda row: str(row["checks"]),
+        "record": lambda row: f"{row['seq']:,}",
+    }
+    rows = sorted(tables.slowest, key=lambda row: (row["purgatory"], row["type"], row["rank"]))
+    shown = listing([row for row in rows if row["rank"] <= _EXAMPLES], columns, texts=3 + len(names))
     how = "The answered operations that waited longest, up to three of each type, with their number in the journal."
-    return section("The slowest", how, table(names, lines, texts=3 + len(more))) if lines else ""
+    return section("The slowest", how, shown)
+
+
+_EXAMPLES: Final = 3
 
 
 def _several(tables: Tables) -> bool:
@@ -48,39 +51,31 @@ def _several(tables: Tables) -> bool:
 
 def raised(tables: Tables) -> str:
     """What hooks raised."""
-    lines = [
-        [
-            name_of((row["purgatory"], row["type"])),
-            row["error"],
-            row["example"],
-            f"{row['times']:,}",
-            clock_text(row["first_us"], tables.span_us, 1e6),
-            clock_text(row["last_us"], tables.span_us, 1e6),
-        ]
-        for row in tables.raised[:20]
-    ]
-    names = ["", "error", "for example", "times", "first", "last"]
-    how = "The operations completed all the same."
-    return section("Errors of hooks", how, table(names, lines, texts=3)) if lines else ""
+    columns: dict[str, Callable[[Row], str]] = {
+        "": _kind,
+        "error": lambda row: row["error"],
+        "for example": lambda row: row["example"],
+        "times": lambda row: f"{row['times']:,}",
+        "first": lambda row: clock_text(row["first_us"], tables.span_us, 1e6),
+        "last": lambda row: clock_text(row["last_us"], tables.span_us, 1e6),
+    }
+    shown = listing(tables.raised[:20], columns, texts=3)
+    return section("Errors of hooks", "The operations completed all the same.", shown) if tables.raised else ""
 
 
 def instances(tables: Tables) -> str:
     """The share of each instance."""
-    if not _several(tables):
-        return ""
-    lines = [
-        [
-            row["instance"] or "-",
-            name_of((row["purgatory"], row["type"])),
-            f"{row['operations']:,}",
-            share_text(row["expiry_share"]),
-            duration_text(row["mean_ms"]),
-            f"{row['errors']:,}",
-        ]
-        for row in sorted(tables.instances, key=lambda row: (row["instance"], row["purgatory"], row["type"]))
-    ]
-    names = ["instance", "", "operations", "expired", "mean wait", "errors"]
-    return section("By instance", "Each process's own part.", table(names, lines, texts=2))
+    columns: dict[str, Callable[[Row], str]] = {
+        "instance": lambda row: row["instance"] or "-",
+        "": _kind,
+        "operations": lambda row: f"{row['operations']:,}",
+        "expired": lambda row: share_text(row["expiry_share"]),
+        "mean wait": lambda row: duration_text(row["mean_ms"]),
+        "errors": lambda row: f"{row['errors']:,}",
+    }
+    rows = sorted(tables.instances, key=lambda row: (row["instance"], row["purgatory"], row["type"]))
+    shown = listing(rows, columns, texts=2)
+    return section("By instance", "Each process's own part.", shown) if _several(tables) else ""
 
 
 def changes(tables: Tables) -> str:

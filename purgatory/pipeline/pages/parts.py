@@ -6,7 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from purgatory.pipeline.summaries.groups import Row
 
 
 def tile(value: str, name: str, more: str) -> str:
@@ -34,3 +36,8 @@ def table(names: Sequence[str], lines: Sequence[Sequence[str]], *, texts: int = 
         for line in lines
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def listing(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]], *, texts: int = 1) -> str:
+    """The same from rows: each column by its name, and what it shows of a row."""
+    return table(list(columns), [[shown(row) for shown in columns.values()] for row in rows], texts=texts)

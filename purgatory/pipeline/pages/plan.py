@@ -6,14 +6,14 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.parts import figure, section, table, tile
+from purgatory.pipeline.pages.parts import figure, listing, section, table, tile
 from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.style import shell
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline.summaries.groups import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from purgatory.pipeline.summaries.choices import Choice
     from purgatory.pipeline.summaries.groups import Row
@@ -86,45 +86,39 @@ def _timeouts(rows: Sequence[Row], chosen: Sequence[Choice], *, exact: bool) -> 
 
 
 def _wheels(rows: Sequence[Row]) -> str:
-    names = ["tick", "wheel size", "levels", "re-insertions", "each", "late by at most"]
-    lines = [
-        [
-            duration_text(row["tick_ms"]),
-            str(row["wheel_size"]),
-            str(row["levels"]),
-            count_text(row["reinsertions"]),
-            f"{row['reinsertions_each']:.3f}",
-            duration_text(row["late_ms_at_most"]),
-        ]
-        for row in rows
-    ]
+    columns: dict[str, Callable[[Row], str]] = {
+        "tick": lambda row: duration_text(row["tick_ms"]),
+        "wheel size": lambda row: str(row["wheel_size"]),
+        "levels": lambda row: str(row["levels"]),
+        "re-insertions": lambda row: count_text(row["reinsertions"]),
+        "each": lambda row: f"{row['reinsertions_each']:.3f}",
+        "late by at most": lambda row: duration_text(row["late_ms_at_most"]),
+    }
     how = "Entries that go in at a higher level are put again as they come nearer, unless they are answered before."
-    return section("The wheel", how, table(names, lines))
+    return section("The wheel", how, listing(rows, columns))
 
 
 def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
-    figures, lines = [], []
+    figures = []
     for name, mine in grouped(rows, "purgatory").items():
         at = [max(1, row["purge_interval"]) for row in mine]
         anew = Series("anew", "var(--c)", [row["anew_share"] for row in mine])
         mark = _value(chosen, "purge_interval", name)
         svg = plots.curve(f"Keys of {name} made again", at, anew, x_text=count_text, mark=mark)
         figures.append(figure(f"{name}: waits that find their key forgotten", svg))
-        lines += [
-            [
-                name,
-                *(f"{row[column]:,}" for column in ("purge_interval", "keys")),
-                f"{row['in_use']:,.1f}",
-                *(f"{row[column]:,}" for column in ("anew", "idle_at_most")),
-            ]
-            for row in mine
-        ]
-    names = ["", "purge interval", "keys", "in use on average", "made again", "idle at most"]
+    columns: dict[str, Callable[[Row], str]] = {
+        "": lambda row: row["purgatory"],
+        "purge interval": lambda row: f"{row['purge_interval']:,}",
+        "keys": lambda row: f"{row['keys']:,}",
+        "in use on average": lambda row: f"{row['in_use']:,.1f}",
+        "made again": lambda row: f"{row['anew']:,}",
+        "idle at most": lambda row: f"{row['idle_at_most']:,}",
+    }
     how = (
         "An idle key is remembered for a while: a larger interval remembers more of them, a smaller "
         "one forgets keys that are wanted again."
     )
-    return section("Idle keys", how, "".join(figures) + table(names, lines)) if lines else ""
+    return section("Idle keys", how, "".join(figures) + listing(rows, columns)) if rows else ""
 
 
 def _shards(rows: Sequence[Row]) -> str:
