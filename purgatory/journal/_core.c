@@ -10,8 +10,6 @@
 #include "purgatory/_core.h"
 #include "timer/native/common.h"
 
-#include <time.h>
-
 static struct {
     const PurgatoryCore *purgatory;
     PyTypeObject *ledger_type;
@@ -381,29 +379,21 @@ typedef struct {
 /* The time of the clock. 0, or -1 with an error. */
 static int recorder_now(Recorder *self, int64_t *now_ns)
 {
-#if defined(__linux__)
-    struct timespec now;
-    if (self->clock == Py_None && clock_gettime(CLOCK_MONOTONIC, &now) == 0) { /* as time.monotonic_ns does it */
-        *now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+    if (self->clock == Py_None && read_system_clock(now_ns))
         return 0;
-    }
-#endif
     PyObject *answer;
     if (self->clock == Py_None) {
         PyObject *module = PyImport_ImportModule("time");
         answer = module == NULL ? NULL : PyObject_CallMethod(module, "monotonic_ns", NULL);
         Py_XDECREF(module);
-    } else
+    }
+    else
         answer = PyObject_CallNoArgs(self->clock);
     if (answer != NULL && PyFloat_Check(answer)) /* the observer rejects such a clock, but this one has changed */
         Py_SETREF(answer, PyNumber_Long(answer));
-    if (answer == NULL)
-        return -1;
-    int overflow;
-    long long number = PyLong_AsLongLongAndOverflow(answer, &overflow);
-    Py_DECREF(answer);
-    *now_ns = overflow > 0 ? INT64_MAX : overflow < 0 ? -INT64_MAX : number;
-    return number == -1 && !overflow && PyErr_Occurred() ? -1 : 0;
+    int failed = answer == NULL || saturated(answer, now_ns) ? -1 : 0;
+    Py_XDECREF(answer);
+    return failed;
 }
 
 /* The times of an operation: 1, or 0 if they do not fit into 64 bits. */

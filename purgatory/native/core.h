@@ -123,6 +123,9 @@ static inline void set_holder(Operation *op, uint16_t number) { __atomic_store_n
 static inline void count_check(Operation *op) { __atomic_store_n(&op->checks, op->checks + 1, __ATOMIC_RELAXED); }
 static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
 
+/* The shard whose lock and counters an operation uses: that of its first key, or a common one until it is parked. */
+static inline Shard *home_of(Operation *op) { return op->home_shard != NULL ? op->home_shard : core.unparked; }
+
 #define IS_OPERATION(object) PyObject_TypeCheck((object), core.operation)
 
 #endif

@@ -1,6 +1,6 @@
-/* IdleKeys (_idle_keys.py): the queue of keys without operations, and how a key is forgotten. */
+/* IdleKeys (_keys/idle_keys.py): the queue of keys without operations, and how a key is forgotten. */
 
-enum { RECOUNT = 512 }; /* as in _idle_keys.py */
+enum { RECOUNT = 512 }; /* as in _keys/idle_keys.py */
 
 /* Whether only C code runs to hash and compare the key, and cannot raise. */
 static int is_plain(PyObject *key)
@@ -59,10 +59,10 @@ static int mark_idle(Watchers *watchers)
     return is_new;
 }
 
-/* Examine the key that was noted first: 1 if it was forgotten, 0, or -1 with an error. */
-static int look(IdleKeys *self)
+/* Remove the first watchers from the queue, with its mutex held. The caller gets the queue's reference. NULL if it is
+ * empty. */
+static Watchers *first_of_queue(IdleKeys *self)
 {
-    lock_idle(self);
     Watchers *oldest = self->oldest;
     if (oldest != NULL) {
         self->oldest = oldest->noted_after;
@@ -71,6 +71,14 @@ static int look(IdleKeys *self)
         oldest->noted_after = NULL;
         self->noted--;
     }
+    return oldest;
+}
+
+/* Examine the key that was noted first: 1 if it was forgotten, 0, or -1 with an error. */
+static int look(IdleKeys *self)
+{
+    lock_idle(self);
+    Watchers *oldest = first_of_queue(self);
     int recounts = oldest != NULL && --self->due < 0;
     if (recounts)
         self->due = RECOUNT;
@@ -125,7 +133,7 @@ static int note(IdleKeys *self, Watchers *watchers)
 static PyObject *idle_note(IdleKeys *self, PyObject *given)
 {
     if (!Py_IS_TYPE(given, core.watchers)) {
-        PyErr_SetString(PyExc_TypeError, "only watchers are noted");
+        PyErr_SetString(PyExc_TypeError, "watchers must be a Watchers");
         return NULL;
     }
     Watchers *watchers = (Watchers *)given;
@@ -187,14 +195,7 @@ static int idle_clear(IdleKeys *self)
 {
     for (;;) {
         lock_idle(self);
-        Watchers *oldest = self->oldest;
-        if (oldest != NULL) {
-            self->oldest = oldest->noted_after;
-            if (self->oldest == NULL)
-                self->newest = NULL;
-            oldest->noted_after = NULL;
-            self->noted--;
-        }
+        Watchers *oldest = first_of_queue(self);
         unlock_idle(self);
         if (oldest == NULL)
             return 0; /* `known` stays until the end */
@@ -211,8 +212,6 @@ static void idle_dealloc(IdleKeys *self)
     type->tp_free(self);
     Py_DECREF(type);
 }
-
-static PyObject *operation_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 
 static PyObject *idle_after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
 {

@@ -1,36 +1,6 @@
-/* ObserverMethods (_observers.py): the callables that are notified about operations. */
-
-static PyObject *methods_get(PyObject *self, void *which);
+/* ObserverMethods (_events/observers.py): the callables that are notified about operations. */
 
 static inline int any(char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
-
-static inline ObserverMethods *observers_of(Operation *op)
-{
-    return (ObserverMethods *)(op->home_shard != NULL ? op->home_shard : core.unparked)->observers;
-}
-
-/* Notify the observers that an operation has ended. `error` is borrowed, or NULL. 0, or -1 with an error. */
-static int notify_finished(Operation *op, PyObject *error)
-{
-    ObserverMethods *methods = observers_of(op);
-    if (!any(&methods->any_finished))
-        return 0;
-    PyObject *callables = methods_get((PyObject *)methods, (void *)2);
-    PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.outcomes, state_of(op)),
-                         error == NULL ? Py_None : error};
-    int failed = callables == NULL ? -1 : 0;
-    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(callables); i++) {
-        PyObject *finished = PyTuple_GET_ITEM(callables, i);
-        failed = done_call(PyObject_Vectorcall(finished, given + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
-        if (failed && is_contained()) {
-            PyObject *raised = take_error();
-            failed = done_call(PyObject_CallFunctionObjArgs(core.observer_failed, op, finished, raised, NULL));
-            Py_DECREF(raised);
-        }
-    }
-    Py_XDECREF(callables);
-    return failed;
-}
 
 static int methods_traverse(ObserverMethods *self, visitproc visit, void *arg)
 {
@@ -83,6 +53,34 @@ static PyObject *methods_get(PyObject *self, void *which)
     found = Py_XNewRef(*tuple_of((ObserverMethods *)self, (Py_ssize_t)which, &flag));
     Py_END_CRITICAL_SECTION();
     return found == NULL ? PyTuple_New(0) : found;
+}
+
+static inline ObserverMethods *observers_of(Operation *op)
+{
+    return (ObserverMethods *)home_of(op)->observers;
+}
+
+/* Notify the observers that an operation has ended. `error` is borrowed, or NULL. 0, or -1 with an error. */
+static int notify_finished(Operation *op, PyObject *error)
+{
+    ObserverMethods *methods = observers_of(op);
+    if (!any(&methods->any_finished))
+        return 0;
+    PyObject *callables = methods_get((PyObject *)methods, (void *)2);
+    PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.outcomes, state_of(op)),
+                         error == NULL ? Py_None : error};
+    int failed = callables == NULL ? -1 : 0;
+    for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(callables); i++) {
+        PyObject *finished = PyTuple_GET_ITEM(callables, i);
+        failed = done_call(PyObject_Vectorcall(finished, given + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+        if (failed && is_contained()) {
+            PyObject *raised = take_error();
+            failed = done_call(PyObject_CallFunctionObjArgs(core.observer_failed, op, finished, raised, NULL));
+            Py_DECREF(raised);
+        }
+    }
+    Py_XDECREF(callables);
+    return failed;
 }
 
 static int methods_set(PyObject *self, PyObject *value, void *which)

@@ -1,23 +1,11 @@
-/* Operation (_operation.py): the methods and attributes that Python sees. */
-
-static PyObject *operation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object() raises the error that names the abstract methods */
-        PyObject *none = PyTuple_New(0);
-        PyObject *made = none == NULL ? NULL : PyBaseObject_Type.tp_new(type, none, NULL);
-        Py_XDECREF(none);
-        return made;
-    }
-    return core.timer->entry_type->tp_new(type, args, kwargs);
-}
+/* Operation (_operations/operation.py): the methods and attributes that Python sees. */
 
 /* 0, or -1 with an error if a subclass forgot super().__init__(). */
 static int was_made(Operation *op)
 {
     if (__atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) != TIMER_UNSET)
         return 0;
-    PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(delay_ms) in its __init__",
-                 Py_TYPE(op)->tp_name);
+    raise_uninitialized(Py_TYPE(op), "delay_ms");
     return -1;
 }
 
@@ -96,7 +84,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     PyObject *delay_ms;
     if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
         return NULL;
-    Shard *home_shard = self->home_shard != NULL ? self->home_shard : core.unparked;
+    Shard *home_shard = home_of(self);
     int moved = 0;
     if (was_made(self))
         return NULL;
@@ -162,6 +150,7 @@ static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none)
     Py_RETURN_NONE;
 }
 
+static PyObject *operation_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 
 static PyObject *operation_undefined(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
 {
@@ -199,7 +188,7 @@ static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
 }
 static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 {
-    return Py_NewRef(self->home_shard != NULL ? self->home_shard : core.unparked);
+    return Py_NewRef((PyObject *)home_of(self));
 }
 
 /* The watchers that it is or was under, or their keys. */
@@ -292,7 +281,6 @@ static PyGetSetDef operation_attributes[] = {
     {NULL}};
 
 static PyType_Slot operation_slots[] = {{Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"},
-                                        {Py_tp_new, operation_new},
                                         {Py_tp_init, operation_init},
                                         {Py_tp_dealloc, operation_dealloc},
                                         {Py_tp_traverse, operation_traverse},

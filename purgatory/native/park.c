@@ -1,4 +1,4 @@
-/* try_complete_else_watch (_parking.py). */
+/* try_complete_else_watch (_purgatory/parking.py). */
 
 static inline int is_closed(Parking *self) { return __atomic_load_n(&self->closed, __ATOMIC_SEQ_CST); }
 
@@ -226,8 +226,7 @@ static int is_unmade(Parking *self)
 {
     if (self->count > 0)
         return 0;
-    PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__() in its __init__",
-                 Py_TYPE(self)->tp_name);
+    raise_uninitialized(Py_TYPE(self), "");
     return 1;
 }
 

@@ -23,8 +23,7 @@ static PyObject *own(Operation *op, PyObject **place)
     found = Py_XNewRef(*place);
     Py_END_CRITICAL_SECTION();
     if (found == NULL)
-        PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__() in its __init__",
-                     Py_TYPE(op)->tp_name);
+        raise_uninitialized(Py_TYPE(op), "");
     return found;
 }
 

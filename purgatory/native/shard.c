@@ -87,7 +87,7 @@ static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
 static PyObject *shard_find(Shard *self, PyObject *key)
 {
     if (self->by_key == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "the shard was not initialized; call super().__init__() in its __init__");
+        raise_uninitialized(Py_TYPE(self), "");
         return NULL;
     }
     Watchers *found = find(self, key);

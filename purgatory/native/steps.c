@@ -153,7 +153,7 @@ static void remove_from_keys(Operation *op, PyObject **deferred)
 
 static void stop_completing(Operation *op)
 {
-    Shard *home_shard = op->home_shard != NULL ? op->home_shard : core.unparked;
+    Shard *home_shard = home_of(op);
     lock_shard(home_shard);
     home_shard->completing--;
     unlock_shard(home_shard);
@@ -175,7 +175,7 @@ static int decide(Operation *op, int outcome, PyObject **deferred)
     else
         was_parked = state == ARRIVING; /* it was not completed at once */
     __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
-    Shard *home_shard = op->home_shard != NULL ? op->home_shard : core.unparked;
+    Shard *home_shard = home_of(op);
     lock_shard(home_shard);
     home_shard->parked += was_parked;
     home_shard->outcomes[outcome]++;
@@ -248,7 +248,7 @@ static int force(Operation *op)
 
 static int retry(Operation *op)
 {
-    Shard *home_shard = op->home_shard != NULL ? op->home_shard : core.unparked;
+    Shard *home_shard = home_of(op);
     if (home_shard->retrier == NULL || home_shard->retrier == Py_None)
         return 0;
     Kept kept = keep_error();

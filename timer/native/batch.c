@@ -9,7 +9,7 @@ static inline void sum_up(int64_t *into, int64_t number)
 static PyObject *tally_add(Tally *self, PyObject *object)
 {
     if (!Py_IS_TYPE(object, core.tally)) {
-        PyErr_SetString(PyExc_TypeError, "a Tally is added to a Tally");
+        PyErr_SetString(PyExc_TypeError, "other must be a Tally");
         return NULL;
     }
     Tally *other = (Tally *)object;

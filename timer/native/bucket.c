@@ -12,7 +12,7 @@ static TimerBucket *as_bucket(PyObject *object)
 {
     if (Py_IS_TYPE(object, core.bucket))
         return (TimerBucket *)object;
-    PyErr_Format(PyExc_TypeError, "a bucket is a TimerTaskList, not %.200s", Py_TYPE(object)->tp_name);
+    PyErr_Format(PyExc_TypeError, "bucket must be a TimerTaskList, got %.200s", Py_TYPE(object)->tp_name);
     return NULL;
 }
 

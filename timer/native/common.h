@@ -9,6 +9,7 @@
 #include "timer/_core.h"
 
 #include <structmember.h>
+#include <time.h>
 
 #ifndef Py_T_OBJECT_EX /* before CPython 3.12 */
 #define Py_T_OBJECT_EX T_OBJECT_EX
@@ -117,6 +118,13 @@ static inline void raise_made(PyObject *error)
     Py_DECREF(error);
 }
 
+/* The error of an object whose __init__ was not called. `arguments` are those of the __init__. */
+static inline void raise_uninitialized(PyTypeObject *type, const char *arguments)
+{
+    PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(%s) in its __init__",
+                 type->tp_name, arguments);
+}
+
 /* Whether the error that is set is an Exception. A KeyboardInterrupt or a SystemExit is not. */
 static inline int is_contained(void) { return PyErr_ExceptionMatches(PyExc_Exception); }
 
@@ -150,6 +158,34 @@ static inline PyObject *item_of(PyObject *list, Py_ssize_t index)
 #else
     return index < PyList_GET_SIZE(list) ? Py_NewRef(PyList_GET_ITEM(list, index)) : NULL;
 #endif
+}
+
+/* ---------------------------------------------------------------- numbers and time */
+
+/* An int as 64 bits, or the nearest number that fits. -1 with an error if it is not an int. */
+static inline int saturated(PyObject *value, int64_t *into)
+{
+    int overflow;
+    int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    *into = overflow > 0 ? INT64_MAX : overflow < 0 ? -INT64_MAX : number;
+    return 0;
+}
+
+/* Read the system's monotonic clock without Python, as time.monotonic_ns does: 1, or 0 where that is not possible. */
+static inline int read_system_clock(int64_t *now_ns)
+{
+#if defined(__linux__)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC, &now) == 0) {
+        *now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+        return 1;
+    }
+#else
+    (void)now_ns;
+#endif
+    return 0;
 }
 
 /* ---------------------------------------------------------------- names */

@@ -5,7 +5,6 @@
 #include "timer/native/common.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #define NS_PER_MS 1000000
 /* The limits of what is computed in 64 bits: delays and clocks up to 31 years, deadlines, which are sums of both, and
@@ -151,17 +150,6 @@ static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load
 
 /* ---------------------------------------------------------------- numbers */
 
-/* An int as 64 bits, or the nearest number that fits. -1 with an error if it is not an int. */
-static int saturated(PyObject *value, int64_t *into)
-{
-    int overflow;
-    int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (number == -1 && PyErr_Occurred())
-        return -1;
-    *into = overflow > 0 ? INT64_MAX : overflow < 0 ? -INT64_MAX : number;
-    return 0;
-}
-
 /* The tick at which a deadline is due, rounded up. */
 static inline int64_t tick_of(int64_t deadline_ns, int64_t origin_ns, int64_t tick_ns)
 {
@@ -194,22 +182,11 @@ static PyObject *python(const char *module, const char *name, PyObject *argument
 /* The time of the clock as 64 bits, or the nearest number that fits. 0, or -1 with an error. */
 static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
 {
-#if defined(__linux__)
-    if (is_system_clock) { /* as time.monotonic_ns does it */
-        struct timespec now;
-        if (clock_gettime(CLOCK_MONOTONIC, &now) == 0) {
-            *now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
-            return 0;
-        }
-    }
-#else
-    (void)is_system_clock;
-#endif
+    if (is_system_clock && read_system_clock(now_ns))
+        return 0;
     PyObject *answer = PyObject_CallNoArgs(clock);
-    if (answer == NULL)
-        return -1;
-    int failed = saturated(answer, now_ns);
-    Py_DECREF(answer);
+    int failed = answer == NULL || saturated(answer, now_ns) ? -1 : 0;
+    Py_XDECREF(answer);
     return failed;
 }
 

@@ -97,8 +97,7 @@ static PyObject *times_of(TimerEntry *entry)
         PyErr_Clear(); /* another thread has just set times that fit */
     }
     if (peek(&entry->delay_ms) == TIMER_UNSET) {
-        PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(delay_ms) in its __init__",
-                     Py_TYPE(entry)->tp_name);
+        raise_uninitialized(Py_TYPE(entry), "delay_ms");
         return NULL;
     }
     return Py_BuildValue("(LLL)", (long long)peek(&entry->delay_ms), (long long)peek(&entry->deadline_ns),
@@ -134,7 +133,7 @@ static int set_times(TimerEntry *entry, PyObject *delay_ms, PyObject *deadline_n
 static int set_time(TimerEntry *entry, int which, PyObject *value)
 {
     if (value == NULL || !PyLong_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "a time is an int");
+        PyErr_SetString(PyExc_TypeError, "time must be an int");
         return -1;
     }
     PyObject *times = times_of(entry);
@@ -264,7 +263,7 @@ static int entry_set_bucket(TimerEntry *self, PyObject *value, void *closure)
     (void)closure;
     if (value == Py_None && peek_bucket(self) == NULL)
         return 0;
-    PyErr_SetString(PyExc_AttributeError, "a task is put into a bucket by the bucket's put() or take()");
+    PyErr_SetString(PyExc_AttributeError, "bucket of a task is read-only; call put() or take() of the bucket");
     return -1;
 }
 

@@ -142,7 +142,7 @@ static int add_task(QuickTimer *self, TimerEntry *task)
 {
     int64_t deadline_ns;
     if (self->levels == NULL) {
-        PyErr_SetString(PyExc_AttributeError, "the timer was not initialized; call super().__init__() in its __init__");
+        raise_uninitialized(Py_TYPE(self), "");
         return -1;
     }
     if (peek(&task->delay_ms) == TIMER_UNSET) {
