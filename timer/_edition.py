@@ -5,8 +5,12 @@ the C code was not built. A module with such a class replaces it at its end with
 ``PURGATORY_PURE=1`` in the environment switches the native implementation off.
 """
 
+# The core does not import pathlib.
+# ruff: noqa: PTH120, PTH204, PTH207
+
 from __future__ import annotations
 
+import glob
 import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
@@ -26,13 +30,23 @@ def native(name: str) -> ModuleType | None:
     if os.environ.get("PURGATORY_PURE") == "1":
         return None
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ModuleNotFoundError:
         return None
     except ImportError as error:
         if "interpreter" in str(error):
             return None
         raise
+    reject_if_stale(str(module.__file__))
+    return module
+
+
+def reject_if_stale(built: str) -> None:
+    """Reject a native module that is older than its C sources. Only a checkout has these beside the module."""
+    folder = os.path.dirname(built)
+    for source in [*glob.glob(f"{folder}/native/*.[ch]"), *glob.glob(f"{folder}/_core.c")]:
+        if os.path.getmtime(source) > os.path.getmtime(built):
+            raise ImportError(f"{built} is older than {source}; run `make native`, or set PURGATORY_PURE=1")
 
 
 #: The native types. None where the pure Python implementation runs.
