@@ -41,7 +41,6 @@ from purgatory import (
     DelayedOperation,
     DelayedOperationPurgatory,
     InvalidSetting,
-    KeyedThresholdPurgatory,
     Observer,
     Outcome,
     ThresholdPurgatory,
@@ -183,13 +182,6 @@ class Purgatories:
         self._look_after(threshold.purgatory)
         self._purgatories.append(threshold.purgatory)
         return threshold
-
-    def make_thresholds(self, name: str = "test") -> KeyedThresholdPurgatory:
-        """One for many numbers that rise."""
-        thresholds = KeyedThresholdPurgatory(name, timer=self.timer, reaper_enabled=False)
-        self._look_after(thresholds.purgatory)
-        self._purgatories.append(thresholds.purgatory)
-        return thresholds
 
     def make_async_threshold(self, name: str = "test", *, value: int | None = None) -> AsyncThresholdPurgatory:
         """Make a purgatory for tasks that await a number that rises."""

@@ -170,7 +170,7 @@ class Number:
 
     def _check(self, thresholds: Sequence[int]) -> int:
         """Check the waiters of some thresholds. If this thread is interrupted, the retrier makes the checks."""
-        return self._purgatory.check_and_complete_all([*map(self._watch_key, thresholds)]) if thresholds else 0
+        return self._purgatory.check_and_complete_all([*map(self._watch_key, thresholds)])
 
     def _put(self, threshold: int) -> None:
         """Put a threshold in the heap. The lock is held.
@@ -228,11 +228,7 @@ class Numbers:
         return list(self._numbers.values())
 
     def get(self, key: Hashable) -> Number:
-        """The number of a key. It exists from now on.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
+        """The number of a key. It exists from now on."""
         number = self.find(key)
         if number is None:
             fresh = Number(self._purgatory, int if key is NO_KEY else partial(_watch_key, key))
@@ -240,11 +236,7 @@ class Numbers:
         return number
 
     def find(self, key: Hashable) -> Number | None:
-        """The number of a key, or None if there is none.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
+        """The number of a key, or None if there is none."""
         try:
             return self._numbers.get(key)
         except TypeError:
@@ -281,20 +273,12 @@ def _watch_key(key: Hashable, threshold: int) -> Hashable:
 
 
 def check_int(setting: str, value: object) -> None:
-    """Check that a threshold or a value is an ``int``.
-
-    Raises:
-        InvalidSetting: it is not.
-    """
+    """Raise ``InvalidSetting`` unless a threshold or a value is an ``int``."""
     if type(value) is not int:
         raise InvalidSetting(setting, value, "an int")
 
 
 def an_exception(error: object) -> None:
-    """Check what waiters fail with. It is raised on the threads that wait, where a wrong value would be found too late.
-
-    Raises:
-        InvalidSetting: it is not an exception.
-    """
+    """Raise ``InvalidSetting`` unless waiters can fail with an error. The threads that wait would find it too late."""
     if not isinstance(error, BaseException):
         raise InvalidSetting("error", error, "an exception, such as RuntimeError('closed')")

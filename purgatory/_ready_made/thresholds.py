@@ -64,19 +64,81 @@ def error_of(waiter: ThresholdWait) -> BaseException | None:
     return error
 
 
-class _Thresholds:
-    """What :class:`ThresholdPurgatory` and :class:`KeyedThresholdPurgatory` have in common."""
+class ThresholdPurgatory:
+    """Futures on a number that only rises, or on many of them, each under a key.
+
+    Without ``key=`` a method concerns the number that has no key. A number exists from the first call that names its
+    key until :meth:`forget`.
+
+    Args:
+        name: the name in logs and metrics.
+        timer: expires the waiters. The default is a timer of the purgatory's own, with a thread.
+        value: the first value of the number without a key. None: it has no value yet.
+        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
+        shards: how many parts the watch lists are split in. Use more for many keys and threads.
+
+    >>> with ThresholdPurgatory("high-watermark") as watermark:
+    ...     third = watermark.wait(3, timeout_ms=5_000)
+    ...     watermark.maybe_complete(2)
+    ...     watermark.maybe_complete(4)
+    ...     third.result()
+    0
+    1
+    4
+
+    Many numbers, one per partition for example:
+
+    >>> with ThresholdPurgatory("high-watermarks", shards=64) as watermarks:
+    ...     third = watermarks.wait(3, timeout_ms=5_000, key=("orders", 0))
+    ...     watermarks.maybe_complete(7, key=("orders", 1))
+    ...     watermarks.maybe_complete(4, key=("orders", 0))
+    ...     third.result()
+    0
+    1
+    4
+    """
 
     __slots__ = ("__weakref__", "_numbers", "_purgatory")
 
-    def __init__(self, name: str, timer: Timer | None, shards: int, *, reaper_enabled: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        value: int | None = None,
+        reaper_enabled: bool = True,
+        shards: int = 1,
+    ) -> None:
+        if value is not None:
+            check_int("value", value)
         self._purgatory: DelayedOperationPurgatory[ThresholdWaiter] = DelayedOperationPurgatory(
             name, timer=timer, shards=shards, reaper_enabled=reaper_enabled
         )
         self._numbers = Numbers(self._purgatory)
+        if value is not None:
+            self._numbers.get(NO_KEY).value = value
         call_after_fork(self)
 
-    def _wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
+    @property
+    def value(self) -> int | None:
+        """The highest value so far of the number without a key. None before the first."""
+        return self.value_of(NO_KEY)
+
+    def value_of(self, key: Hashable) -> int | None:
+        """The highest value so far of a number. None before the first."""
+        return self._numbers.value(key)
+
+    def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> Future[int]:
+        """Return a future that gets the first value at or above ``threshold``.
+
+        It fails with ``TimeoutError`` after ``timeout_ms``. If the purgatory is shut down first, it fails with
+        ``WaitDrained``, which is a ``TimeoutError`` as well. Completing or cancelling the future removes the waiter.
+
+        Raises:
+            InvalidSetting: ``threshold`` is not an ``int``.
+            PurgatoryClosed: the purgatory is shut down.
+            UnhashableKey: the key has no hash.
+        """
         check_int("threshold", threshold)
         checked_delay_ms(timeout_ms)  # before a number is made for the key
         number = self._numbers.get(key)
@@ -86,6 +148,34 @@ class _Thresholds:
         number.park(threshold, partial(self._purgatory.try_complete_else_watch, waiter))
         future.add_done_callback(lambda _: waiter.cancel())
         return future
+
+    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Raise a number, and complete every waiter at or below it. A lower value than before changes nothing.
+
+        Returns:
+            How many waiters this call completed.
+
+        Raises:
+            InvalidSetting: ``value`` is not an ``int``.
+            UnhashableKey: the key has no hash.
+        """
+        return self._numbers.rise(key, value)
+
+    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, value=value)
+
+    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many."""
+        return self._numbers.complete(key, error=error)
+
+    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Forget a number, and fail its waiters with ``error``. A later call that names its key makes a new one.
+
+        Returns:
+            How many waiters this call failed.
+        """
+        return self._numbers.forget(key, error)
 
     def keys(self) -> list[Hashable]:
         """The keys of the numbers that exist. The number without a key has the key None."""
@@ -135,144 +225,5 @@ class _Thresholds:
         self.shutdown()
 
 
-class ThresholdPurgatory(_Thresholds):
-    """Futures on a number that only rises, or on many of them, each under a key.
-
-    Without ``key=`` a method concerns the number that has no key. A number exists from the first call that names its
-    key until :meth:`forget`.
-
-    Args:
-        name: the name in logs and metrics.
-        timer: expires the waiters. The default is a timer of the purgatory's own, with a thread.
-        value: the first value of the number without a key. None: it has no value yet.
-        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
-        shards: how many parts the watch lists are split in. Use more for many keys and threads.
-
-    >>> with ThresholdPurgatory("high-watermark") as watermark:
-    ...     third = watermark.wait(3, timeout_ms=5_000)
-    ...     watermark.maybe_complete(2)
-    ...     watermark.maybe_complete(4)
-    ...     third.result()
-    0
-    1
-    4
-    """
-
-    __slots__ = ()
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        timer: Timer | None = None,
-        value: int | None = None,
-        reaper_enabled: bool = True,
-        shards: int = 1,
-    ) -> None:
-        if value is not None:
-            check_int("value", value)
-        super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
-        if value is not None:
-            self._numbers.get(NO_KEY).value = value
-
-    @property
-    def value(self) -> int | None:
-        """The highest value so far of the number without a key. None before the first."""
-        return self.value_of(NO_KEY)
-
-    def value_of(self, key: Hashable) -> int | None:
-        """The highest value so far of a number. None before the first."""
-        return self._numbers.value(key)
-
-    def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> Future[int]:
-        """Return a future that gets the first value at or above ``threshold``.
-
-        It fails with ``TimeoutError`` after ``timeout_ms``. If the purgatory is shut down first, it fails with
-        ``WaitDrained``, which is a ``TimeoutError`` as well. Completing or cancelling the future removes the waiter.
-
-        Raises:
-            InvalidSetting: ``threshold`` is not an ``int``.
-            PurgatoryClosed: the purgatory is shut down.
-            UnhashableKey: the key has no hash.
-        """
-        return self._wait(key, threshold, timeout_ms)
-
-    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
-        """Raise a number, and complete every waiter at or below it. A lower value than before changes nothing.
-
-        Returns:
-            How many waiters this call completed.
-
-        Raises:
-            InvalidSetting: ``value`` is not an ``int``.
-            UnhashableKey: the key has no hash.
-        """
-        return self._numbers.rise(key, value)
-
-    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
-        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, value=value)
-
-    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, error=error)
-
-    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Forget a number, and fail its waiters with ``error``. A later call that names its key makes a new one.
-
-        Returns:
-            How many waiters this call failed.
-        """
-        return self._numbers.forget(key, error)
-
-
-class KeyedThresholdPurgatory(_Thresholds):
-    """A :class:`ThresholdPurgatory` whose methods take the key as their first argument.
-
-    Args:
-        name: the name in logs and metrics.
-        timer: expires the waiters. The default is a timer of the purgatory's own, with a thread.
-        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
-        shards: how many parts the watch lists are split in.
-
-    >>> with KeyedThresholdPurgatory("high-watermarks") as watermarks:
-    ...     third = watermarks.wait("orders-0", 3, timeout_ms=5_000)
-    ...     watermarks.maybe_complete("orders-1", 7)
-    ...     watermarks.maybe_complete("orders-0", 4)
-    ...     third.result()
-    0
-    1
-    4
-    """
-
-    __slots__ = ()
-
-    def __init__(self, name: str, *, timer: Timer | None = None, reaper_enabled: bool = True, shards: int = 64) -> None:
-        super().__init__(name, timer, shards, reaper_enabled=reaper_enabled)
-
-    def value(self, key: Hashable) -> int | None:
-        """The highest value of a number so far. None before the first."""
-        return self._numbers.value(key)
-
-    def wait(self, key: Hashable, threshold: int, timeout_ms: int) -> Future[int]:
-        """Return a future that gets the number's first value at or above ``threshold``.
-
-        See :meth:`ThresholdPurgatory.wait`.
-        """
-        return self._wait(key, threshold, timeout_ms)
-
-    def maybe_complete(self, key: Hashable, value: int) -> int:
-        """Raise a number, and complete every waiter at or below it. See :meth:`ThresholdPurgatory.maybe_complete`."""
-        return self._numbers.rise(key, value)
-
-    def complete(self, key: Hashable, value: int) -> int:
-        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, value=value)
-
-    def fail(self, key: Hashable, error: BaseException) -> int:
-        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, error=error)
-
-    def forget(self, key: Hashable, error: BaseException) -> int:
-        """Forget a number, and fail its waiters. See :meth:`ThresholdPurgatory.forget`."""
-        return self._numbers.forget(key, error)
+#: The same class, by the name for a purgatory whose numbers have keys.
+KeyedThresholdPurgatory = ThresholdPurgatory

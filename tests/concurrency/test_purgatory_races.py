@@ -10,7 +10,6 @@ import pytest
 from purgatory import (
     DelayedOperation,
     DelayedOperationPurgatory,
-    KeyedThresholdPurgatory,
     Outcome,
     PurgatoryClosed,
     PurgatoryFull,
@@ -409,18 +408,18 @@ def test_purge_against_newcomers():
         assert set(waiting) == set(purgatory.operations_for_key("k"))
 
 
-@pytest.mark.parametrize(("kind", "place"), [(ThresholdPurgatory, ()), (KeyedThresholdPurgatory, ("a",))])
-def test_rising_number_loses_no_waiter(kind, place):
+@pytest.mark.parametrize("place", [{}, {"key": "a"}])
+def test_rising_number_loses_no_waiter(place):
     """A wait for a number that is reached is answered, though waiting and rising race."""
-    with kind("watermark", reaper_enabled=False) as watermark:
+    with ThresholdPurgatory("watermark", reaper_enabled=False) as watermark:
 
         def wait(seed):
             random_ = random.Random(seed)
-            return [watermark.wait(*place, random_.randrange(1, 300), 60_000) for _ in range(150)]
+            return [watermark.wait(random_.randrange(1, 300), 60_000, **place) for _ in range(150)]
 
         def rise():
             for value in range(1, 301):
-                watermark.maybe_complete(*place, value)
+                watermark.maybe_complete(value, **place)
 
         *waits, _ = run_threads(*[lambda seed=seed: wait(seed) for seed in range(3)], rise)
 

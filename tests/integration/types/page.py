@@ -10,7 +10,6 @@ from purgatory import (
     DelayedFuturePurgatory,
     DelayedOperation,
     DelayedOperationPurgatory,
-    KeyedThresholdPurgatory,
     Observer,
     Outcome,
     PurgatoryFull,
@@ -123,9 +122,9 @@ async def on_a_loop() -> None:
 
 def numbers_and_futures() -> None:
     """The ready-made ones."""
-    with ThresholdPurgatory("watermark", timer=MockTimer()) as watermark, KeyedThresholdPurgatory("many") as many:
+    with ThresholdPurgatory("watermark", timer=MockTimer()) as watermark, ThresholdPurgatory("many") as many:
         assert_type(watermark.wait(3, timeout_ms=5), Future[int])
-        assert_type(many.wait(("orders", 0), 3, timeout_ms=5).result(), int)
+        assert_type(many.wait(3, timeout_ms=5, key=("orders", 0)).result(), int)
     votes: list[Future[str]] = [Future()]
     with DelayedFuturePurgatory("votes") as purgatory:
         vote = purgatory.try_complete_else_watch(5, votes, lambda done: print([vote.result().upper() for vote in done]))

@@ -74,13 +74,13 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
         """
         import importlib
         from concurrent.futures import Future
-        from purgatory import DelayedFuturePurgatory, KeyedThresholdPurgatory, ThresholdPurgatory
+        from purgatory import DelayedFuturePurgatory, ThresholdPurgatory
         from purgatory._threads import watchdog as _slow
         from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
         futures = DelayedFuturePurgatory("futures", reaper_enabled=False)
         threshold = ThresholdPurgatory("threshold", reaper_enabled=False)
-        numbers = KeyedThresholdPurgatory("numbers", reaper_enabled=False)
-        waited = [threshold.wait(3, 60_000), numbers.wait("k", 3, 60_000), Future()]
+        numbers = ThresholdPurgatory("numbers", reaper_enabled=False)
+        waited = [threshold.wait(3, 60_000), numbers.wait(3, 60_000, key="k"), Future()]
         futures.try_complete_else_watch(60_000, waited[2:], print)
         clock = ManualClock()
         reaper = SystemTimerReaper("reaper", SystemTimer())
@@ -200,21 +200,21 @@ def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
     out = run(
         """
         import itertools
-        from purgatory import KeyedThresholdPurgatory, ThresholdPurgatory
+        from purgatory import ThresholdPurgatory
         one = ThresholdPurgatory("one", reaper_enabled=False)
-        many = KeyedThresholdPurgatory("many", reaper_enabled=False)
+        many = ThresholdPurgatory("many", reaper_enabled=False)
         def rise():
             for number in range((one.value or 0) + 1, (one.value or 0) + 100):
                 one.wait(number, 60_000)
-                many.wait(number % 3, number, 60_000)
+                many.wait(number, 60_000, key=number % 3)
                 one.maybe_complete(number)
-                many.maybe_complete(number % 3, number)
+                many.maybe_complete(number, key=number % 3)
         def child():
             one.maybe_complete(10**9)
-            many.maybe_complete(1, 10**9)
-            late = [one.wait(2 * 10**9, 60_000), many.wait(1, 2 * 10**9, 60_000)]
+            many.maybe_complete(10**9, key=1)
+            late = [one.wait(2 * 10**9, 60_000), many.wait(2 * 10**9, 60_000, key=1)]
             one.maybe_complete(2 * 10**9)
-            many.maybe_complete(1, 2 * 10**9)
+            many.maybe_complete(2 * 10**9, key=1)
             assert all(future.done() for future in late)
             one.shutdown()
             many.shutdown()

@@ -5,7 +5,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from purgatory import DelayedFuturePurgatory, KeyedThresholdPurgatory, ThresholdPurgatory, on_start
+from purgatory import DelayedFuturePurgatory, ThresholdPurgatory, on_start
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from purgatory.journal import Journal, read
 
@@ -30,14 +30,14 @@ def test_ready_made_operations_have_readable_types_and_keys(tmp_path):
             with (
                 DelayedFuturePurgatory("votes") as votes,
                 ThresholdPurgatory("watermark") as watermark,
-                KeyedThresholdPurgatory("watermarks") as watermarks,
+                ThresholdPurgatory("watermarks") as watermarks,
             ):
                 votes.try_complete_else_watch(60_000, [Future()], lambda _: None)
                 votes.try_complete_else_watch(60_000, [Future()], lambda _: None)
                 watermark.wait(3, 60_000)
                 watermark.maybe_complete(3)
-                watermarks.wait(("orders", 0), 3, 60_000)
-                watermarks.maybe_complete(("orders", 0), 3)
+                watermarks.wait(3, 60_000, key=("orders", 0))
+                watermarks.maybe_complete(3, key=("orders", 0))
             asyncio.run(_await_some(60_000))
         finally:
             stop()

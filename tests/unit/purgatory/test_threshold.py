@@ -9,7 +9,6 @@ import pytest
 from purgatory import (
     DelayedOperationPurgatory,
     InvalidSetting,
-    KeyedThresholdPurgatory,
     Observer,
     PurgatoryClosed,
     ThresholdPurgatory,
@@ -274,38 +273,38 @@ def test_an_empty_purgatory_is_small(mock_timer, make, said, without_gil):
 
 @pytest.fixture
 def watermarks(mock_timer):
-    with KeyedThresholdPurgatory("watermarks", timer=mock_timer) as watermarks:
+    with ThresholdPurgatory("watermarks", timer=mock_timer) as watermarks:
         yield watermarks
 
 
 def test_numbers_rise_each_for_itself(watermarks):
     """A value completes the waiters of its own number, and of no other."""
-    futures = {(key, threshold): watermarks.wait(key, threshold, 1_000) for key in "ab" for threshold in (1, 5)}
+    futures = {(key, threshold): watermarks.wait(threshold, 1_000, key=key) for key in "ab" for threshold in (1, 5)}
 
-    assert 1 == watermarks.maybe_complete("a", 3)
+    assert 1 == watermarks.maybe_complete(3, key="a")
     assert [("a", 1)] == [place for place, future in futures.items() if future.done()]
-    assert (3, None, None) == tuple(watermarks.value(key) for key in "abc")
-    assert 2 == watermarks.maybe_complete("b", 9)
+    assert (3, None, None) == tuple(watermarks.value_of(key) for key in "abc")
+    assert 2 == watermarks.maybe_complete(9, key="b")
     assert [9, 9] == [futures["b", threshold].result(0) for threshold in (1, 5)]
     assert 1 == watermarks.num_waiting
-    assert 3 == watermarks.wait("a", 2, 1_000).result(0)
+    assert 3 == watermarks.wait(2, 1_000, key="a").result(0)
 
 
 def test_number_may_rise_before_anybody_waits(watermarks):
     """The value of a number without a waiter so far is kept."""
-    assert 0 == watermarks.maybe_complete("a", 7)
-    assert 7 == watermarks.wait("a", 6, 1_000).result(0)
+    assert 0 == watermarks.maybe_complete(7, key="a")
+    assert 7 == watermarks.wait(6, 1_000, key="a").result(0)
     assert ["a"] == watermarks.keys()
 
 
 def test_waiters_of_one_number_fail(watermarks):
     """An error fails, and a value completes, every waiter of that number. The others wait on."""
-    lost, found, kept = (watermarks.wait(key, 5, 1_000) for key in "abc")
+    lost, found, kept = (watermarks.wait(5, 1_000, key=key) for key in "abc")
     error = ConnectionError("not leader")
 
-    assert 1 == watermarks.fail("a", error)
-    assert 1 == watermarks.complete("b", 2)
-    assert 0 == watermarks.fail("d", error)
+    assert 1 == watermarks.fail(error, key="a")
+    assert 1 == watermarks.complete(2, key="b")
+    assert 0 == watermarks.fail(error, key="d")
     assert (error, 2, False) == (lost.exception(0), found.result(0), kept.done())
     assert 1 == watermarks.fail_all(error)
     assert error is kept.exception(0)
@@ -313,22 +312,22 @@ def test_waiters_of_one_number_fail(watermarks):
 
 def test_forgotten_number_fails_its_waiters_and_is_gone(watermarks):
     """A number that is no more fails its waiters. Its key starts afresh."""
-    watermarks.maybe_complete("a", 3)
-    future, error = watermarks.wait("a", 5, 1_000), LookupError("deleted")
+    watermarks.maybe_complete(3, key="a")
+    future, error = watermarks.wait(5, 1_000, key="a"), LookupError("deleted")
 
-    assert 1 == watermarks.forget("a", error)
-    assert 0 == watermarks.forget("a", error)
+    assert 1 == watermarks.forget(error, key="a")
+    assert 0 == watermarks.forget(error, key="a")
     assert error is future.exception(0)
-    assert ([], None) == (watermarks.keys(), watermarks.value("a"))
-    afresh = watermarks.wait("a", 2, 1_000)
+    assert ([], None) == (watermarks.keys(), watermarks.value_of("a"))
+    afresh = watermarks.wait(2, 1_000, key="a")
     assert not afresh.done()
-    assert 1 == watermarks.maybe_complete("a", 2)
+    assert 1 == watermarks.maybe_complete(2, key="a")
     assert 2 == afresh.result(0)
 
 
 def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
     """A waiter that is being failed keeps its error when an event on its number looks at it meanwhile."""
-    future, error = watermarks.wait("a", 5, 1_000), ConnectionError("not leader")
+    future, error = watermarks.wait(5, 1_000, key="a"), ConnectionError("not leader")
     (waiter,) = watermarks.purgatory.operations()
     waiter.error = error
     watermarks.purgatory.check_and_complete(waiter.keys[0])
@@ -339,18 +338,18 @@ def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
 
 def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monkeypatch):
     """A thread that found the number just before it was forgotten does not wait forever."""
-    watermarks.maybe_complete("a", 1)
+    watermarks.maybe_complete(1, key="a")
     found, error = watermarks._numbers.get("a"), LookupError("deleted")
-    watermarks.forget("a", error)
+    watermarks.forget(error, key="a")
     monkeypatch.setattr(Numbers, "get", lambda *_: found)
 
-    assert error is watermarks.wait("a", 5, 1_000).exception(0)
+    assert error is watermarks.wait(5, 1_000, key="a").exception(0)
 
 
 def test_keyed_waiter_of_a_purgatory_that_is_shut_down_is_told(mock_timer):
     """A shutdown says that it was one, also where the numbers have keys: no time has passed."""
-    watermarks = KeyedThresholdPurgatory("watermarks", timer=mock_timer)
-    future = watermarks.wait("a", 3, 60_000)
+    watermarks = ThresholdPurgatory("watermarks", timer=mock_timer)
+    future = watermarks.wait(3, 60_000, key="a")
     watermarks.shutdown()
 
     with pytest.raises(PurgatoryClosed, match="'watermarks' was shut down before the value reached 3"):
@@ -359,7 +358,7 @@ def test_keyed_waiter_of_a_purgatory_that_is_shut_down_is_told(mock_timer):
 
 def test_keyed_wait_times_out(watermarks, mock_timer):
     """A deadline fails its waiter with ``TimeoutError``."""
-    future = watermarks.wait("a", 5, 100)
+    future = watermarks.wait(5, 100, key="a")
     mock_timer.advance_clock(100)
 
     assert isinstance(future.exception(0), TimeoutError)
@@ -368,12 +367,12 @@ def test_keyed_wait_times_out(watermarks, mock_timer):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda watermarks: watermarks.wait(["a"], 5, 100),
-        lambda watermarks: watermarks.value(["a"]),
-        lambda watermarks: watermarks.maybe_complete(["a"], 5),
-        lambda watermarks: watermarks.complete(["a"], 5),
-        lambda watermarks: watermarks.fail(["a"], LookupError("gone")),
-        lambda watermarks: watermarks.forget(["a"], LookupError("gone")),
+        lambda watermarks: watermarks.wait(5, 100, key=["a"]),
+        lambda watermarks: watermarks.value_of(["a"]),
+        lambda watermarks: watermarks.maybe_complete(5, key=["a"]),
+        lambda watermarks: watermarks.complete(5, key=["a"]),
+        lambda watermarks: watermarks.fail(LookupError("gone"), key=["a"]),
+        lambda watermarks: watermarks.forget(LookupError("gone"), key=["a"]),
     ],
 )
 def test_keys_have_a_hash(watermarks, call):
@@ -391,14 +390,14 @@ def test_values_are_whole_numbers(watermark, watermarks, value):
     for call in (
         lambda: watermark.maybe_complete(value),
         lambda: watermark.complete_all(value),
-        lambda: watermarks.maybe_complete("a", value),
-        lambda: watermarks.complete("a", value),
-        lambda: watermarks.wait("a", value, 1_000),
+        lambda: watermarks.maybe_complete(value, key="a"),
+        lambda: watermarks.complete(value, key="a"),
+        lambda: watermarks.wait(value, 1_000, key="a"),
     ):
         with pytest.raises(InvalidSetting, match="must be an int, got"):
             call()
     with pytest.raises(DelayTypeError):
-        watermarks.wait("a", 5, "soon")
+        watermarks.wait(5, "soon", key="a")
     if value is not None:
         with pytest.raises(InvalidSetting):
             ThresholdPurgatory("from the start", value=value)
@@ -410,16 +409,28 @@ def test_values_are_whole_numbers(watermark, watermarks, value):
 @pytest.mark.parametrize("error", ["boom", ValueError, None])
 def test_errors_are_exceptions(watermark, watermarks, error):
     """What is not an exception fails no waiter, and forgets no number."""
-    futures = [watermark.wait(3, 1_000), watermarks.wait("a", 3, 1_000)]
+    futures = [watermark.wait(3, 1_000), watermarks.wait(3, 1_000, key="a")]
     for call in (
         lambda: watermark.fail(error),
         lambda: watermark.fail_all(error),
         lambda: watermark.forget(error),
-        lambda: watermarks.fail("unknown", error),
-        lambda: watermarks.forget("a", error),
+        lambda: watermarks.fail(error, key="unknown"),
+        lambda: watermarks.forget(error, key="a"),
     ):
         with pytest.raises(InvalidSetting, match="must be an"):
             call()
 
     assert [False, False] == [future.done() for future in futures]
     assert ["a"] == watermarks.keys()
+
+
+def test_value_after_the_shutdown_is_logged(logs, mock_timer):
+    """A value that comes after the shutdown completes nothing, and the log says so, with waiters before or without."""
+    for waits in (False, True):
+        with ThresholdPurgatory(f"closed-{waits}", timer=mock_timer) as watermark:
+            if waits:
+                watermark.wait(5, 1_000)
+        assert 0 == watermark.maybe_complete(7)
+
+    found = [line["purgatory"] for line in logs if line["event"] == "checked_when_closed"]
+    assert ["closed-False", "closed-True"] == found
