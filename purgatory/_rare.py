@@ -75,11 +75,13 @@ def _observer_failed(operation: Operation, finished: Callable[..., object], erro
 
 
 def _notify_leaving(operation: Operation) -> None:
-    operation._op_home_shard.observers.notify_leaving(operation)
+    observers = operation._op_home_shard.observers
+    observers.notify(observers.leaving, operation)
 
 
 def _notify_parked(operation: Operation) -> None:
-    operation._op_home_shard.observers.notify_parked(operation)
+    observers = operation._op_home_shard.observers
+    observers.notify(observers.parked, operation)
 
 
 def _wait_for(operation: DelayedOperation | None = None) -> None:

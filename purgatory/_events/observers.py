@@ -91,11 +91,7 @@ class Observers(ObserverMethods):
             self.attach(observer)
 
     def attach(self, observer: Observer) -> None:
-        """Notify ``observer`` from now on. A second call has no effect.
-
-        Raises:
-            InvalidSetting: ``observer`` has no method of an observer.
-        """
+        """Notify ``observer`` from now on. A second call has no effect."""
         if not any(callable(getattr(observer, name, None)) for name in ("parked", "leaving", "finished")):
             raise InvalidSetting("observer", observer, "an Observer with at least one method")
         with self._lock:
@@ -118,29 +114,13 @@ class Observers(ObserverMethods):
             self._errors[hook] += 1
         log_callback_error(self.name or None, operation, hook, error, keys)
 
-    def notify_parked(self, operation: Any) -> None:
-        """Notify the observers that an operation was parked."""
-        for parked in self.parked:
+    def notify(self, methods: Iterable[Callable[..., object]], operation: Any, *details: object) -> None:
+        """Call the observers' methods for one event, for example ``notify(observers.parked, operation)``."""
+        for method in methods:
             try:
-                parked(operation)
+                method(operation, *details)
             except Exception as error:  # noqa: BLE001  # contained, as any callback
-                self._contain_observer(operation, parked, error)
-
-    def notify_leaving(self, operation: Any) -> None:
-        """Notify the observers that an operation has its outcome. Its hooks are called next."""
-        for leaving in self.leaving:
-            try:
-                leaving(operation)
-            except Exception as error:  # noqa: BLE001  # contained, as any callback
-                self._contain_observer(operation, leaving, error)
-
-    def notify_finished(self, operation: Any, outcome: Outcome, error: BaseException | None) -> None:
-        """Notify the observers that the hooks of an operation have ended."""
-        for finished in self.finished:
-            try:
-                finished(operation, outcome, error)
-            except Exception as raised:  # noqa: BLE001  # contained, as any callback
-                self._contain_observer(operation, finished, raised)
+                self._contain_observer(operation, method, error)
 
     def _replace(self, observers: tuple[Observer, ...]) -> None:
         self._observers = observers

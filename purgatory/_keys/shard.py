@@ -113,19 +113,20 @@ class Shard:
             self.idle_keys.note(made)  # the key may be known now, and no operation waits under it
             raise
 
-    def watch(self, operation: Any, key: Hashable, before: tuple[Watchers, ...]) -> tuple[Watchers, ...]:
-        """Insert an operation under a key, after it was inserted ``before``. Returns all its watchers.
+    def watch(self, operation: Any, key: Hashable) -> None:
+        """Insert an operation under one more key.
 
         ``_op_watches`` is written first, so that the operation is removed again if this raises.
         """
+        before = operation._op_watches
         while True:
             watchers = self.find(key)
             if watchers is None:
                 watchers = self.make(key)
-            operation._op_watches = all_watchers = (*before, watchers)
+            operation._op_watches = (*before, watchers)
             watchers[operation] = None
             if not watchers.closed:
-                return all_watchers
+                return
             watchers.pop(operation, None)
             with self.key_lock:  # wait until the key is removed, or kept
                 pass

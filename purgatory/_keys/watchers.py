@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import PARKED
 from purgatory._support.edition import CORE
 
+if TYPE_CHECKING:
+    from purgatory._keys.shard import Shard
+
 __all__ = ["Watchers"]
-
-
-class HomeShard(Protocol):
-    """The shard that a key belongs to."""
-
-    def remove_if_empty(self, watchers: Watchers) -> bool:
-        """Forget the key if no operation waits under it. Returns whether it was forgotten."""
 
 
 class Watchers(dict[Any, None]):
@@ -34,7 +30,7 @@ class Watchers(dict[Any, None]):
 
     __slots__ = ("closed", "home_shard", "idle", "key")
 
-    def __init__(self, key: Hashable, home_shard: HomeShard) -> None:
+    def __init__(self, key: Hashable, home_shard: Shard) -> None:
         self.key = key
         self.home_shard = home_shard
         self.closed = False

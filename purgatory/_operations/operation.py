@@ -77,7 +77,7 @@ from purgatory._operations.subclasses import (
     reserve,
     warn_still_open,
 )
-from purgatory._operations.user_lock import LockLike, check_lock, try_call_with
+from purgatory._operations.user_lock import LockLike, call_with, check_lock
 from purgatory._support.edition import CORE, native_class
 from timer import TimerTask
 from timer._fork import call_after_fork
@@ -110,11 +110,6 @@ class ParkingTurn:
         self.is_parked = False
 
 
-#: The hooks to call for an outcome, in order.
-_COMPLETED: Final = ("on_complete",)
-_HOOKS: Final[dict[int, tuple[str, ...]]] = {EXPIRED: ("on_complete", "on_expiration"), CANCELLED: ()}
-
-
 class Completion:
     """Pending hooks and notifications of a completed operation. One thread uses it.
 
@@ -130,6 +125,14 @@ class Completion:
         self.hooks = hooks
         self.error: BaseException | None = None
         self.is_reported = False
+
+
+#: The hooks to call, in order, for what ends an operation.
+_HOOKS: Final[dict[int, tuple[str, ...]]] = {
+    FORCED: ("on_complete",),
+    EXPIRED: ("on_complete", "on_expiration"),
+    CANCELLED: (),
+}
 
 
 class DelayedOperation(TimerTask, abc.ABC):
@@ -355,7 +358,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_check_with(self, lock: LockLike) -> bool:
         """Check the operation once if the user's lock can be taken. Otherwise the retrier repeats the check."""
-        completed = try_call_with(lock, self._op_check_now)
+        completed = call_with(lock, self._op_check_now, wait=False)
         if completed is None:
             self._op_retry()
         return bool(completed)
@@ -373,7 +376,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             if not self.try_complete():
                 return False
         except Exception as error:  # noqa: BLE001  # contained: the operation stays as it is
-            self._op_contain("try_complete", error, keys)
+            self._op_home_shard.observers.contain(self, "try_complete", error, keys)
             return False
         if self._op_state <= PARKED:
             warn_still_open(self, keys)
@@ -440,15 +443,16 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_finish(self, outcome: int) -> bool:
         """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
-        completion = Completion(_HOOKS.get(outcome, _COMPLETED))
+        completion = Completion(_HOOKS[outcome])
         try:
             before = self._op_decide(outcome, completion)
             if before is None:
                 return False
             if before != ARRIVING:
                 self._op_remove()
-            if self._op_home_shard.observers.leaving:
-                self._op_home_shard.observers.notify_leaving(self)
+            observers = self._op_home_shard.observers
+            if observers.leaving:
+                observers.notify(observers.leaving, self)
             self._op_run_hooks(completion)
         except BaseException:
             self._op_check_initialized()
@@ -494,15 +498,14 @@ class DelayedOperation(TimerTask, abc.ABC):
                     reject_coroutine(self, answer)
             except Exception as error:  # noqa: BLE001  # contained: the operation has completed
                 completion.error = error
-                self._op_contain(name, error)
+                home_shard.observers.contain(self, name, error)
             except BaseException as stop:
                 completion.error = stop
                 raise
         if home_shard.observers.finished and not completion.is_reported:
             completion.is_reported = True
             outcome = OUTCOMES[self._op_state]
-            assert outcome is not None
-            home_shard.observers.notify_finished(self, outcome, completion.error)
+            home_shard.observers.notify(home_shard.observers.finished, self, outcome, completion.error)
         home_shard.completions.pop(self, None)
 
     def _op_remove(self) -> None:
@@ -515,9 +518,6 @@ class DelayedOperation(TimerTask, abc.ABC):
                 home_shard.idle_keys.note(watchers)
         if home_shard.capacity is not None:
             home_shard.capacity.taken.pop(self, None)
-
-    def _op_contain(self, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
-        self._op_home_shard.observers.contain(self, hook, error, keys)
 
     def _op_after_fork(self) -> None:
         """In a forked child, where no other thread exists: reset the state that one of them left behind."""

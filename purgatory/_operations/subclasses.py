@@ -44,11 +44,7 @@ _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def check_names(cls: type) -> None:
-    """Check that a subclass does not redefine the library's names.
-
-    Raises:
-        ReservedName: it does.
-    """
+    """Raise ``ReservedName`` if a subclass redefines one of the library's names."""
     for name in vars(cls):
         if name in RESERVED or name.startswith(PREFIX):
             raise ReservedName(cls, name, RESERVED)

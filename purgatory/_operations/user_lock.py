@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from purgatory._support.errors import InvalidSetting
 
-__all__ = ["LockLike", "call_with", "check_lock", "try_call_with"]
+__all__ = ["LockLike", "call_with", "check_lock"]
 
 ResultT = TypeVar("ResultT")
 
@@ -27,34 +27,19 @@ class LockLike(Protocol):
 
 
 def check_lock(lock: object) -> None:
-    """Check that a value can be used as a lock.
-
-    Raises:
-        InvalidSetting: it has no ``acquire`` or no ``release``.
-    """
+    """Raise ``InvalidSetting`` if a value has no ``acquire`` or no ``release``."""
     if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
         raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None")
 
 
-def call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -> ResultT:
-    """Take the lock, however long that takes, and call ``call(*args)``."""
+def call_with(lock: LockLike, call: Callable[..., ResultT], *args: object, wait: bool) -> ResultT | None:
+    """Call ``call(*args)`` with the lock held. If it is taken, wait for it, or return None if ``wait`` is False."""
     taken: list[bool] = []
     try:
         _take(lock, False, taken)
-        if not taken[0]:
+        if wait and not taken[0]:
             taken.clear()
             _take(lock, True, taken)
-        return call(*args)
-    finally:
-        if taken and taken[0]:  # no call: a signal could raise an exception after it
-            lock.release()
-
-
-def try_call_with(lock: LockLike, call: Callable[..., ResultT], *args: object) -> ResultT | None:
-    """Call ``call(*args)`` if the lock can be taken at once. Returns None if it cannot."""
-    taken: list[bool] = []
-    try:
-        _take(lock, False, taken)
         return call(*args) if taken[0] else None
     finally:
         if taken and taken[0]:  # no call: a signal could raise an exception after it

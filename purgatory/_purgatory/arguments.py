@@ -25,12 +25,7 @@ PLAIN: Final = frozenset({list, tuple})
 
 
 def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
-    """Check that an operation can be parked now.
-
-    Raises:
-        InvalidOperation: its ``__init__`` does not call the library's, or it was added to a timer.
-        AlreadyParked: it was parked before.
-    """
+    """Check that an operation is initialized, was not parked before, and is not in its user's timer."""
     try:
         if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
@@ -41,11 +36,7 @@ def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
 
 
 def admit(admitted: set[type], operation: object) -> None:
-    """Check a type of operations, once. A type whose hooks are coroutines is checked each time.
-
-    Raises:
-        InvalidOperation: such an operation cannot be parked.
-    """
+    """Check a type of operations, once. A type whose hooks are coroutines is checked each time."""
     if not isinstance(operation, DelayedOperation):
         raise not_an_operation(operation)
     kind = type(operation)
@@ -82,7 +73,7 @@ def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
     kind = type(watch_keys)
     if kind not in PLAIN and not _is_sequence_of_keys(watch_keys):
         raise WatchKeysType(watch_keys)
-    keys = list(watch_keys)
+    keys = [*watch_keys]
     if len(keys) == 1:
         return keys
     try:
@@ -117,22 +108,13 @@ def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
 
 
 def reject_own_hook(operation: DelayedOperation) -> None:
-    """Reject parking an operation from one of its own hooks: the thread would wait for itself.
-
-    Raises:
-        InvalidOperation: a hook of the operation parks it.
-    """
+    """Reject parking an operation from one of its own hooks: the thread would wait for itself."""
     if id(operation) in map(id, hooks_on_this_stack()):
         raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
 
 
 def reject_if_in_timer(operation: DelayedOperation) -> None:
-    """Reject an operation that its user added to a timer.
-
-    Raises:
-        AlreadyParked: another thread has just parked it.
-        InvalidOperation: a timer has it.
-    """
+    """Reject an operation that its user added to a timer, or that another thread has just parked."""
     if operation.is_pending:
         if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)

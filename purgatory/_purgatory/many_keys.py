@@ -61,11 +61,7 @@ class RestOfCheck:
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
-    """The keys as a tuple.
-
-    Raises:
-        WatchKeysType: they are not an iterable of keys.
-    """
+    """The keys as a tuple. Raises ``WatchKeysType`` if they are not an iterable of keys."""
     if isinstance(keys, (str, bytes, bytearray)) or not isinstance(keys, Iterable):
         raise WatchKeysType(keys)
     return tuple(keys)

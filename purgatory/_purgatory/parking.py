@@ -123,11 +123,11 @@ class Parking:
             if lock is None:
                 completed = self._park(operation, turn, home_shard, keys)
             else:
-                completed = call_with(lock, self._park, operation, turn, home_shard, keys)
+                completed = bool(call_with(lock, self._park, operation, turn, home_shard, keys, wait=True))
             if operation._op_home_shard is UNPARKED:
                 return False  # it had completed before it was parked
             if self._observers.parked and operation._op_state != IMMEDIATE:
-                self._observers.notify_parked(operation)
+                self._observers.notify(self._observers.parked, operation)
             if operation._op_recheck and operation._op_state == PARKED:
                 operation.maybe_try_complete()  # a check came while this thread had the turn
         except BaseException:
@@ -151,31 +151,30 @@ class Parking:
         try:
             if self._keep_context:  # before another thread can find the operation
                 operation._op_context = copy_context()
-            self._shards.watch(operation, home_shard, keys)
+            home_shard.watch(operation, keys[0])
+            for key in keys[1:]:
+                if operation._op_state == ARRIVING:
+                    self._shards.shard_for(key).watch(operation, key)
             completed = operation._op_check_now(keys)
             if operation._op_state != ARRIVING:
                 return completed
-            self._add_to_timer(operation)
+            if self._timer is None:
+                operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+            else:
+                self._timer.add(operation)
             operation._op_finish_parking(turn)
-        finally:
-            if operation._op_state != PARKED:
-                operation._op_remove()
-        if self._closed and operation.cancel():
-            raise PurgatoryClosed(self._name)
-        return False
-
-    def _add_to_timer(self, operation: DelayedOperation) -> None:
-        if self._timer is None:
-            operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
-            return
-        try:
-            self._timer.add(operation)
         except TimerClosed:
             was_open = operation.cancel()
             if not self._closed:
                 raise
             if was_open:  # a shutdown closed the timer, and did not find the operation
                 raise PurgatoryClosed(self._name) from None
+        finally:
+            if operation._op_state != PARKED:
+                operation._op_remove()
+        if self._closed and operation.cancel():
+            raise PurgatoryClosed(self._name)
+        return False
 
     # -- check
 
@@ -264,12 +263,7 @@ def check_all(operations: Sequence[DelayedOperation]) -> int:
 
 
 def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) -> bool:
-    """Wait for the turn, and take the step to ARRIVING. False if the operation has completed before.
-
-    Raises:
-        AlreadyParked: the operation was parked before.
-        InvalidOperation: a hook of the operation parks it.
-    """
+    """Wait for the turn, and take the step to ARRIVING. False if the operation has completed before."""
     while not operation._op_arrive(home_shard, turn):
         if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
@@ -281,12 +275,7 @@ def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) ->
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
-    """Take a place. False if the operation has an outcome and needs none.
-
-    Raises:
-        PurgatoryFull: there is none. The operation is new again.
-        InvalidTenant: the ``tenant`` function failed. The operation is new again.
-    """
+    """Take a place. False if the operation has an outcome and needs none. After an exception it is new again."""
     try:
         capacity.take(operation)
     except (PurgatoryFull, InvalidTenant):

@@ -137,7 +137,7 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
             timer = SystemTimer(name)
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
-        self._idle_keys = idle_keys = IdleKeys(interval, self._known_keys)
+        self._idle_keys = idle_keys = IdleKeys(interval, lambda: self.known_keys)
         all_shards = Shards(shards, partial(Shard, all_observers, idle_keys, retrier, capacity, timer))
         super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
@@ -421,9 +421,6 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         for operation in {operation for watchers in self._shards.walk() for operation in watchers.operations()}:
             if id(operation) not in mine:
                 operation._op_after_fork()
-
-    def _known_keys(self) -> int:
-        return self._shards.keys()
 
     def _reaper_restarted(self, error: BaseException, restarts: int) -> None:
         log.error("reaper_restarted", purgatory=self._name, restarts=restarts, error=repr(error), exc_info=error)

@@ -14,10 +14,10 @@ first part is a copy of all operations under the key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._events.outcome import ARRIVING, CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, SATISFIED
+from purgatory._events.outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, SATISFIED
 from purgatory._purgatory.snapshot import Totals
 from purgatory._support.errors import unhashable
 
@@ -59,11 +59,7 @@ class Shards:
         self._made = _ShardDict(make)
 
     def shard_for(self, key: Hashable) -> Shard:
-        """The shard that a key belongs to. It is made if it does not exist.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
+        """The shard that a key belongs to. It is made if it does not exist."""
         return self._made[self._number(key)]
 
     def shard_at(self, number: int) -> Shard:
@@ -71,25 +67,9 @@ class Shards:
         return self._made[number]
 
     def find(self, key: Hashable) -> Watchers | None:
-        """The watchers of a key, or None if the key is not known.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
+        """The watchers of a key, or None if the key is not known."""
         number = self._number(key)
         return self._made[number].find(key) if number in self._made else None
-
-    def watch(self, operation: DelayedOperation, home_shard: Shard, keys: Sequence[Hashable]) -> None:
-        """Insert an operation under its keys, the first of which belongs to ``home_shard``, until it has an outcome.
-
-        Raises:
-            UnhashableKey: a key has no hash any more.
-        """
-        watchers = home_shard.watch(operation, keys[0], ())
-        for key in keys[1:]:
-            if operation._op_state != ARRIVING:
-                return
-            watchers = self.shard_for(key).watch(operation, key, watchers)
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(list(self._made.values()))  # a copy, because another thread may make one meanwhile
@@ -118,12 +98,8 @@ class Shards:
         """The number of entries in the watch lists: one per operation and key."""
         return sum(shard.entries() for shard in self)
 
-    def operations(self) -> list[DelayedOperation]:
-        """The operations that wait or are arriving, in no particular order."""
-        return list(self.iter_operations())
-
     def iter_operations(self) -> Iterator[DelayedOperation]:
-        """The same, one key after the other. Each operation is yielded under the first of its keys."""
+        """The operations that wait or are arriving, one key after the other. Each is yielded under its first key."""
         for watchers in self.walk():
             if len(watchers) < CHUNK:
                 yield from watchers.first_here(watchers.operations())
@@ -156,11 +132,7 @@ class Shards:
         )
 
     def _number(self, key: Hashable) -> int:
-        """The number of the shard that a key belongs to.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
+        """The number of the shard that a key belongs to. Raises ``UnhashableKey`` if the key has no hash."""
         try:
             return hash(key) % self._count
         except TypeError:

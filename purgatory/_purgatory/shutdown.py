@@ -132,7 +132,7 @@ class Shutdown:
 
     def _open(self) -> Sequence[DelayedOperation]:
         """The operations to settle that have no outcome yet."""
-        return self._shards.operations() if self._operations is None else self._operations()
+        return list(self._shards.iter_operations()) if self._operations is None else self._operations()
 
     def _is_empty(self) -> bool:
         """Whether nothing is left to settle. Copies no operations, because the shutdown asks often."""

@@ -150,10 +150,16 @@ OURS = (
         "the operation is not checked again once it is watched",
         PARKING,
         """
-        self._shards.watch(operation, home_shard, keys)
         completed = operation._op_check_now(keys)
+        if operation._op_state != ARRIVING:
+            return completed
+        if self._timer is None:
         """,
-        "self._shards.watch(operation, home_shard, keys)",
+        """
+        if operation._op_state != ARRIVING:
+            return completed
+        if self._timer is None:
+        """,
         "park_vs_check",
         1,
     ),

@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "`on_expiration` runs only if expiry won",
         OPERATION,
-        "_HOOKS.get(outcome, _COMPLETED)",
+        "_HOOKS[outcome]",
         "_HOOKS[EXPIRED]",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
@@ -133,8 +133,8 @@ MUTANTS = (
     Mutant(
         "a check never blocks its caller",
         OPERATION,
-        "        completed = try_call_with(lock, self._op_check_now)",
-        "        completed = call_with(lock, self._op_check_now)",
+        "call_with(lock, self._op_check_now, wait=False)",
+        "call_with(lock, self._op_check_now, wait=True)",
         T_OPERATION + "test_expiry_missed_on_a_shared_lock_is_made_up",
     ),
     Mutant(
@@ -183,9 +183,9 @@ MUTANTS = (
     ),
     Mutant(
         "no key is added once the operation is complete",
-        SHARDS,
-        "            if operation._op_state != ARRIVING:\n                return\n",
-        "",
+        PARKING,
+        "                if operation._op_state == ARRIVING:\n",
+        "                if True:\n",
         T_PARK + "test_keys_are_added_until_the_operation_is_complete",
     ),
     Mutant(
@@ -234,8 +234,8 @@ MUTANTS = (
     Mutant(
         "an operation that is watched under a key that is being removed is watched again",
         SHARD,
-        "            if not watchers.closed:\n                return all_watchers",
-        "            if True:\n                return all_watchers",
+        "            if not watchers.closed:\n                return\n",
+        "            if True:\n                return\n",
         T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
     ),
     Mutant(
@@ -248,9 +248,9 @@ MUTANTS = (
     Mutant(
         "a user's lock that raises takes no place",
         PARKING,
-        "                completed = call_with(lock, self._park, operation, turn, home_shard, keys)",
+        "                completed = bool(call_with(lock, self._park, operation, turn, home_shard, keys, wait=True))",
         "                self._capacity and self._capacity.take(operation)\n"
-        "                completed = call_with(lock, self._park, operation, turn, home_shard, keys)",
+        "                completed = bool(call_with(lock, self._park, operation, turn, home_shard, keys, wait=True))",
         T_RARE + "test_lock_that_raises_costs_no_room",
     ),
     Mutant(

@@ -359,8 +359,8 @@ def test_wait_copies_no_operations_while_it_waits(monkeypatch):
     """However many operations wait, a shutdown that lets them expire does not list them all the time."""
     purgatory = DelayedOperationPurgatory("test")
     park(purgatory, "k", delay_ms=200)
-    listed, operations = [], Shards.operations
-    monkeypatch.setattr(Shards, "operations", lambda shards: listed.append(1) or operations(shards))
+    listed, operations = [], Shards.iter_operations
+    monkeypatch.setattr(Shards, "iter_operations", lambda shards: listed.append(1) or operations(shards))
     purgatory.shutdown("wait", timeout_ms=60_000)
 
     assert 3 > len(listed)
