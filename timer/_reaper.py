@@ -150,11 +150,7 @@ class SystemTimerReaper(Timer):
         return self._timer.size
 
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once, when its delay from now has passed. A pending task is moved.
-
-        Raises:
-            TimerClosed: the reaper is shut down.
-        """
+        """Run ``task`` once, when its delay from now has passed. See :meth:`Timer.add`."""
         if self._driver is None:
             raise TimerClosed(self._timer.name)
         self._timer.add(task)
@@ -166,14 +162,6 @@ class SystemTimerReaper(Timer):
     def advance_clock(self, timeout_ms: float) -> bool:
         """Wait and expire as the thread does, in addition to it. This is rarely useful."""
         return self._timer.advance_clock(timeout_ms)
-
-    def advance_until(self, stopped: Callable[[], bool]) -> bool:
-        """Wait and expire as the thread does, in addition to it."""
-        return self._timer.advance_until(stopped)
-
-    def wake(self) -> None:
-        """Wake the thread."""
-        self._timer.wake()
 
     def now_ns(self) -> int:
         """The driven timer's clock."""

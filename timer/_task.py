@@ -196,8 +196,9 @@ class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
     A task with a delay of zero or less is due at once. A task may be added again, to the same timer or to another. If
-    it is pending, it is moved. Two threads must not add *the same task* at the same time. Any thread may cancel or
-    reschedule a task at any time.
+    it is pending, it is moved. Two threads must not add *the same task* at the same time, because each holds the lock
+    of its own timer only. The default of :meth:`Timer.put_off`, which only timers of your own have, adds the task, too.
+    Any thread may cancel or reschedule a task at any time.
 
     >>> class Ping(TimerTask):
     ...     def run(self) -> None:

@@ -137,23 +137,17 @@ class SystemTimer(Timer):
         except AttributeError:
             raise InvalidTask(task) from None
         if source is not None:
-            if not task._allows_readd:
-                raise TaskHeld(task)
-            if source.lock is not self._lock:  # of another timer
-                with self._lock:
-                    self._check_room()
-                task._withdraw()
-        delay_ms = task._delay_ms
+            self._prepare_move(task, source)
         now_ns = self._clock()
-        deadline_ns = now_ns + delay_ms * NS_PER_MS
+        deadline_ns = now_ns + task._delay_ms * NS_PER_MS
+        is_due = False
         with self._lock:
             source = task._bucket
             if self._closed or (source is None and self._max_pending is not None):
                 self._check_room()
-            bucket = self._wheel.find(deadline_ns) if delay_ms > 0 else None
-            is_due = False
+            bucket = self._wheel.find(deadline_ns) if deadline_ns > now_ns else None
             if bucket is None:
-                bucket, is_due = self._make_bucket(now_ns, delay_ms)
+                bucket, is_due = self._make_bucket(now_ns, deadline_ns)
             if source is not None:
                 source.remove(task)
             task._rescheduled_by_ns = 0
@@ -161,6 +155,15 @@ class SystemTimer(Timer):
             bucket.put(task)
         if is_due:
             self._expire_due()
+
+    def _prepare_move(self, task: TimerTask, source: TimerTaskList) -> None:
+        """Check that a pending task can be moved here, and remove it from another timer."""
+        if not task._allows_readd:
+            raise TaskHeld(task)
+        if source.lock is not self._lock:  # of another timer
+            with self._lock:
+                self._check_room()
+            task._withdraw()
 
     def _check_room(self) -> None:
         """Check that one more task can be added. The lock is held."""
@@ -181,10 +184,10 @@ class SystemTimer(Timer):
             if source is None or source.lock is not self._lock or self._closed:
                 return False
             deadline_ns = now_ns + whole_ms * NS_PER_MS
-            target = self._wheel.find(deadline_ns) if whole_ms > 0 else None
+            target = self._wheel.find(deadline_ns) if deadline_ns > now_ns else None
             is_due = False
             if target is None:
-                target, is_due = self._make_bucket(now_ns, whole_ms)
+                target, is_due = self._make_bucket(now_ns, deadline_ns)
             if not target.take(task, source, deadline_ns):
                 return False
             self._reschedules += 1
@@ -192,12 +195,12 @@ class SystemTimer(Timer):
             self._expire_due()
         return True
 
-    def _make_bucket(self, now_ns: int, delay_ms: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a delay, and whether it is due already. The lock is held."""
+    def _make_bucket(self, now_ns: int, deadline_ns: int) -> tuple[TimerTaskList, bool]:
+        """The bucket for a deadline, and whether it is due already. The lock is held."""
         wheel = self._wheel
-        tick = wheel.due_tick(now_ns + delay_ms * NS_PER_MS)
+        tick = wheel.due_tick(deadline_ns)
         wheel.catch_up(wheel.tick_at(now_ns))
-        if delay_ms <= 0 or tick <= wheel.hand:
+        if deadline_ns <= now_ns or tick <= wheel.hand:
             return wheel.make_due(tick), True
         bucket, new = wheel.place(tick)
         if new and wheel.is_next(bucket):

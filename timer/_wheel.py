@@ -166,10 +166,10 @@ class TimingWheel:
         """The bucket for a deadline, if there is one."""
         tick = (deadline_ns - self._start_ns - 1) // self._tick_ns + 1  # due_tick(), without a call
         ahead = tick - self.hand
-        for level in self._levels:
-            if ahead < level.reach:
-                bucket = level.slots[tick // level.span % len(level.slots)]
-                return bucket if bucket is not None and bucket.first <= tick < bucket.end else None
+        if ahead > 0:
+            for level in self._levels:
+                if ahead < level.reach:
+                    return level.slots[tick // level.span % len(level.slots)]
         return None
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:
