@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FOREIGN_WAIT_MS",
     "InlineExecutor",
+    "ShutsDown",
     "Submits",
     "Timer",
     "TimerStatistics",
@@ -115,7 +116,25 @@ def report_error(error: BaseException) -> None:
     threading.excepthook(threading.ExceptHookArgs(args))
 
 
-class Timer(abc.ABC):
+class ShutsDown:
+    """As a context manager, an object of a subclass is shut down at the end of the block."""
+
+    __slots__ = ()
+
+    def shutdown(self) -> object:
+        """Stop permanently."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+
+class Timer(ShutsDown, abc.ABC):
     """Runs tasks after their delays. As a context manager it shuts down at the end of the block."""
 
     __slots__ = ()
@@ -194,10 +213,10 @@ class Timer(abc.ABC):
         """
         return not stopped() and self.advance_clock(FOREIGN_WAIT_MS)
 
-    def wake(self) -> None:  # noqa: B027  # nothing to do for a timer whose waits are short
+    def wake(self) -> None:  # nothing to do for a timer whose waits are short
         """Wake all threads that wait in :meth:`advance_clock` or :meth:`advance_until`."""
 
-    def driven_by(self, driver: Driver) -> None:  # noqa: B027  # a timer may ignore it, and can then get a second driver
+    def driven_by(self, driver: Driver) -> None:  # a timer may ignore it, and can then get a second driver
         """Note that ``driver`` drives this timer, so that no other driver begins to."""
 
     # -- what a timer may report about itself
@@ -234,11 +253,3 @@ class Timer(abc.ABC):
     def statistics(self) -> TimerStatistics | None:
         """The timer as it is now, as a frozen value. None if it keeps no statistics."""
         return None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.shutdown()

@@ -36,19 +36,18 @@ from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.retrier import Retrier
 from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch
 from timer import Driver, SystemTimer, Timer
+from timer._base import ShutsDown
 from timer._fork import call_after_fork
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
-    from typing import Self
 
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
 
 __all__ = ["DelayedOperationPurgatory", "OperationT"]
 
 
-class DelayedOperationPurgatory(Parking, Generic[OperationT]):
+class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
     """Holds the operations that wait. All methods may be called from any thread, also from hooks.
 
     As a context manager it shuts down with ``drain="expire"`` at the end of the block.
@@ -393,14 +392,6 @@ class DelayedOperationPurgatory(Parking, Generic[OperationT]):
         if self._own_timer and self._timer is not None:
             self._timer.shutdown()
         self.purge()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.shutdown()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}: {self.parked} parked{', shut down' if self._closed else ''}>"

@@ -18,12 +18,10 @@ from purgatory._operations.operation import DelayedOperation, Operation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting
+from timer._base import ShutsDown
 from timer._fork import call_after_fork, free_future, new_lock
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     from typing_extensions import TypeVar
 
     from purgatory._events.observers import Observer
@@ -89,7 +87,7 @@ class DelayedFuture(FuturesWait[FutureT], DelayedOperation, Generic[FutureT]):
         self._callback(self._futures)
 
 
-class DelayedFuturePurgatory:
+class DelayedFuturePurgatory(ShutsDown):
     """A purgatory for sets of ``concurrent.futures.Future``.
 
     A set that is done already calls back on the caller's thread. A set that had to wait calls back on ``executor``. A
@@ -223,14 +221,6 @@ class DelayedFuturePurgatory:
         if executor is not None:
             executor.shutdown(wait=threading.get_ident() not in self._workers)
         return report
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.shutdown()
 
     def _executor_now(self) -> Submits:
         if self._executor is not None:

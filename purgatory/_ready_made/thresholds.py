@@ -17,13 +17,11 @@ from purgatory._operations.operation import DelayedOperation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, check_int, complete
 from purgatory._support.errors import WaitDrained
+from timer._base import ShutsDown
 from timer._fork import call_after_fork, free_future
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Timer
 
@@ -64,7 +62,7 @@ def error_of(waiter: ThresholdWait) -> BaseException | None:
     return error
 
 
-class ThresholdPurgatory:
+class ThresholdPurgatory(ShutsDown):
     """Futures on a number that only rises, or on many of them, each under a key.
 
     Without ``key=`` a method concerns the number that has no key. A number exists from the first call that names its
@@ -215,14 +213,6 @@ class ThresholdPurgatory:
             number.after_fork()
         for waiter in self._purgatory.operations():
             free_future(waiter.future)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.shutdown()
 
 
 #: The same class, by the name for a purgatory whose numbers have keys.
