@@ -74,7 +74,7 @@ class Sampler:
         """Only what the history needs: of each purgatory its id, how many wait, outcomes per second."""
         found = self._live()
         for wheel in {live.timer.inner for _, live, _, _ in found if live.timer is not None}:
-            statistics = wheel.statistics()
+            statistics = wheel.statistics() if self._is_due(wheel) else None
             if statistics is not None:
                 self._lateness(wheel, statistics.late_ns)
         return [(name, _parked(totals), member.rates) for name, _, member, totals in found]
@@ -181,11 +181,16 @@ class Sampler:
             },
         }
 
+    def _is_due(self, wheel: Timer) -> bool:
+        """Whether the counts of a timer's lateness are to be kept again."""
+        seen = self._late.get(wheel)
+        return not seen or time.monotonic() - seen[-1][0] >= _SPACING_S
+
     def _lateness(self, wheel: Timer, counts: Sequence[int]) -> Json:
         """Quantiles of the last minute's lateness: upper bounds, in milliseconds, or None if nothing expired."""
         now = time.monotonic()
         seen = self._late.setdefault(wheel, deque())
-        if not seen or now - seen[-1][0] >= _SPACING_S:
+        if self._is_due(wheel):
             seen.append((now, counts))
         while seen[0][0] < now - _WINDOW_S:
             seen.popleft()

@@ -66,6 +66,19 @@ def test_lateness_is_noted_while_no_page_is_open(clock):
     assert NOTHING != seen["late_ms"]
 
 
+def test_timers_are_read_seldom_while_no_page_is_open(clock, monkeypatch):
+    """A timer's statistics visit its buckets, so they are read only when counts are kept."""
+    reads = []
+    monkeypatch.setattr(MockTimer, "statistics", lambda _: reads.append(clock.s))
+    sampler = Sampler()
+    sampler._lateness(timer := MockTimer(), COUNTS)
+    with DelayedOperationPurgatory("fetch", timer=timer):
+        for clock.s in range(6):
+            sampler.brief()
+
+    assert [5] == reads
+
+
 def test_few_counts_are_kept_and_a_timer_that_is_gone_is_forgotten(clock):
     """The counts of a minute are kept in few samples, and only while their timer lives."""
     sampler, timer = Sampler(), SystemTimer("t")
