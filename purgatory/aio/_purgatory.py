@@ -138,14 +138,8 @@ class AsyncPurgatory(Generic[OperationT]):
             The outcome. It is ``CANCELLED`` if another task, another thread or a shutdown removed the operation.
 
         Raises:
-            NoKeys: there are no keys.
-            WatchKeysType: ``keys`` is not a sequence of keys.
-            UnhashableKey: a key has no hash.
-            InvalidOperation: ``operation`` is not an operation, or has coroutine hooks and no ``__dict__``.
-            AlreadyParked: the operation was parked before.
-            PurgatoryFull: ``max_parked`` operations wait, or its tenant has no place left.
-            InvalidTenant: the ``tenant`` function failed.
-            PurgatoryClosed: the purgatory is shut down.
+            PurgatoryError: as ``DelayedOperationPurgatory.try_complete_else_watch``.
+            InvalidOperation: also if the operation has coroutine hooks and no ``__dict__``.
             WrongLoop: the purgatory belongs to another loop.
             NoRunningLoop: no asyncio loop runs here.
         """
