@@ -249,7 +249,7 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     self->taking = 1;
     unlock_mutex(&self->mutex);
     if (!is_ours) {
-        PyErr_SetString(PyExc_RuntimeError, "another thread is taking rows from this ledger; call take() from one thread");
+        PyErr_SetString(PyExc_RuntimeError, "another thread takes rows from this ledger; call take() in one thread");
         return NULL;
     }
     count = count < 0 ? 0 : count < there ? count : there;
@@ -478,8 +478,8 @@ static int recorder_init(Recorder *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"ledger", "source", "clock", "source_of", "refuse", "other", NULL};
     PyObject *ledger, *source, *clock, *source_of, *refuse, *other;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOO:Recorder", names, core.ledger_type, &ledger, &source, &clock,
-                                     &source_of, &refuse, &other))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOO:Recorder", names, core.ledger_type, &ledger, &source,
+                                     &clock, &source_of, &refuse, &other))
         return -1;
     Py_XSETREF(self->ledger, (Ledger *)Py_NewRef(ledger));
     Py_XSETREF(self->source, Py_NewRef(source));

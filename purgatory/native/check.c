@@ -167,7 +167,8 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
 {
     static const char *const wanted[] = {"key", "limit", NULL};
     PyObject *given[2];
-    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given) || is_unmade(self))
+    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given)
+        || is_uninitialized(self))
         return NULL;
     PyObject *key = given[0];
     Watchers *watchers = watchers_of(self, key);
@@ -193,7 +194,7 @@ static PyObject *parking_watching(Parking *self, PyObject *const *args, Py_ssize
 {
     static const char *const wanted[] = {"key", NULL};
     PyObject *key;
-    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_unmade(self))
+    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
         return NULL;
     Watchers *watchers = watchers_of(self, key);
     if (watchers == NULL)
@@ -242,7 +243,8 @@ static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssiz
 {
     static const char *const wanted[] = {"keys", "limit", NULL};
     PyObject *given[2];
-    if (each_argument(args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given) || is_unmade(self))
+    if (each_argument(args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given)
+        || is_uninitialized(self))
         return NULL;
     Py_ssize_t limit = number_of_limit(given[1]), completed = 0, count = -1;
     if (limit < 0)

@@ -162,7 +162,8 @@ static int fill(PyObject *module)
     }
     if (make_all_names())
         return -1;
-    if (make_type(module, &methods_spec, NULL, &core.observer_methods) || make_type(module, &watchers_spec, NULL, &core.watchers)
+    if (make_type(module, &methods_spec, NULL, &core.observer_methods)
+        || make_type(module, &watchers_spec, NULL, &core.watchers)
         || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
         || make_type(module, &futures_spec, core.operation, &core.futures_wait)
@@ -193,7 +194,8 @@ static PyMethodDef functions[] = {
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
 
 static PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "purgatory._core", .m_doc = "The native implementation of the purgatory's hot types.",
+    PyModuleDef_HEAD_INIT, .m_name = "purgatory._core",
+    .m_doc = "The native implementation of the purgatory's hot types.",
     .m_methods = functions, .m_slots = module_slots};
 
 PyMODINIT_FUNC PyInit__core(void);

@@ -91,16 +91,16 @@ static struct {
     Shard *unparked;
     PyObject *outcomes;
     /* from purgatory._rare */
-    PyObject *admit, *forgotten_init, *already_parked, *closed_error, *each_once, *unhashable, *contain, *retry, *warn,
-        *observer_failed, *notify_leaving, *notify_parked, *wait_for, *find_place, *put_off, *extension, *reject_own_hook,
-        *reject_coroutine, *reject_if_in_timer, *timer_closed, *hand_over, *checked_limit,
-        *checked_when_closed, *checked_keys, *checked_delay_ms, *check_lock;
+    PyObject *admit, *already_parked, *check_lock, *checked_delay_ms, *checked_keys, *checked_limit,
+        *checked_when_closed, *closed_error, *contain, *each_once, *extension, *find_place, *forgotten_init,
+        *hand_over, *notify_leaving, *notify_parked, *observer_failed, *put_off, *reject_coroutine,
+        *reject_if_in_timer, *reject_own_hook, *retry, *timer_closed, *unhashable, *wait_for, *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
-    PyObject *str_force_complete, *str_done, *str_state, *str_pending, *str_running, *str_finished, *str_cancelled,
-        *str_cancelled_and_notified, *str_value, *str_error;
-    PyObject *str_try_complete, *str_on_complete, *str_on_expiration, *str_acquire, *str_release, *str_pop, *str_taken,
-        *str_add, *str_added_ns, *str_numbered, *str_cancel, *str_maybe_try_complete;
+    PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,
+        *str_done, *str_error, *str_finished, *str_force_complete, *str_maybe_try_complete, *str_numbered,
+        *str_on_complete, *str_on_expiration, *str_pending, *str_pop, *str_release, *str_running, *str_state,
+        *str_taken, *str_try_complete, *str_value;
 } core;
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */
@@ -117,9 +117,15 @@ static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, _
 
 /* The other small fields, which one thread writes and any thread may read. */
 static inline int flag_of(unsigned char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
-static inline void set_flag(unsigned char *flag, int value) { __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED); }
+static inline void set_flag(unsigned char *flag, int value)
+{
+    __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED);
+}
 static inline uint16_t holder_of(Operation *op) { return __atomic_load_n(&op->holder, __ATOMIC_RELAXED); }
-static inline void set_holder(Operation *op, uint16_t number) { __atomic_store_n(&op->holder, number, __ATOMIC_RELAXED); }
+static inline void set_holder(Operation *op, uint16_t number)
+{
+    __atomic_store_n(&op->holder, number, __ATOMIC_RELAXED);
+}
 static inline void count_check(Operation *op) { __atomic_store_n(&op->checks, op->checks + 1, __ATOMIC_RELAXED); }
 static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
 

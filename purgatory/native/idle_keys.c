@@ -242,5 +242,5 @@ static PyType_Slot idle_slots[] = {{Py_tp_new, idle_new},
                                    {Py_tp_getset, idle_attributes},
                                    {0, NULL}};
 
-static PyType_Spec idle_spec = {"purgatory._core.IdleKeys", sizeof(IdleKeys), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-                                idle_slots};
+static PyType_Spec idle_spec = {"purgatory._core.IdleKeys", sizeof(IdleKeys), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, idle_slots};

@@ -1,7 +1,7 @@
 /* Operation (_operations/operation.py): the methods and attributes that Python sees. */
 
 /* 0, or -1 with an error if a subclass forgot super().__init__(). */
-static int was_made(Operation *op)
+static int check_initialized(Operation *op)
 {
     if (__atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) != TIMER_UNSET)
         return 0;
@@ -31,19 +31,19 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
 
 static PyObject *operation_force(Operation *self, PyObject *Py_UNUSED(none))
 {
-    int forced = was_made(self) ? -1 : force(self);
+    int forced = check_initialized(self) ? -1 : force(self);
     return forced < 0 ? NULL : PyBool_FromLong(forced);
 }
 
 static PyObject *operation_maybe(Operation *self, PyObject *Py_UNUSED(none))
 {
-    int completed = was_made(self) ? -1 : check(self);
+    int completed = check_initialized(self) ? -1 : check(self);
     return completed < 0 ? NULL : PyBool_FromLong(completed);
 }
 
 static PyObject *operation_run(Operation *self, PyObject *Py_UNUSED(none))
 {
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     if (!flag_of(&self->overdue))
         set_flag(&self->overdue, TIME_IS_UP);
@@ -54,7 +54,7 @@ static PyObject *operation_run(Operation *self, PyObject *Py_UNUSED(none))
 
 static PyObject *operation_drain(Operation *self, PyObject *Py_UNUSED(none))
 {
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     if (!flag_of(&self->overdue))
         set_flag(&self->overdue, DRAINED);
@@ -67,7 +67,7 @@ static PyObject *operation_drain(Operation *self, PyObject *Py_UNUSED(none))
 static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
 {
     PyObject *deferred = NULL;
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     if (self->home_shard == NULL || !decide(self, CANCELLED, &deferred))
         Py_RETURN_FALSE;
@@ -86,7 +86,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     Shard *home_shard = home_of(self);
     int moved = 0;
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     /* While it is being parked, the parking thread applies the new deadline: see settle_down(). */
     if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
@@ -160,29 +160,35 @@ static PyObject *operation_undefined(PyObject *Py_UNUSED(self), PyObject *Py_UNU
 
 static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
 {
-    return was_made(self) ? NULL : PyLong_FromLong(state_of(self));
+    return check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
 }
 static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
 {
-    return was_made(self) ? NULL : PyLong_FromLong(checks_of(self));
+    return check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
 }
-static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(flag_of(&self->recheck)); }
-static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none)) { return PyLong_FromLong(flag_of(&self->overdue)); }
+static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none))
+{
+    return PyBool_FromLong(flag_of(&self->recheck));
+}
+static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none))
+{
+    return PyLong_FromLong(flag_of(&self->overdue));
+}
 static PyObject *get_held(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(holder_of(self) != 0); }
 static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
 {
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     int state = state_of(self);
     return PyBool_FromLong(state > PARKED && state != CANCELLED);
 }
 static PyObject *get_outcome(Operation *self, void *Py_UNUSED(none))
 {
-    return was_made(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
+    return check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
 }
 static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
 {
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     return PyBool_FromLong(state_of(self) == EXPIRED && flag_of(&self->overdue) == DRAINED);
 }
@@ -194,7 +200,7 @@ static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 /* The watchers that it is or was under, or their keys. */
 static PyObject *links_of(Operation *self, int keys)
 {
-    if (was_made(self))
+    if (check_initialized(self))
         return NULL;
     int room = 1 + __atomic_load_n(&self->further_count, __ATOMIC_ACQUIRE);
     PyObject *found = PyList_New(room);
@@ -216,7 +222,10 @@ static PyObject *links_of(Operation *self, int keys)
 }
 static PyObject *get_watches(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 0); }
 static PyObject *get_keys(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 1); }
-static PyObject *get_created(PyObject *self, void *Py_UNUSED(none)) { return PyObject_GetAttr(self, core.str_added_ns); }
+static PyObject *get_created(PyObject *self, void *Py_UNUSED(none))
+{
+    return PyObject_GetAttr(self, core.str_added_ns);
+}
 
 static int operation_traverse(Operation *self, visitproc visit, void *arg)
 {

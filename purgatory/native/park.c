@@ -53,7 +53,8 @@ static int settle_down(Operation *op)
         unlock_operation(op);
         if (!extended)
             return settles;
-        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.extension, op, op->home_shard->timer, Py_None, NULL));
+        PyObject *timer = op->home_shard->timer;
+        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.extension, op, timer, Py_None, NULL));
         if (moved < 0)
             return -1;
         lock_shard(op->home_shard);
@@ -131,7 +132,8 @@ static int report_check(Operation *op, int answer, PyObject *key, PyObject *keys
 
 /* Give the operation a place, if places are counted, and watch it under its keys: 1, 0 if it got an outcome, or -1 with
  * an error. */
-static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *has_place)
+static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
+                           int *has_place)
 {
     if (self->capacity != Py_None) {
         int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
@@ -151,7 +153,8 @@ static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyOb
 }
 
 /* Check the operation, watch it, and check it again: 1 if one of these checks completed it, 0, or -1 with an error. */
-static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *has_place)
+static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
+                           int *has_place)
 {
     for (;;) {
         count_check(op);
@@ -222,7 +225,7 @@ static int park_with_turn(Parking *self, Operation *op, Shard *home_shard, PyObj
 }
 
 /* Whether the purgatory's own __init__ was not called, and if so the error. */
-static int is_unmade(Parking *self)
+static int is_uninitialized(Parking *self)
 {
     if (self->count > 0)
         return 0;
@@ -262,7 +265,8 @@ static inline int is_admitted(Parking *self, PyTypeObject *type)
     int known = PySet_Contains(self->admitted, (PyObject *)type);
     PyTypeObject *none = NULL;
     for (int i = 0; known > 0 && i < TYPES; i++, none = NULL)
-        if (__atomic_compare_exchange_n(&self->seen[i], &none, type, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || none == type)
+        if (__atomic_compare_exchange_n(&self->seen[i], &none, type, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+            || none == type)
             break; /* noted, by this thread or by another */
     return known;
 }
@@ -384,7 +388,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     static const char *const wanted[] = {"operation", "watch_keys", NULL};
     PyObject *found[2];
     if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found)
-        || is_unmade(self))
+        || is_uninitialized(self))
         return NULL;
     PyObject *given = found[0], *keys = found[1];
     int known = is_admitted(self, Py_TYPE(given)), is_special = 0;

@@ -5,8 +5,8 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
     PyObject *name, *shards, *timer, *observers, *capacity;
     int keep_context = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_methods, &observers,
-                                     &capacity, &keep_context))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_methods,
+                                     &observers, &capacity, &keep_context))
         return -1;
     PyObject *admitted = PySet_New(NULL);
     Py_ssize_t count = admitted == NULL ? -1 : PyObject_Size(shards);

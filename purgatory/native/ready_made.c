@@ -41,7 +41,8 @@ static void replace(Operation *op, PyObject **place, PyObject *value)
 
 /* The arguments of an __init__ that has three. By position they need no parser, which costs half as much as the
  * object. */
-static int three_arguments(PyObject *args, PyObject *kwargs, char **names, PyObject **one, PyObject **two, PyObject **three)
+static int three_arguments(PyObject *args, PyObject *kwargs, char **names, PyObject **one, PyObject **two,
+                           PyObject **three)
 {
     if (kwargs != NULL || PyTuple_GET_SIZE(args) != 3)
         return PyArg_ParseTupleAndKeywords(args, kwargs, "OOO:__init__", names, one, two, three) ? 0 : -1;
@@ -279,12 +280,13 @@ static void threshold_dealloc(ThresholdWait *self)
     operation_dealloc(&self->op);
 }
 
-static PyMemberDef threshold_members[] = {{"threshold", Py_T_OBJECT_EX, offsetof(ThresholdWait, threshold), READONLY, NULL},
-                                          {"number", Py_T_OBJECT_EX, offsetof(ThresholdWait, number), READONLY, NULL},
-                                          {"answer", Py_T_OBJECT_EX, offsetof(ThresholdWait, answer), 0, NULL},
-                                          {"value", Py_T_OBJECT_EX, offsetof(ThresholdWait, value), 0, NULL},
-                                          {"error", Py_T_OBJECT_EX, offsetof(ThresholdWait, error), 0, NULL},
-                                          {NULL}};
+static PyMemberDef threshold_members[] = {
+    {"threshold", Py_T_OBJECT_EX, offsetof(ThresholdWait, threshold), READONLY, NULL},
+    {"number", Py_T_OBJECT_EX, offsetof(ThresholdWait, number), READONLY, NULL},
+    {"answer", Py_T_OBJECT_EX, offsetof(ThresholdWait, answer), 0, NULL},
+    {"value", Py_T_OBJECT_EX, offsetof(ThresholdWait, value), 0, NULL},
+    {"error", Py_T_OBJECT_EX, offsetof(ThresholdWait, error), 0, NULL},
+    {NULL}};
 
 static PyMethodDef threshold_methods[] = {{"try_complete", (PyCFunction)threshold_try, METH_NOARGS,
                                            "try_complete($self, /)\n--\n\n"},

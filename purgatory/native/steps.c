@@ -32,7 +32,8 @@ static int take_turn(Operation *op, int asks)
 static int try_lock(Operation *op)
 {
     PyObject *blocking[2] = {op->lock, Py_False};
-    return truth_of_call(PyObject_VectorcallMethod(core.str_acquire, blocking, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+    size_t number = 2 | PY_VECTORCALL_ARGUMENTS_OFFSET;
+    return truth_of_call(PyObject_VectorcallMethod(core.str_acquire, blocking, number, NULL));
 }
 
 /* Take the user's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `recheck` is set. */

@@ -116,7 +116,10 @@ static PyObject *list_of(Watchers *self, PyObject *known, Py_ssize_t most)
     }
 }
 
-static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none)) { return list_of(self, NULL, PY_SSIZE_T_MAX); }
+static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none))
+{
+    return list_of(self, NULL, PY_SSIZE_T_MAX);
+}
 
 static PyObject *watchers_head(Watchers *self, PyObject *most)
 {

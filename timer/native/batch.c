@@ -320,8 +320,8 @@ static PyMethodDef batch_methods[] = {
     {NULL}};
 static PyType_Slot batch_slots[] = {
     {Py_tp_doc, "Batch(dispatcher, buckets)\n--\n\n"},
-    {Py_tp_new, batch_new}, {Py_tp_traverse, batch_traverse}, {Py_tp_clear, batch_clear}, {Py_tp_dealloc, batch_dealloc},
-    {Py_sq_length, batch_length}, {Py_tp_methods, batch_methods}, {0, NULL}};
+    {Py_tp_new, batch_new}, {Py_tp_traverse, batch_traverse}, {Py_tp_clear, batch_clear},
+    {Py_tp_dealloc, batch_dealloc}, {Py_sq_length, batch_length}, {Py_tp_methods, batch_methods}, {0, NULL}};
 static PyType_Spec batch_spec = {
     .name = "timer._core.Batch", .basicsize = sizeof(Batch), .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = batch_slots};

@@ -275,7 +275,8 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
         moved = PyNumber_Add(PyTuple_GET_ITEM(times, 2), by);
     if (moved != NULL && !set_times(entry, PyTuple_GET_ITEM(times, 0), args[2], moved)) {
         int moves = move_entry(entry, FROM_SOURCE, source, self, 1, NULL);
-        if (moves || !set_times(entry, PyTuple_GET_ITEM(times, 0), PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2)))
+        if (moves
+            || !set_times(entry, PyTuple_GET_ITEM(times, 0), PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2)))
             answer = PyBool_FromLong(moves);
     }
     Py_XDECREF(by);

@@ -115,7 +115,8 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-    {"spread", spread, METH_VARARGS, "spread($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
+    {"spread", spread, METH_VARARGS,
+     "spread($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
     {"take_docs", take_docs, METH_VARARGS, NULL},
     {NULL}};
 

@@ -144,7 +144,10 @@ static inline void lock_two(Lane *one, Lane *other)
 /* Numbers and pointers that are read without a mutex, where a value of a moment ago is enough. */
 static inline int64_t peek(const int64_t *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
 static inline void poke(int64_t *number, int64_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
-static inline void poke_size(Py_ssize_t *number, Py_ssize_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
+static inline void poke_size(Py_ssize_t *number, Py_ssize_t value)
+{
+    __atomic_store_n(number, value, __ATOMIC_RELAXED);
+}
 static inline int is_set(const char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load_n(&entry->bucket, __ATOMIC_ACQUIRE); }
 

@@ -158,6 +158,14 @@ static PyObject *get_time(TimerEntry *entry, int which)
 
 /* ---------------------------------------------------------------- TimerTaskEntry */
 
+/* A delay as an int. NULL with an error if it is not a number. */
+static PyObject *whole_delay(PyObject *delay_ms)
+{
+    if (PyLong_CheckExact(delay_ms))
+        return Py_NewRef(delay_ms);
+    return python("timer._task", "checked_delay_ms", delay_ms);
+}
+
 static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
 {
     int overflow = 0;
@@ -170,7 +178,7 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
             return 0;
         }
     }
-    PyObject *whole = PyLong_CheckExact(delay_ms) ? Py_NewRef(delay_ms) : python("timer._task", "checked_delay_ms", delay_ms);
+    PyObject *whole = whole_delay(delay_ms);
     PyObject *none = PyLong_FromLong(0);
     int failed = whole == NULL || none == NULL ? -1 : set_times(self, whole, none, none);
     Py_XDECREF(whole);
@@ -293,7 +301,9 @@ static PyObject *entry_get_added(TimerEntry *self, void *closure)
     if (times != NULL) {
         PyObject *per = PyLong_FromLong(NS_PER_MS);
         PyObject *delay = per == NULL ? NULL : PyNumber_Multiply(PyTuple_GET_ITEM(times, 0), per);
-        PyObject *first = delay == NULL ? NULL : PyNumber_Subtract(PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2));
+        PyObject *first = NULL;
+        if (delay != NULL)
+            first = PyNumber_Subtract(PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2));
         int never = PyObject_Not(PyTuple_GET_ITEM(times, 1));
         added = first == NULL ? NULL : never ? PyLong_FromLong(0) : PyNumber_Subtract(first, delay);
         Py_XDECREF(per);

@@ -1,4 +1,4 @@
-/* ---------------------------------------------------------------- QuickTimer: add and put_off into an existing bucket */
+/* ---------------------------------------------------------------- QuickTimer: add and put_off if the bucket exists */
 
 /* Called at the end of __init__, with the objects that the Python class has made. */
 static PyObject *quick_connect(QuickTimer *self, PyObject *args)
@@ -218,7 +218,7 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
 static int put_off_task(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
     int64_t delay, deadline_ns;
-    PyObject *whole = PyLong_CheckExact(delay_ms) ? Py_NewRef(delay_ms) : python("timer._task", "checked_delay_ms", delay_ms);
+    PyObject *whole = whole_delay(delay_ms);
     if (whole == NULL)
         return -1;
     int answer = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);

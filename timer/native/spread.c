@@ -38,8 +38,8 @@ static PyObject *spread(PyObject *module, PyObject *args)
         else if (tick > 0 && ring > 0)
             found = item_of(slots, (Py_ssize_t)(tick / span % ring));
         TimerBucket *target = (TimerBucket *)found;
-        int is_right = found != NULL
-                       && (target == due || (Py_IS_TYPE(found, core.bucket) && target->first_tick <= tick && tick < target->end_tick));
+        int is_right = found != NULL && Py_IS_TYPE(found, core.bucket)
+                       && (target == due || (target->first_tick <= tick && tick < target->end_tick));
         if (is_right)
             move_entry(task, FROM_SOURCE, source, target, 1, NULL);
         Py_XDECREF(found);
