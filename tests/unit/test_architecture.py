@@ -252,6 +252,7 @@ def test_upward_import_is_fine(module, source):
 
 C_SOURCES = sorted(path for package in ("timer", "purgatory") for path in (ROOT / package).rglob("*.[ch]"))
 OWN_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+CONTROL = re.compile(r"( +)(?:if|for|while|do|switch)\b")
 
 
 @pytest.mark.parametrize("path", C_SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -266,6 +267,18 @@ def test_arrows_hold_for_c(path):
 
     assert all((ROOT / header).is_file() for header in headers)
     assert {layer_of(module(header)) for header in headers} <= {own, *LAYERS[own].below}
+
+
+@pytest.mark.parametrize("path", C_SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_functions_in_c_are_short(path):
+    """A C file has at most 700 lines, and a function in it at most 50 lines and 4 levels of nesting."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    bodies = [lines[start : lines.index("}", start) + 1] for start, line in enumerate(lines) if line == "{"]
+    statements = [CONTROL.match(line) for body in bodies for line in body]
+
+    assert len(lines) <= 700
+    assert max(map(len, bodies), default=0) < 50  # the first line is that of the name
+    assert max((len(found[1]) // 4 for found in statements if found), default=0) <= 4
 
 
 def test_relative_import_is_resolved():
