@@ -121,16 +121,13 @@ class SystemTimer(Timer):
     # -- adding and rescheduling
 
     def add(self, task: TimerTask) -> None:
-        """Run ``task`` once, when its delay from now has passed. A pending task is moved.
+        """Run ``task`` once, when its delay from now has passed. See :meth:`Timer.add`.
 
         A pending task that is rejected stays where it was. (If another thread closes or fills this timer while the task
         is moved here from another timer, the task is in neither.)
 
         Raises:
-            TimerClosed: the timer is shut down.
             TimerFull: ``max_pending`` tasks are pending.
-            TaskHeld: the task is pending, and its class does not allow moving it.
-            InvalidTask: ``task`` is not a task.
         """
         try:
             source = task._bucket
@@ -140,19 +137,19 @@ class SystemTimer(Timer):
             self._prepare_move(task, source)
         now_ns = self._clock()
         deadline_ns = now_ns + task._delay_ms * NS_PER_MS
-        is_due = False
         with self._lock:
             source = task._bucket
             if self._closed or (source is None and self._max_pending is not None):
                 self._check_room()
             bucket = self._wheel.find(deadline_ns) if deadline_ns > now_ns else None
             if bucket is None:
-                bucket, is_due = self._make_bucket(now_ns, deadline_ns)
+                bucket = self._make_bucket(now_ns, deadline_ns)
             if source is not None:
                 source.remove(task)
             task._rescheduled_by_ns = 0
             task._deadline_ns = deadline_ns
             bucket.put(task)
+            is_due = bucket.closed
         if is_due:
             self._expire_due()
 
@@ -185,27 +182,27 @@ class SystemTimer(Timer):
                 return False
             deadline_ns = now_ns + whole_ms * NS_PER_MS
             target = self._wheel.find(deadline_ns) if deadline_ns > now_ns else None
-            is_due = False
             if target is None:
-                target, is_due = self._make_bucket(now_ns, deadline_ns)
+                target = self._make_bucket(now_ns, deadline_ns)
             if not target.take(task, source, deadline_ns):
                 return False
             self._reschedules += 1
+            is_due = target.closed
         if is_due:
             self._expire_due()
         return True
 
-    def _make_bucket(self, now_ns: int, deadline_ns: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a deadline, and whether it is due already. The lock is held."""
+    def _make_bucket(self, now_ns: int, deadline_ns: int) -> TimerTaskList:
+        """A bucket for a deadline, where there was none. It is closed if it is due already. The lock is held."""
         wheel = self._wheel
         tick = wheel.due_tick(deadline_ns)
         wheel.catch_up(wheel.tick_at(now_ns))
         if deadline_ns <= now_ns or tick <= wheel.hand:
-            return wheel.make_due(tick), True
+            return wheel.make_due(tick)
         bucket, new = wheel.place(tick)
         if new and wheel.is_next(bucket):
             self._changed.notify_all()  # the drivers sleep until a later bucket
-        return bucket, False
+        return bucket
 
     # -- expiring
 

@@ -199,10 +199,12 @@ OURS = (
         TIMER,
         """
             bucket.put(task)
+            is_due = bucket.closed
         if is_due:
         """,
         """
         bucket.put(task)
+        is_due = bucket.closed
         if is_due:
         """,
         "add_vs_flush",

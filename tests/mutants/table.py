@@ -432,8 +432,8 @@ MUTANTS = (
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "            if not task._allows_readd:\n",
-        "            if False:\n",
+        "        if not task._allows_readd:\n",
+        "        if False:\n",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
     Mutant(
@@ -475,14 +475,14 @@ MUTANTS = (
     Mutant(
         "`on_complete` raising still counts as completed",
         OPERATION,
-        "                completion.error = error\n                self._op_contain(name, error)",
+        "                completion.error = error\n                home_shard.observers.contain(self, name, error)",
         "                raise",
         T_OPERATION + "test_on_complete_that_raises_has_completed",
     ),
     Mutant(
         "`try_complete` raising leaves the operation parked",
         OPERATION,
-        '            self._op_contain("try_complete", error, keys)\n            return False',
+        '            self._op_home_shard.observers.contain(self, "try_complete", error, keys)\n            return False',
         "            raise",
         T_CHECK + "test_operation_that_raises_does_not_stop_the_others",
     ),
@@ -496,7 +496,7 @@ MUTANTS = (
     Mutant(
         "an observer that raises is contained",
         OBSERVERS,
-        "                self._contain_observer(operation, finished, raised)",
+        "                self._contain_observer(operation, method, error)",
         "                raise",
         T_OBSERVERS + "test_observer_that_raises_is_contained",
     ),
