@@ -188,7 +188,7 @@ static int fill(PyObject *module)
 
 static PyMethodDef functions[] = {
     {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, NULL},
-    {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
+    {"visit", (PyCFunction)(void (*)(void))visit_watchers, METH_FASTCALL, NULL},
     {NULL}};
 
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);

@@ -31,7 +31,7 @@ struct Operation {
     unsigned char state, recheck, overdue;
     unsigned char is_special; /* its type has a maybe_try_complete of its own */
     uint16_t holder;          /* the number of the thread that has the turn, see my_number(). 0: none */
-    unsigned char extended;   /* whether extend() was called while it was arriving: see settle_down() */
+    unsigned char extended;   /* whether extend() was called while it was arriving: see finish_parking() */
     Mutex mutex;
 };
 

@@ -42,7 +42,7 @@ typedef int (*TryComplete)(Operation *op);
 typedef struct {
     PyTypeObject *type; /* borrowed, and only compared */
     unsigned int version;
-    TryComplete look;
+    TryComplete function;
 } ReadyMade;
 enum { FUTURES, THRESHOLD, READY_MADE };
 static ReadyMade ready_made[READY_MADE];
@@ -66,7 +66,7 @@ static inline int call_try_complete(Operation *op)
         if (type == __atomic_load_n(&ready_made[i].type, __ATOMIC_RELAXED)) {
             unsigned int version = __atomic_load_n(&ready_made[i].version, __ATOMIC_RELAXED);
             if (version != 0 && version == version_of(type))
-                return ready_made[i].look(op);
+                return ready_made[i].function(op);
         }
     return truth_of_call(call_hook(op, core.str_try_complete));
 }

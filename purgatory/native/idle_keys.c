@@ -75,7 +75,7 @@ static Watchers *first_of_queue(IdleKeys *self)
 }
 
 /* Examine the key that was noted first: 1 if it was forgotten, 0, or -1 with an error. */
-static int look(IdleKeys *self)
+static int examine_oldest(IdleKeys *self)
 {
     lock_idle(self);
     Watchers *oldest = first_of_queue(self);
@@ -127,7 +127,9 @@ static int is_over(IdleKeys *self)
 /* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
 static int note(IdleKeys *self, Watchers *watchers)
 {
-    return put_behind(self, watchers) && (look(self) < 0 || (is_over(self) && look(self) < 0)) ? -1 : 0;
+    if (!put_behind(self, watchers))
+        return 0;
+    return examine_oldest(self) < 0 || (is_over(self) && examine_oldest(self) < 0) ? -1 : 0;
 }
 
 static PyObject *idle_note(IdleKeys *self, PyObject *given)
@@ -149,7 +151,7 @@ static PyObject *idle_purge(IdleKeys *self, PyObject *Py_UNUSED(none))
     Py_ssize_t noted = self->noted;
     unlock_idle(self);
     for (; noted > 0; noted--) {
-        int was = look(self);
+        int was = examine_oldest(self);
         if (was < 0)
             return NULL;
         forgotten += was;

@@ -88,7 +88,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     int moved = 0;
     if (check_initialized(self))
         return NULL;
-    /* While it is being parked, the parking thread applies the new deadline: see settle_down(). */
+    /* While it is being parked, the parking thread applies the new deadline: see finish_parking(). */
     if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
         if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, delay_ms, NULL)))
             return NULL;

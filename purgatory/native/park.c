@@ -36,7 +36,7 @@ static PyObject *operation_reset(Operation *self, PyObject *Py_UNUSED(none))
 }
 
 /* The step from arriving to parked: 1, 0 if it has an outcome already, or -1 with an error. */
-static int settle_down(Operation *op)
+static int finish_parking(Operation *op)
 {
     for (;;) {
         lock_operation(op);
@@ -89,7 +89,7 @@ static int watch_others(Parking *self, Operation *op, PyObject *keys)
 }
 
 /* Add the operation to the timer. 0, or -1 with an error. */
-static int set_deadline(Parking *self, Operation *op)
+static int add_to_timer(Parking *self, Operation *op)
 {
     if (self->native_timer)
         return core.timer->add(self->timer, &op->entry);
@@ -179,15 +179,15 @@ static int cancel_when_closed(Parking *self, Operation *op)
 }
 
 /* Add the operation to the timer, and take the step to parked: 1, 0 if it has an outcome, or -1 with an error. */
-static int settle(Parking *self, Operation *op)
+static int start_waiting(Parking *self, Operation *op)
 {
-    if (set_deadline(self, op)) {
+    if (add_to_timer(self, op)) {
         if (!is_closed(self) || !PyErr_ExceptionMatches(core.timer_closed))
             return -1;
         PyErr_Clear();
         return cancel_when_closed(self, op);
     }
-    int settled = settle_down(op);
+    int settled = finish_parking(op);
     return settled > 0 && is_closed(self) && cancel_when_closed(self, op) ? -1 : settled;
 }
 
@@ -207,7 +207,7 @@ static int park_with_turn(Parking *self, Operation *op, Shard *home_shard, PyObj
 {
     int has_place = 0;
     int completed = check_and_watch(self, op, home_shard, key, keys, &has_place);
-    int settled = completed < 0 || state_of(op) != ARRIVING ? 0 : settle(self, op);
+    int settled = completed < 0 || state_of(op) != ARRIVING ? 0 : start_waiting(self, op);
     int failed = completed < 0 || settled < 0;
     if (failed) /* it is not in the purgatory, unless it has completed */
         cancel_for_error(op);

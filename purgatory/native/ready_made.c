@@ -65,13 +65,13 @@ static int is_as_made(PyTypeObject *type, PyTypeObject *base, PyObject *name)
 
 /* Remember a type whose try_complete and force_complete are ours, so that the next check calls the C function. Only the
  * first type of each kind is remembered, and none whose objects have a dict. */
-static void remember_type(Operation *op, int which, PyTypeObject *base, TryComplete look)
+static void remember_type(Operation *op, int which, PyTypeObject *base, TryComplete function)
 {
     PyTypeObject *type = Py_TYPE(op), *kept = __atomic_load_n(&ready_made[which].type, __ATOMIC_RELAXED);
     if ((kept != NULL && kept != type) || type->tp_dictoffset != 0 || !is_as_made(type, base, core.str_try_complete)
         || !is_as_made(type, core.operation, core.str_force_complete))
         return;
-    ready_made[which].look = look;
+    ready_made[which].function = function;
     __atomic_store_n(&ready_made[which].type, type, __ATOMIC_RELAXED);
     __atomic_store_n(&ready_made[which].version, version_of(type), __ATOMIC_RELEASE);
 }
