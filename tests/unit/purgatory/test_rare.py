@@ -185,8 +185,8 @@ def is_free(operation):
 def is_entering(frame):
     """Whether the frame is in a ``with`` statement, between ``__enter__`` and the body.
 
-    CPython 3.14 handles signals there. An exception that a handler raises at this place leaves the lock of any
-    ``with lock:`` taken, as ``__exit__`` is not called. Other versions do not handle signals there.
+    CPython 3.14 handles signals there (gh-148874). An exception that a handler raises at this place leaves the lock of
+    any ``with lock:`` taken, as ``__exit__`` is not called. Other versions do not handle signals there.
     """
     code = frame.f_code.co_code
     return sys.version_info[:2] == (3, 14) and dis.opname[code[frame.f_lasti - 2]] == "LOAD_SPECIAL"
