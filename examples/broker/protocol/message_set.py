@@ -27,17 +27,24 @@ _COMPRESSION = 0x07
 _STAMPED = 0x08
 
 
-def to_batches(data: bytes) -> Steps[bytes]:
-    """Turn a produced message set into a batch. Raises BrokerError if it is damaged."""
-    messages = yield from _messages(data, nested=False)
+def to_batches(data: bytes, most: int) -> Steps[bytes]:
+    """Turn a produced message set into a batch.
+
+    Raises:
+        BrokerError: if it is damaged, or its compressed messages unpack to more than `most` bytes together.
+    """
+    messages = yield from _messages(data, most)
     if not messages:
         return b""
     records = [(key, value) for _, key, value in messages]
     return (yield from build_in_steps(records, timestamps=[timestamp for timestamp, _, _ in messages]))
 
 
-def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
-    """Turn batches into messages of format 0 or 1, from `offset` on. Raises BrokerError if one is damaged."""
+def from_batches(data: bytes, offset: int, most: int, *, magic: int = 1) -> Steps[bytes]:
+    """Turn batches into messages of format 0 or 1, from `offset` on. Raises BrokerError if one is damaged.
+
+    The last message is the one that reaches `most` bytes, because a few compressed bytes can become very many.
+    """
     out = bytearray()
     for batch in batches(data):
         for number, record in enumerate(records_of(data, batch)):
@@ -45,6 +52,8 @@ def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
                 yield
             if record.offset < offset:
                 continue
+            if len(out) >= most:
+                return bytes(out)
             body = bytearray(
                 struct.pack(">bbq", 1, batch.attributes & _STAMPED, record.timestamp) if magic else b"\0\0"
             )
@@ -54,8 +63,11 @@ def from_batches(data: bytes, offset: int, *, magic: int = 1) -> Steps[bytes]:
     return bytes(out)
 
 
-def _messages(data: bytes, *, nested: bool) -> Steps[list[_Message]]:
-    """Parse a message set: timestamp (-1 in format 0), key and value of each message."""
+def _messages(data: bytes, most: int | None) -> Steps[list[_Message]]:
+    """Parse a message set: timestamp (-1 in format 0), key and value of each message.
+
+    `most` is the limit of `to_batches`, or None inside a compressed message.
+    """
     found: list[_Message] = []
     position = 0
     try:
@@ -79,8 +91,12 @@ def _messages(data: bytes, *, nested: bool) -> Steps[list[_Message]]:
                 found.append((timestamp, key, value))
                 if len(found) % RECORDS_PER_STEP == 0:
                     yield
-            elif not nested:
-                found += yield from _messages(decompress(method, value or b""), nested=True)
+            elif most is not None:
+                plain = decompress(method, value or b"")
+                most -= len(plain)
+                if most < 0:
+                    raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "the messages unpack to too many bytes")
+                found += yield from _messages(plain, None)
             else:
                 raise BrokerError(ErrorCode.INVALID_RECORD, "a compressed message inside another")
     except struct.error as error:

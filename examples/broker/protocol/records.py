@@ -42,6 +42,7 @@ _TIMES_START = 27
 _COMPRESSION = 0x07
 ZSTD = 4
 RECORDS_PER_STEP = 256
+_SMALLEST_RECORD = 6
 _CONTROL = 0x20
 _STAMPED = 0x08
 """All records have the time when the batch was appended, which is the newest timestamp in its header."""
@@ -189,10 +190,14 @@ def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
         for _ in range(batch.count):
             length, position = _take_varint(body, position)
             end = position + length
+            if not _SMALLEST_RECORD <= length <= len(body) - position:
+                raise BrokerError(ErrorCode.INVALID_RECORD, f"a record of {length} bytes does not fit")
             timestamp, position = _take_varint(body, position + 1)
             delta, position = _take_varint(body, position)
             key, position = _take_bytes(body, position)
             value, position = _take_bytes(body, position)
+            if position >= end or not 0 <= delta < batch.count:
+                raise BrokerError(ErrorCode.INVALID_RECORD, "a record's fields do not fit")
             at = batch.max_timestamp if batch.attributes & _STAMPED else first + timestamp
             yield Record(batch.base_offset + delta, at, key, value)
             position = end

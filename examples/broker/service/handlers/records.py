@@ -46,10 +46,10 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
     check_not_internal(topic)
 
 
-def _in_batches(data: bytes, version: int) -> Steps[bytes]:
+def _in_batches(data: bytes, version: int, most: int) -> Steps[bytes]:
     """Return the produced records as batches. Raises BrokerError if that is not possible in this version."""
     if version < _FIRST_WITH_BATCHES_PRODUCE:
-        return (yield from to_batches(data))
+        return (yield from to_batches(data, most))
     if version < _FIRST_WITH_ZSTD_PRODUCE:
         _check_no_zstd(data)
     return data
@@ -60,15 +60,17 @@ def _check_no_zstd(data: bytes) -> None:
         raise BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs a later version of the API")
 
 
-def _fetched(index: int, found: Found, offset: int, version: int) -> Steps[m.FetchedPartition]:
-    """Return what a fetch found, in the format of its version. librdkafka rejects records that are null."""
+def _fetched(index: int, found: Found, offset: int, version: int, most: int) -> Steps[m.FetchedPartition]:
+    """Return what a fetch found, in the format of its version. librdkafka rejects records that are null.
+
+    `most` is the limit for converted records, as in `from_batches`.
+    """
     code, records = found.code, found.records
     if records and version < _FIRST_WITH_ZSTD_FETCH:
         try:
             if version < _FIRST_WITH_BATCHES_FETCH:
-                records = yield from from_batches(
-                    records, offset, magic=0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1
-                )
+                magic = 0 if version < _FIRST_WITH_TIMESTAMPS_FETCH else 1
+                records = yield from from_batches(records, offset, most, magic=magic)
             else:
                 _check_no_zstd(records)
         except BrokerError as error:
@@ -115,6 +117,7 @@ class RecordHandlers:
         """Append. With `acks=0` there is no response, and an error closes the connection."""
         entries: dict[Key, bytes] = {}
         rejected: dict[Key, tuple[ErrorCode, int]] = {}
+        space = self.config.max_request_bytes
         for topic in request.topics:
             for part in topic.partitions:
                 key = (topic.name, part.index)
@@ -122,7 +125,8 @@ class RecordHandlers:
                     raise MalformedRequest(f"a produce must name each partition once, got {key} twice")
                 try:
                     _check_produce(request, topic.name)
-                    entries[key] = yield from _in_batches(part.records or b"", version)
+                    entries[key] = yield from _in_batches(part.records or b"", version, space)
+                    space -= len(entries[key])
                 except BrokerError as error:
                     _log.warning(
                         "produce rejected", key=key, version=version, reason=str(error), peer=reply.connection.peer
@@ -174,10 +178,15 @@ class RecordHandlers:
             reply(m.FetchResponse(error_code=error.code))
             return
 
-        def answer(found: list[tuple[Found, int]]) -> Steps[None]:
+        def answer(found: list[tuple[Found, Wanted]]) -> Steps[None]:
             topics: dict[str, m.FetchedTopic] = {}
-            for each, offset in found:
-                part = yield from _fetched(each.key[1], each, offset, version)
+            space = max(1, min(request.max_bytes, self.config.replication.max_fetch_bytes))
+            for each, want in found:
+                if not reply.connection.is_open:
+                    return
+                most = min(max(want.max_bytes, 1), space)
+                part = yield from _fetched(each.key[1], each, want.offset, version, most)
+                space -= len(part.records or b"")
                 topics.setdefault(each.key[0], m.FetchedTopic(each.key[0])).partitions.append(part)
             reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
 
@@ -186,7 +195,7 @@ class RecordHandlers:
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,
-            respond=lambda found: reply.go_on(answer([(each, session.wanted[each.key].offset) for each in found])),
+            respond=lambda found: reply.go_on(answer([(each, session.wanted[each.key]) for each in found])),
         )
         if operation is not None:
             reply.on_lost = operation.cancel

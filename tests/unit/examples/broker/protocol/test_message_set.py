@@ -29,7 +29,7 @@ def theirs(pairs, magic, compression=0):
 @given(PAIRS, st.sampled_from([0, 1]), st.sampled_from([0, 1]))
 def test_what_old_clients_send_becomes_one_batch(pairs, magic, compression):
     """Messages of both old formats, plain or gzipped, become a batch with the same keys, values and times."""
-    data = run_at_once(to_batches(theirs(pairs, magic, compression)))
+    data = run_at_once(to_batches(theirs(pairs, magic, compression), 1_000_000))
     (batch,) = batches(data)
     records = list(records_of(data, batch))
     assert pairs == [(r.key, r.value) for r in records]
@@ -42,7 +42,7 @@ def test_what_old_clients_send_becomes_one_batch(pairs, magic, compression):
 def test_old_clients_read_what_they_are_sent(pairs, skipped, magic):
     """Batches become messages of either old format that another implementation reads, from the offset asked for."""
     data = build(pairs, timestamps=list(range(len(pairs))), base_offset=10)
-    found, records = [], MemoryRecords(run_at_once(from_batches(data, 10 + skipped, magic=magic)))
+    found, records = [], MemoryRecords(run_at_once(from_batches(data, 10 + skipped, 1_000_000, magic=magic)))
     while records.has_next():
         batch = records.next_batch()
         assert batch.validate_crc()
@@ -56,7 +56,7 @@ def test_old_clients_read_what_they_are_sent(pairs, skipped, magic):
 def test_nonsense_is_refused(data):
     """Bytes that are no message set raise BrokerError and nothing else."""
     try:
-        run_at_once(to_batches(data))
+        run_at_once(to_batches(data, 1_000_000))
     except BrokerError as error:
         assert error.code is not ErrorCode.NONE
 
@@ -67,5 +67,21 @@ def test_compression_that_is_not_understood_is_named():
     data[17] = 5
     data[12:16] = zlib.crc32(bytes(data[16:])).to_bytes(4, "big")
     with pytest.raises(BrokerError) as caught:
-        run_at_once(to_batches(bytes(data)))
+        run_at_once(to_batches(bytes(data), 1_000_000))
     assert ErrorCode.UNSUPPORTED_COMPRESSION_TYPE is caught.value.code
+
+
+def test_messages_that_unpack_to_too_much_are_rejected():
+    """The limit is for all compressed messages of a set together."""
+    one = theirs([(None, bytes(10_000))], 1, compression=1)
+    assert batches(run_at_once(to_batches(one * 2, 21_000)))
+    with pytest.raises(BrokerError) as caught:
+        run_at_once(to_batches(one * 3, 21_000))
+    assert ErrorCode.MESSAGE_TOO_LARGE is caught.value.code
+
+
+@pytest.mark.parametrize(("most", "count"), [(0, 0), (1, 1), (36, 2), (1_000, 5)])
+def test_conversion_ends_at_the_limit(most, count):
+    """Not all records of a batch are converted if the answer is long enough before. Each takes 35 bytes here."""
+    data = build([(None, b"x")] * 5, timestamps=[1] * 5)
+    assert 35 * count == len(run_at_once(from_batches(data, 0, most)))

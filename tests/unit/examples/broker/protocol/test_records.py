@@ -92,6 +92,24 @@ def test_the_inside_of_a_batch_is_not_trusted(noise, count):
         list(records_of(broken, batch))
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        bytes([1, 0, 0, 0, 1, 1, 0]),  # a length of -1 bytes, so that the next record begins in the same place
+        bytes([12, 0, 0, 0, 1, 8]) + b"abcd\0",  # the value reaches into the next record
+        bytes([12, 0, 0, 3, 1, 1, 0]),  # an offset before the batch
+    ],
+)
+def test_a_record_lies_inside_its_batch(body):
+    """Records have a size and an offset of their own, so a small batch cannot stand for billions of them."""
+    honest = parse(build([(b"k", b"v")], timestamps=[1]))
+    broken = build([(b"k", b"v")], timestamps=[1])[:61] + body * 2
+    batch = type(honest)(0, len(broken), 0, 2_000_000_000, 0, 1, -1, -1, -1, 2_000_000_001)
+    with pytest.raises(BrokerError) as caught:
+        list(zip(range(10), records_of(broken, batch), strict=False))
+    assert ErrorCode.INVALID_RECORD is caught.value.code
+
+
 def test_a_cut_batch_is_refused():
     """A payload that ends inside a batch is rejected."""
     data = build([(None, b"value")], timestamps=[1])

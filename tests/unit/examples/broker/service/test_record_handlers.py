@@ -6,6 +6,7 @@ import zlib
 
 import google_crc32c
 import pytest
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from structlog.testing import capture_logs
 
 from examples.broker.protocol.apis import APIS, ApiKey
@@ -123,6 +124,21 @@ def test_each_version_has_the_format_of_its_day(client, version, magic):
     client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[1])))
     response = client.ask(ApiKey.FETCH, version, fetch(0))
     assert magic == response.topics[0].partitions[0].records[16]
+
+
+def test_old_clients_get_no_more_than_they_ask_for(client):
+    """Records that are converted for an old client stop at its limit, also when one batch has more."""
+    client.ask(ApiKey.PRODUCE, 3, produced(build([(None, bytes(400))] * 9, timestamps=[1] * 9)))
+    (part,) = client.ask(ApiKey.FETCH, 2, fetch(0)).topics[0].partitions
+    assert 3 * 434 == len(part.records)
+
+
+def test_old_clients_cannot_unpack_more_than_a_request(client):
+    """The compressed messages of one produce unpack to at most the size of the largest request."""
+    builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
+    builder.append(0, timestamp=1, key=None, value=bytes(1_000_000))
+    (part,) = client.ask(ApiKey.PRODUCE, 2, produced(bytes(builder.build()) * 40)).topics[0].partitions
+    assert ErrorCode.MESSAGE_TOO_LARGE == part.error_code
 
 
 def compressed(data, method):
