@@ -145,7 +145,7 @@ def forget(purgatory, call, deed):
     Busy.calls, Busy.at = 0, (call, lambda: (did.append(call), deed()))
     purgatory.purge()
     Busy.at = None
-    assert not (did and COMPILED), "the native edition forgets a key without its code"
+    assert not (did and COMPILED), "the native implementation forgets a key without its code"
     return bool(did)
 
 
