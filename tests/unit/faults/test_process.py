@@ -232,8 +232,8 @@ def test_a_forked_childs_copy_can_be_checked_and_shut_down():
 def test_a_forked_childs_copy_shuts_down_whatever_others_held():
     """However busy the parent's threads are with a purgatory and its timer, a child that shuts its copy down ends.
 
-    Without a global lock: what the native implementation itself locks. Dicts that all threads share, those of places and of
-    keys that come and go, have a lock of CPython's, which may be held in a child forever.
+    Without a global lock, this holds for the locks of the native implementation. The dicts that all threads share, of
+    places and of keys that come and go, have a lock of CPython, which may be held in a child forever.
     """
     out, _ = run(
         """
