@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from examples.broker.controller.context import Context
@@ -39,7 +40,7 @@ from examples.broker.replication.peers.node_key import NodeKey
 from timer import TimerTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from examples.broker.controller.partitions.requests import Channel
     from examples.broker.controller.tree.layout import BrokerInfo
@@ -65,7 +66,8 @@ class Controller:
     """One node's part in the control of the cluster.
 
     Args:
-        info: this node.
+        info: this node, without the ends of its logs.
+        ends: reads these at each registration. Called on the queue's thread.
         store: not started yet. This object starts and closes it.
         channel: sends requests to the other nodes.
         timer: schedules periodic events.
@@ -80,6 +82,7 @@ class Controller:
         channel: Channel,
         timer: Timer,
         *,
+        ends: Callable[[], Mapping[str, tuple[int, int]]],
         rebalance_ms: int = 5_000,
         key: NodeKey | None = None,
     ) -> None:
@@ -91,6 +94,7 @@ class Controller:
         self.on_session: Callable[[SessionChange], None] = lambda _: None
         """Called on the queue's thread after this object has handled the change."""
         self._channel = channel
+        self._ends = ends
         self._timer = timer
         self._rebalance_ms = rebalance_ms
         self._key = key or NodeKey(info.node_id)
@@ -165,7 +169,7 @@ class Controller:
 
     def _register(self) -> None:
         path = f"{layout.IDS}/{self.info.node_id}"
-        create = Create(path, self.info.write(), ephemeral=True)
+        create = Create(path, attrs.evolve(self.info, ends=self._ends()).write(), ephemeral=True)
         while True:
             try:
                 self.store.multi([create])

@@ -74,9 +74,9 @@ class Nodes:
             context.brokers = {node: info for node, info in before.items() if node not in gone}
             context.leaving -= gone
             self._remove(gone)
+        context.brokers = now
         if come:
             _log.info("nodes found", nodes=sorted(come))
-            context.brokers = now
             self._welcome(come)
         self._duties.writer.write([Set(layout.KNOWN, layout.write_known(now))])
 

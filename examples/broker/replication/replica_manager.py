@@ -79,9 +79,13 @@ class ReplicaManager:
 
     # -- partitions
 
-    def find(self) -> dict[str, tuple[int, int]]:
-        """Open all replicas in the data folder. Returns the latest leader epoch and the end of each log, by folder."""
-        return self._folders.find()
+    def find(self) -> None:
+        """Open all replicas in the data folder."""
+        self._folders.find()
+
+    def ends(self) -> dict[str, tuple[int, int]]:
+        """Return the latest leader epoch and the end of each log, by folder. May be called from any thread."""
+        return self._folders.ends()
 
     def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
         """Open a partition's log if this node has a replica. If `is_new`, old content of its folder is removed."""
@@ -170,7 +174,7 @@ class ReplicaManager:
         partition = self.partitions.pop(key, None)
         if partition is not None:
             partition.is_deleted = True
-        self._folders.remove(key, partition.log if partition is not None else None)
+        self._folders.remove(key)
 
     def drop_stray(self, key: Key) -> None:
         """Remove the records of a partition that has been moved to other nodes."""
@@ -338,6 +342,4 @@ class ReplicaManager:
 
     def close(self) -> None:
         self.checkpoint(durably=True)
-        for partition in self.partitions.values():
-            partition.log.close()
         self._folders.close()

@@ -32,17 +32,20 @@ class ReplicaFolders:
     def __init__(self, store: TopicStore, fsync: Fsync) -> None:
         self._store = store
         self._fsync = fsync
-        self._found: dict[str, Log] = {}
-        """The logs that `find` has opened and `open` has not returned yet."""
+        self._logs: dict[str, Log] = {}
+        """The open logs, by folder."""
 
-    def find(self) -> dict[str, tuple[int, int]]:
-        """Open every replica in the data folder. Returns the latest leader epoch and the end of each log, by folder."""
+    def find(self) -> None:
+        """Open every replica in the data folder."""
         for path in sorted(file.parent for file in self._store.folder.glob(f"*/{_ID_FILE}")):
             try:
-                self._found[path.name] = self._log(path)
+                self._logs[path.name] = self._log(path)
             except OSError as error:
                 _log.error("log not opened", folder=str(path), error=str(error))
-        return {name: (log.epochs.latest, log.next_offset) for name, log in self._found.items()}
+
+    def ends(self) -> dict[str, tuple[int, int]]:
+        """Return the latest leader epoch and the end of each log, by folder. May be called from any thread."""
+        return {name: (log.epochs.latest, log.next_offset) for name, log in list(self._logs.items())}
 
     def _log(self, path: Path, *, is_new: bool = False) -> Log:
         start = 0 if is_new else self._store.checkpoint_of(path.name)[0]
@@ -53,10 +56,11 @@ class ReplicaFolders:
         path = self._path((topic.name, index))
         is_new = is_new or _is_of_another(path, topic)
         high_watermark = 0 if is_new else self._store.checkpoint_of(path.name)[1]
-        found = self._found.pop(path.name, None)
-        if found is not None and is_new:
-            found.close()
-        log = self._log(path, is_new=is_new) if found is None or is_new else found
+        log = self._logs.get(path.name)
+        if log is not None and is_new:
+            log.close()
+        if log is None or is_new:
+            log = self._logs[path.name] = self._log(path, is_new=is_new)
         if topic.topic_id:
             (path / _ID_FILE).write_text(topic.topic_id)
         return log, high_watermark
@@ -64,10 +68,10 @@ class ReplicaFolders:
     def has(self, key: tuple[str, int]) -> bool:
         return self._path(key).exists()
 
-    def remove(self, key: tuple[str, int], log: Log | None) -> None:
+    def remove(self, key: tuple[str, int]) -> None:
         """Remove a partition's folder, and close its log."""
         path = self._path(key)
-        log = log or self._found.pop(path.name, None)
+        log = self._logs.pop(path.name, None)
         if log is not None:
             log.delete()
         else:
@@ -75,8 +79,9 @@ class ReplicaFolders:
         self._store.forget_checkpoint(path.name)
 
     def close(self) -> None:
-        for log in self._found.values():
+        for log in self._logs.values():
             log.close()
+        self._logs.clear()
 
     def _path(self, key: tuple[str, int]) -> Path:
         return self._store.folder / f"{key[0]}-{key[1]}"

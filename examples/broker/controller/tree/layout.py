@@ -4,7 +4,7 @@
     /controller_epoch                      the number of controllers so far
     /cluster_secret                        the secret by which nodes recognise each other
     /brokers/ids/2                         ephemeral; the address of node 2, the incarnation of its process, and where
-                                           its logs ended when that started
+                                           its logs ended when it registered
     /brokers/known                         the incarnations that the controller has handled
     /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes
     /brokers/topics/orders                 the nodes of each partition, the preferred leader first; the topic's id
@@ -92,19 +92,20 @@ def config_path(topic: str) -> str:
 
 @attrs.frozen
 class BrokerInfo:
-    """A registered node: its address, the incarnation of its process, and the ends of its logs when that started.
+    """A registered node: its address, the incarnation of its process, and the ends of its logs when it registered.
 
-    The ends are by folder, such as `orders-0`: the leader epoch of the last batch, and the next offset.
+    A node that only lost its session registers again as the same node, with later ends. The ends are
+    by folder, such as `orders-0`: the leader epoch of the last batch, and the next offset.
     """
 
     node_id: int
     host: str
     port: int
     incarnation: str = ""
-    ends: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, hash=False)
+    ends: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, eq=False)
 
     def end_of(self, key: Key) -> tuple[int, int]:
-        """Return the end of a partition's log when the node started."""
+        """Return the end of a partition's log when the node registered."""
         return self.ends.get(f"{key[0]}-{key[1]}", (-1, 0))
 
     def write(self) -> bytes:

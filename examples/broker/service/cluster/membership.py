@@ -91,8 +91,17 @@ class Membership:
             turn_ms=config.turn_ms,
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
-        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, replicas.find())
-        self.controller = Controller(info, store, self.channels, timer, rebalance_ms=config.rebalance_ms, key=self.key)
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex)
+        replicas.find()
+        self.controller = Controller(
+            info,
+            store,
+            self.channels,
+            timer,
+            ends=replicas.ends,
+            rebalance_ms=config.rebalance_ms,
+            key=self.key,
+        )
         self.controller.on_session = self._session_changed
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()

@@ -54,8 +54,11 @@ class Node:
         self.channel = Channel()
         self.channel.node = self
         self.store = EmbeddedStore(self.cluster.path, session_ms=SESSION_MS, clock=self.cluster.clock, thread=False)
-        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}", ends or {})
-        self.controller = Controller(info, self.store, self.channel, self.cluster.timer, rebalance_ms=0)
+        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}")
+        self.ends = ends or {}
+        self.controller = Controller(
+            info, self.store, self.channel, self.cluster.timer, ends=lambda: self.ends, rebalance_ms=0
+        )
         self.controller.start(thread=False)
 
     def run(self):

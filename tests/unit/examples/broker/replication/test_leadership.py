@@ -289,6 +289,7 @@ def test_what_is_left_of_another_topic_is_removed(node):
         node.decide(1, len(kept))
         kept.append(node.partition.log.next_offset)
         node.append()
-        node.manager.partitions.pop(KEY).log.close()  # as at a restart
+        node.manager.partitions.pop(KEY)  # as at a restart
+        node.manager._folders.close()
 
     assert [0, 1, 2, 0] == kept

@@ -8,6 +8,7 @@ from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch
 from examples.broker.replication.fetching.fetch_sessions import Wanted
+from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.topics import TopicStore
@@ -214,3 +215,26 @@ def test_a_write_to_many_partitions_checks_each_operation_once(leader, monkeypat
     leader.append(KEY, ("t", 1), acks=1)
     leader.run()
     assert [operation] == calls
+
+
+def test_ends_are_those_of_now(leader):
+    """A node registers with the ends that its logs have then, those included that no controller has named yet."""
+    leader.append()
+    leader.manager.checkpoint()
+    leader.manager.close()
+    restarted = ReplicaManager(
+        Cluster(ports=(1, 2, 3)),
+        ReplicationSettings(),
+        TopicStore(leader.manager.store.folder, keeps_topics=False),
+        leader.timer,
+        leader.actions,
+    )
+    for index in (0, 1):
+        (leader.manager.store.folder / f"t-{index}" / "topic_id").write_text("a")
+    restarted.find()
+    restarted.lead_or_follow(KEY, Leadership(1, 4, (1,), 1), (1,))
+    restarted.append({KEY: BATCH}, acks=1, timeout_ms=0, respond=lambda _: None)
+
+    assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.ends()
+    restarted.shut_down()
+    restarted.close()

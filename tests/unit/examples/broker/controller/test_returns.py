@@ -1,0 +1,21 @@
+"""The election when no in-sync replica was left, by the logs of the nodes that return."""
+
+
+def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
+    """A node that only lost its session returns with the ends that its logs have then, not with those of its start."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 1, 3)})
+    cluster.die(1, 3)
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+    paused = cluster.nodes[2]
+    paused.ends = {"t-0": (0, 25)}  # it has written since it started
+    paused.stopped = True
+    for node in (1, 3):
+        cluster.nodes[node].start({"t-0": (0, 5)})
+    cluster.advance(4_000)
+    assert -1 == cluster.leader("t")
+
+    paused.stopped = False
+    cluster.advance(4_000)
+
+    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
