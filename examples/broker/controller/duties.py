@@ -172,7 +172,7 @@ class Duties:
             assignment = layout.assignment_of(self.store.get(layout.topic_path(topic)).data)
         except NoNode:
             return
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             _log.error("invalid assignment of a topic", topic=topic, reason=str(error))
             return
         self.context.assignments[topic] = assignment
@@ -183,7 +183,7 @@ class Duties:
             return layout.config_of(self.store.get(layout.config_path(topic)).data)
         except NoNode:
             return {}
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             _log.error("invalid settings of a topic", topic=topic, reason=str(error))
             return {}
 
@@ -249,7 +249,7 @@ class Duties:
         for name in names:
             try:
                 keys.update(layout.keys_of(self.store.get(f"{layout.ISR_CHANGES}/{name}").data))
-            except (NoNode, ValueError, TypeError) as error:
+            except (NoNode, ValueError) as error:
                 _log.warning("invalid notification dropped", name=name, reason=str(error))
         known = [key for key in keys if self.context.replicas_of(key) and self.partitions.refresh(key) is not None]
         self.requests.metadata(known)
@@ -265,7 +265,7 @@ class Duties:
             keys = layout.keys_of(self.store.get(layout.PREFERRED).data)
         except NoNode:
             return
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             _log.warning("invalid election dropped", reason=str(error))
             keys = []
         self.elect(keys)

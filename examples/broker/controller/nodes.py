@@ -53,7 +53,7 @@ class Nodes:
                 found[int(name)] = layout.BrokerInfo.read(int(name), store.get(f"{layout.IDS}/{name}").data)
             except NoNode:
                 continue  # its session has just ended; the watch will fire
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 _log.error("invalid registration of a node", name=name, reason=str(error))
         return found
 

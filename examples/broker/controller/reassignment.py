@@ -50,7 +50,7 @@ class Reassignment:
             wanted = layout.reassignments_of(self._duties.store.get(layout.REASSIGNMENTS).data)
         except NoNode:
             wanted = {}
-        except (ValueError, TypeError) as error:
+        except ValueError as error:
             _log.warning("invalid reassignment dropped", reason=str(error))
             self._duties.writer.write([Delete(layout.REASSIGNMENTS)])
             return

@@ -82,7 +82,7 @@ def _read(store: Store) -> Node | None:
 def _controller_in(node: Node) -> int | None:
     try:
         return controller_of(node.data)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         _log.warning("invalid /controller", reason=str(error))
         return None
 

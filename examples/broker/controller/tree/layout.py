@@ -24,10 +24,11 @@ Pure functions, except `make_roots` and `secret_of`.
 
 from __future__ import annotations
 
+import functools
 import json
 import secrets
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
 
@@ -35,7 +36,7 @@ from examples.broker.coordination.store import Create, NodeExists, Store
 from examples.broker.replication.leadership import Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from examples.broker.replication.partition import Key
 
@@ -53,6 +54,22 @@ PREFERRED = "/admin/preferred_replica_election"
 CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 _ROOTS = ("/brokers", IDS, KNOWN, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _decoder(read: Callable[P, T]) -> Callable[P, T]:
+    """Raise ValueError for content of another type or shape."""
+
+    @functools.wraps(read)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise ValueError(f"invalid content of a node: {error!r}") from error
+
+    return checked
 
 
 def make_roots(store: Store) -> None:
@@ -114,6 +131,7 @@ class BrokerInfo:
         )
 
     @classmethod
+    @_decoder
     def read(cls, node_id: int, data: bytes) -> BrokerInfo:
         content = _decode(data)
         ends = {str(name): (int(epoch), int(end)) for name, (epoch, end) in content.get("ends", {}).items()}
@@ -124,6 +142,7 @@ def write_known(brokers: Mapping[int, BrokerInfo]) -> bytes:
     return _encode(brokers={str(node): info.incarnation for node, info in brokers.items()})
 
 
+@_decoder
 def known_of(data: bytes) -> dict[int, str]:
     return {int(node): str(incarnation) for node, incarnation in _decode(data)["brokers"].items()}
 
@@ -132,6 +151,7 @@ def write_controller(node: int) -> bytes:
     return _encode(brokerid=node, timestamp=_now())
 
 
+@_decoder
 def controller_of(data: bytes) -> int:
     return int(_decode(data)["brokerid"])
 
@@ -142,17 +162,16 @@ def write_assignment(assignment: Mapping[int, Sequence[int]], topic_id: str = ""
     return _encode(partitions=partitions, **({"topic_id": topic_id} if topic_id else {}))
 
 
+@_decoder
 def topic_id_of(data: bytes) -> str:
     """Decode a topic's id. It is empty if another tool has created the topic."""
     return str(_decode(data).get("topic_id", ""))
 
 
+@_decoder
 def assignment_of(data: bytes) -> dict[int, tuple[int, ...]]:
     """Decode the nodes of each partition."""
-    content = _decode(data)["partitions"]
-    if not isinstance(content, dict):
-        raise ValueError(f"partitions must be an object, got {content!r}")  # noqa: TRY004 - one kind of error here
-    return {int(index): _nodes(nodes) for index, nodes in content.items()}
+    return {int(index): _nodes(nodes) for index, nodes in _decode(data)["partitions"].items()}
 
 
 def write_state(state: Leadership) -> bytes:
@@ -165,6 +184,7 @@ def write_state(state: Leadership) -> bytes:
     )
 
 
+@_decoder
 def state_of(data: bytes, version: int) -> Leadership:
     content = _decode(data)
     return Leadership(
@@ -181,17 +201,16 @@ def write_config(config: Mapping[str, str]) -> bytes:
     return _encode(config=dict(config))
 
 
+@_decoder
 def config_of(data: bytes) -> dict[str, str]:
-    content = _decode(data)["config"]
-    if not isinstance(content, dict):
-        raise ValueError(f"config must be an object, got {content!r}")  # noqa: TRY004 - one kind of error here
-    return {str(name): str(value) for name, value in content.items()}
+    return {str(name): str(value) for name, value in _decode(data)["config"].items()}
 
 
 def write_keys(keys: Sequence[Key]) -> bytes:
     return _encode(partitions=[{"topic": topic, "partition": index} for topic, index in keys])
 
 
+@_decoder
 def keys_of(data: bytes) -> list[Key]:
     return [(str(entry["topic"]), int(entry["partition"])) for entry in _entries(data)]
 
@@ -202,6 +221,7 @@ def write_reassignments(targets: Mapping[Key, Sequence[int]]) -> bytes:
     )
 
 
+@_decoder
 def reassignments_of(data: bytes) -> dict[Key, tuple[int, ...]]:
     return {(str(entry["topic"]), int(entry["partition"])): _nodes(entry["replicas"]) for entry in _entries(data)}
 
@@ -210,28 +230,23 @@ def _encode(**content: object) -> bytes:
     return json.dumps({"version": 1, **content}, separators=(",", ":")).encode()
 
 
-class _Content(dict[str, Any]):
-    def __missing__(self, name: str) -> Any:
-        raise ValueError(f"the field {name!r} is missing in {dict(self)}")
-
-
-def _decode(data: bytes) -> _Content:
+def _decode(data: bytes) -> dict[str, Any]:
     content = json.loads(data)
     if not isinstance(content, dict):
-        raise ValueError(f"the content must be an object, got {content!r}")  # noqa: TRY004 - one kind of error here
-    return _Content(content)
+        raise TypeError(f"the content must be an object, got {content!r}")
+    return content
 
 
-def _entries(data: bytes) -> list[_Content]:
+def _entries(data: bytes) -> list[dict[str, Any]]:
     found = _decode(data)["partitions"]
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise ValueError(f"partitions must be a list of objects, got {found!r}")
-    return [_Content(entry) for entry in found]
+    if not isinstance(found, list):
+        raise TypeError(f"partitions must be a list, got {found!r}")
+    return found
 
 
 def _nodes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise ValueError(f"nodes must be a list, got {value!r}")  # noqa: TRY004 - one kind of error here
+        raise TypeError(f"nodes must be a list, got {value!r}")
     nodes = tuple(int(node) for node in value)
     if len(set(nodes)) != len(nodes):
         raise ValueError(f"nodes must be different, got {value!r}")

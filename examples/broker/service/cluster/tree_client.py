@@ -66,7 +66,7 @@ class TreeJobs:
                 found[name] = Topic(name, len(assignment), replicas, self._read_settings(name), topic_id)
             except NoNode:
                 continue
-            except (ValueError, TypeError) as error:
+            except ValueError as error:
                 _log.error("invalid topic in the tree", topic=name, reason=str(error))
         return found
 

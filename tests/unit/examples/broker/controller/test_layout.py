@@ -50,14 +50,33 @@ def test_controller_is_written_as_tools_expect():
     assert content["timestamp"].isdigit()
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"partitions":3}', b'{"partitions":{"0":[1,1]}}'])
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"{}", b'{"brokers":3,"host":null}', b'{"partitions":3}', b'{"partitions":{"0":[1,1]}}']
+)
 def test_nonsense(data):
     """What makes no sense is a ValueError, whatever is wrong with it."""
-    for read in (layout.assignment_of, layout.reassignments_of, layout.keys_of, layout.controller_of, layout.config_of):
+    for read in (
+        layout.assignment_of,
+        layout.reassignments_of,
+        layout.keys_of,
+        layout.controller_of,
+        layout.config_of,
+        layout.known_of,
+        lambda data: layout.BrokerInfo.read(1, data),
+    ):
         with pytest.raises(ValueError):
             read(data)
     with pytest.raises(ValueError):
         layout.state_of(data, 0)
+
+
+@pytest.mark.parametrize("name", ["leader", "leader_epoch", "isr", "gone", "controller_epoch"])
+@pytest.mark.parametrize("value", ["null", "{}", "[null]", "1e999", "[" * 10_000 + "]" * 10_000])
+def test_a_state_with_a_field_of_another_type(name, value):
+    """A field that another tool has written with another type is a ValueError, as everything that cannot be decoded."""
+    content = json.loads(layout.write_state(Leadership(1, 1, (1,), 1, 0))) | {name: "here"}
+    with pytest.raises(ValueError):
+        layout.state_of(json.dumps(content).replace('"here"', value).encode(), 0)
 
 
 def test_events_are_handled_in_order(no_threads_left):
