@@ -121,8 +121,9 @@ class TopicStore:
         for path in self.folder.glob("*-*/*.log"):
             name, _, index = path.parent.name.rpartition("-")
             sizes[name] = max(sizes.get(name, 0), int(index) + 1)
-        if sizes:
-            self._next_producer_id = int(time.time())  # higher than all earlier ids, which began at 0
+        # Higher than all earlier ids of this node, also if its disk was replaced: it gives less than one id per ms.
+        self._next_producer_id = int(time.time() * 1_000)
+        if sizes and self._keeps_topics:
             _log.warning("topics.json is missing", folder=str(self.folder), found=sorted(sizes))
         if self._keeps_topics:
             self.topics = {name: Topic(name, size, (node_id,)) for name, size in sorted(sizes.items())}

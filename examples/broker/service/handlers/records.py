@@ -35,7 +35,7 @@ _FIRST_WITH_TIMESTAMPS_FETCH = 2
 _FIRST_WITH_BATCHES_FETCH = 4
 _FIRST_WITH_ZSTD_FETCH = 10
 _FIRST_WITH_NOT_AVAILABLE = 5
-_IDS_OF_A_NODE = 10**12
+_IDS_OF_A_NODE = 10**13  # more than the milliseconds since 1970, at which a node's ids begin
 
 
 def _check_produce(request: m.ProduceRequest, topic: str) -> None:

@@ -1,5 +1,7 @@
 """Small files of the data folder that are damaged or missing: a clear line, and a way back."""
 
+import time
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -17,7 +19,7 @@ def test_damaged_topics_stop_the_node(tmp_path, content):
         TopicStore(tmp_path)
 
 
-def test_topics_are_found_by_their_folders(tmp_path):
+def test_topics_are_found_by_their_folders(tmp_path, monkeypatch):
     """Without the file, topics have the partitions of their folders, and no producer id is given a second time."""
     store = TopicStore(tmp_path)
     store.add(Topic("a-b", 3, (1,)), Topic("c", 1, (1,)))
@@ -25,12 +27,32 @@ def test_topics_are_found_by_their_folders(tmp_path):
     for name in ("a-b-0", "a-b-2", "c-0"):
         Log(tmp_path / name).close()
     (tmp_path / "topics.json").unlink()
+    later = time.time() + 1
+    monkeypatch.setattr(time, "time", lambda: later)
 
     with capture_logs() as lines:
         again = TopicStore(tmp_path)
     assert {"a-b": Topic("a-b", 3, (1,)), "c": Topic("c", 1, (1,))} == again.topics
     assert max(given) < again.next_producer_id()
     assert ["topics.json is missing"] == [line["event"] for line in lines]
+
+
+def test_a_replaced_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
+    """The ids of an empty folder begin above all that the node has given on its earlier disk."""
+    earlier = TopicStore(tmp_path / "earlier", keeps_topics=False)
+    given = [earlier.next_producer_id() for _ in range(1_500)]
+    later = time.time() + 2
+    monkeypatch.setattr(time, "time", lambda: later)
+
+    assert max(given) < TopicStore(tmp_path / "replaced", keeps_topics=False).next_producer_id()
+
+
+def test_a_cluster_has_its_topics_elsewhere(tmp_path):
+    """A node of a cluster misses no list of topics, and says nothing of it."""
+    Log(tmp_path / "t-0").close()
+    with capture_logs() as lines:
+        assert {} == TopicStore(tmp_path, keeps_topics=False).topics
+    assert [] == lines
 
 
 def test_an_empty_folder_is_not_worth_a_line(tmp_path):
