@@ -11,7 +11,7 @@
  *     idle_keys.c    IdleKeys: the queue of keys without operations, linked through their watchers
  *     shard.c        Shard: keys and counters
  *     visit.c        visit: what a snapshot reads of each key
- *     steps.c        the lock of an operation, its outcome, its check
+ *     steps.c        the turn of an operation, its outcome, its check, its hooks
  *     operation.c    Operation: its methods and attributes
  *     ready_made.c   FuturesWait, ThresholdWait: operations with a try_complete in C
  *     shards.c       which shard a key belongs to

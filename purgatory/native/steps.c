@@ -1,6 +1,6 @@
 /* The steps of an operation (_operations/operation.py): its turn, its outcome, its check, its hooks. */
 
-/* ---------------------------------------------------------------- the lock of an operation */
+/* ---------------------------------------------------------------- the turn of an operation */
 
 /* The number of this thread, from 1 to 65,535. Numbers repeat in a process that has had more threads. If two threads
  * have the same number and park the same operation at the same time, one of them gets InvalidOperation, not
@@ -93,7 +93,6 @@ static int release_turn(Operation *op)
 }
 
 /* ---------------------------------------------------------------- outcome, hooks, check */
-
 
 /* Keep the error that is set until the hooks have run. It is dropped if `deferred` has one already, or if it is a
  * RecursionError. */
