@@ -12,6 +12,7 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """The codes in use."""
 
+    UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2

@@ -114,8 +114,9 @@ class Instructions:
             message, respond = await self._queue.get()
             try:
                 respond(await self._carry_out(message))
-            except Exception:  # noqa: BLE001 - contained: the controller sends it again when it looks next
+            except Exception:  # noqa: BLE001 - contained: without an answer, the next instructions would wait
                 _log.exception("an instruction failed", kind=type(message).__name__)
+                respond(_RESPONSES[type(message)](ErrorCode.UNKNOWN_SERVER_ERROR))
             self._run_actions()
 
     async def _carry_out(self, message: Message) -> object:
@@ -149,6 +150,9 @@ class Instructions:
             except OSError as error:
                 self._replicas.store.disk.failed(error)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
+            except Exception:  # noqa: BLE001 - contained: the other partitions have leaders
+                _log.exception("leadership not taken over", key=key)
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
             outcomes.append(m.PartitionOutcome(*key, code))
             yield
         self._follower.refresh()

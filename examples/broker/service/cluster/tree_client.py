@@ -33,6 +33,7 @@ from examples.broker.coordination.store import (
     StoreError,
 )
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.storage.topic_settings import check_settings
 from examples.broker.storage.topics import Topic
 
 if TYPE_CHECKING:
@@ -71,10 +72,21 @@ class TreeJobs:
         return found
 
     def _read_settings(self, name: str) -> dict[str, str]:
+        """Read a topic's settings. Invalid ones, which another tool has written, have no effect."""
+        settings: dict[str, str] = {}
         try:
-            return layout.config_of(self._store.get(layout.config_path(name)).data)
+            content = layout.config_of(self._store.get(layout.config_path(name)).data)
         except NoNode:
-            return {}
+            return settings
+        except ValueError as error:
+            _log.error("invalid settings in the tree", topic=name, reason=str(error))
+            return settings
+        for setting, value in content.items():
+            try:
+                settings |= check_settings({setting: value})
+            except BrokerError as error:
+                _log.error("invalid setting in the tree", topic=name, reason=str(error))
+        return settings
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
         """Read the ids of these topics, as far as they exist and are not being deleted."""

@@ -30,6 +30,8 @@ def node():
             metadata=Metadata({}),
             store=SimpleNamespace(topics={}),
             drop_stray=lambda _: None,
+            heed_disk=lambda: None,
+            lead_or_follow=lambda key, *_: 1 // key[1],
         )
         found = SimpleNamespace(introduced=[], answers=[], checks=[], metadata=replicas.metadata)
         found.instructions = Instructions(
@@ -99,6 +101,35 @@ def test_one_of_an_older_controller_that_waits_is_stale(node):
         await until(lambda: here.answers)
         assert [ErrorCode.STALE_CONTROLLER_EPOCH] == [answer.error_code for answer in here.answers]
         assert {} == here.metadata.topics
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+def test_every_instruction_is_answered(node):
+    """An instruction that fails is answered with an error, because the next ones wait for its answer."""
+
+    async def main():
+        here = node()
+        here.metadata.learn = None
+        here.instructions.deliver(update(1, 1), here.answers.append)
+        await until(lambda: here.answers)
+        assert [ErrorCode.UNKNOWN_SERVER_ERROR] == [answer.error_code for answer in here.answers]
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+def test_a_partition_that_fails_does_not_stop_the_others(node):
+    """A node takes over the other leaderships of an instruction if one of them fails."""
+
+    async def main():
+        here = node()
+        states = update(1, 3).states
+        here.instructions.deliver(m.LeaderAndIsrRequest(1, 1, states, LIVE), here.answers.append)
+        await until(lambda: here.answers)
+        codes = [part.error_code for part in here.answers[0].partitions]
+        assert [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE, ErrorCode.NONE] == codes
         here.instructions.close()
 
     asyncio.run(main())

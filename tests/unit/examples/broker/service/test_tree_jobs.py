@@ -4,6 +4,7 @@ import pytest
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Set
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.service.cluster.tree_client import TreeJobs
 
@@ -40,42 +41,42 @@ def settings_of(jobs, name):
 
 def test_a_setting_is_added_to_those_in_the_tree(jobs):
     """A change begins from the tree's content, and its result is the new content."""
-    jobs.create_topic("t", {0: (1, 2)}, {"a": "1"})
-    assert {"a": "1", "b": "2"} == jobs.change_settings("t", setting("b", "2"))
-    assert {"a": "1", "b": "2"} == settings_of(jobs, "t")
+    jobs.create_topic("t", {0: (1, 2)}, {"segment.ms": "1"})
+    assert {"segment.ms": "1", "retention.ms": "2"} == jobs.change_settings("t", setting("retention.ms", "2"))
+    assert {"segment.ms": "1", "retention.ms": "2"} == settings_of(jobs, "t")
 
 
 def test_a_change_of_another_node_in_between_is_kept(jobs):
     """If another node writes between reading and writing, the change is made once more, from what that one wrote."""
     jobs.create_topic("t", {0: (1, 2)}, {})
-    others = [setting("a", "1"), setting("c", "3")]
+    others = [setting("segment.ms", "1"), setting("segment.bytes", "3")]
 
     def late(before):
         if others:
             jobs.change_settings("t", others.pop())
-        return {**before, "b": "2"}
+        return {**before, "retention.ms": "2"}
 
     jobs.change_settings("t", late)
-    assert {"a": "1", "b": "2", "c": "3"} == settings_of(jobs, "t")
+    assert {"segment.ms": "1", "retention.ms": "2", "segment.bytes": "3"} == settings_of(jobs, "t")
 
 
 def test_no_settings_without_their_topic(jobs):
     """A topic that was deleted meanwhile gets no settings."""
     with pytest.raises(BrokerError) as caught:
-        jobs.change_settings("t", setting("a", "1"))
+        jobs.change_settings("t", setting("segment.ms", "1"))
     assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION is caught.value.code
 
 
 def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
     """An error of a change is reported, and nothing is written."""
-    jobs.create_topic("t", {0: (1, 2)}, {"a": "1"})
+    jobs.create_topic("t", {0: (1, 2)}, {"segment.ms": "1"})
 
     def refuse(_):
         raise BrokerError(ErrorCode.INVALID_CONFIG)
 
     with pytest.raises(BrokerError):
         jobs.change_settings("t", refuse)
-    assert {"a": "1"} == settings_of(jobs, "t")
+    assert {"segment.ms": "1"} == settings_of(jobs, "t")
 
 
 def test_ids_of_topics_that_are_there(jobs):
@@ -84,3 +85,16 @@ def test_ids_of_topics_that_are_there(jobs):
     jobs.create_topic("u", {0: (1, 2)}, {})
     jobs.delete_topic("u")
     assert {"t": jobs.read_topics(["t"])["t"].topic_id} == jobs.topic_ids(["t", "u", "v"])
+
+
+def test_invalid_settings_of_another_tool_have_no_effect(jobs):
+    """A setting that this broker would reject is left out, and the topic's other settings apply."""
+    jobs.create_topic("t", {0: (1, 2)}, {"retention.ms": "7 days", "mine": "1", "segment.ms": " 05"})
+    assert {"segment.ms": "5"} == settings_of(jobs, "t")
+
+
+def test_settings_that_cannot_be_decoded(jobs):
+    """A topic exists also if the content of its settings is invalid."""
+    jobs.create_topic("t", {0: (1, 2)}, {})
+    jobs._store.multi([Set(layout.config_path("t"), b"7 days")])
+    assert {} == settings_of(jobs, "t")
