@@ -59,6 +59,8 @@ class Admission:
         longest = self._settings.max_session_timeout_ms
         if not self._settings.min_session_timeout_ms <= wish.session_timeout_ms <= longest:
             raise BrokerError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if wish.instance_id == "":
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "an instance id must not be empty")
         if group is None:
             if wish.member_id:
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -74,7 +76,7 @@ class Admission:
                 raise
 
     def _join_new(self, group: Group, wish: Join, answer: AnswerJoin) -> None:
-        place = group.static.get(wish.instance_id or "", "")
+        place = "" if wish.instance_id is None else group.static.get(wish.instance_id, "")
         if not group.accepts(wish.protocol_type, wish.protocols, member_id=place):
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         timeout = wish.rebalance_timeout_ms

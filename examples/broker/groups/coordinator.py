@@ -202,6 +202,8 @@ class Coordinator:
                 self.sessions.renew(group, member)
                 answer(ErrorCode.NONE, member.assignment)
             else:
+                if member.answer_sync is not None:  # the client has sent it again
+                    self._answer_sync(group, member, ErrorCode.REBALANCE_IN_PROGRESS, b"")
                 member.answer_sync = answer
                 self.sessions.renew(group, member)
                 if member.member_id == group.leader_id:

@@ -298,3 +298,14 @@ def test_a_negative_offset_is_taken(groups):
     """A client may commit any offset, a negative one too, as with the protocol's own broker."""
     assert {T0: ErrorCode.NONE} == groups.commit("", -1, {T0: Commit(-7)})
     assert {T0: Commit(-7)} == groups.coordinator.commits.committed("g")
+
+
+def test_a_member_that_syncs_again_gets_both_answers(groups):
+    """The first request is answered when the second comes. A connection sends its responses in order."""
+    joins = [groups.join() for _ in range(2)]
+    groups.advance(300)
+    leader, other = (answers[0].member_id for answers in joins)
+    first, second = groups.sync(other, 1), groups.sync(other, 1)
+    assert ([(ErrorCode.REBALANCE_IN_PROGRESS, b"")], []) == (first, second)
+    groups.sync(leader, 1, {other: b"x"})
+    assert [(ErrorCode.NONE, b"x")] == second

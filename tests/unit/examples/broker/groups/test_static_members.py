@@ -107,3 +107,15 @@ def test_without_anybody_to_lead_the_rebalance_waits(groups, pair):
     groups.keep_alive([pair["a"]], 5_100)
     assert (GroupState.PREPARING, {pair["a"]}) == (groups.group.state, set(groups.group.members))
     assert [2] == [joined.generation for joined in groups.join(pair["a"], instance="a")]
+
+
+def test_an_instance_id_is_not_empty(groups, pair):
+    """A join with an empty instance id is rejected, and new members without one are not taken for it."""
+    with pytest.raises(BrokerError) as caught:
+        groups.join(instance="")
+    assert ErrorCode.INVALID_REQUEST is caught.value.code
+    groups.group.static[""] = pair["a"]
+    joined = groups.join()
+    for name in "ab":
+        groups.join(pair[name], instance=name)
+    assert [ErrorCode.NONE] == [x.code for x in joined]
