@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from timer import Timer
 
 _log = structlog.get_logger(__name__)
+_OFFSETS_REPLICAS = 3
 
 
 class ClusterTopics:
@@ -106,10 +107,10 @@ class ClusterTopics:
         self._tree.run(lambda: self._jobs.change_settings(topic.name, changed), written, then)
 
     def make_offsets_topic(self) -> None:
-        """Create the internal topic, if a node can lead it now."""
+        """Create the internal topic with three replicas, or one per node. Until so many nodes are alive: nothing."""
         topic = Topic(OFFSETS_TOPIC, self._config.offsets_partitions, ())
         try:
-            assignment = self.place(topic, min(3, len(self._replicas.metadata.staying)))
+            assignment = self.place(topic, min(_OFFSETS_REPLICAS, len(self._config.cluster.nodes)))
         except BrokerError:
             return
         self._tree.run(

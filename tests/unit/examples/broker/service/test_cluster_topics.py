@@ -1,0 +1,72 @@
+"""The topics of a cluster as one node reads and writes them, on a tree of its own."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from examples.broker.controller.tree import layout
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.protocol.errors import BrokerError
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.service.cluster.topics import ClusterTopics
+from examples.broker.service.cluster.tree_client import TreeJobs
+from examples.broker.service.config import Config
+from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
+
+NODES = Cluster(1, (1, 2, 3))
+
+
+class Tree:
+    """Does a job at once. The answer comes when `answer` is called."""
+
+    def __init__(self):
+        self.answers = []
+
+    def run(self, job, then, failed):
+        try:
+            result = job()
+        except BrokerError as error:
+            self.answers.append(lambda error=error: failed(error))
+        else:
+            self.answers.append(lambda: then(result))
+
+    def answer(self):
+        while self.answers:
+            self.answers.pop(0)()
+
+
+@pytest.fixture
+def node(tmp_path):
+    """Node 1 of three: its replicas, its topics and the tree."""
+    tree_store = EmbeddedStore(tmp_path / "tree.sqlite", thread=False)
+    tree_store.start()
+    layout.make_roots(tree_store)
+    timer = MockTimer()
+    store = TopicStore(tmp_path / "node", keeps_topics=False)
+    replicas = ReplicaManager(NODES, ReplicationSettings(), store, timer, ActionQueue())
+    found = SimpleNamespace(replicas=replicas, tree=Tree(), jobs=TreeJobs(tree_store, 1))
+    config = Config(data=tmp_path / "node", cluster=NODES)
+    found.topics = ClusterTopics(config, replicas, found.tree, found.jobs, timer)
+    yield found
+    replicas.close()
+    tree_store.close()
+    timer.shutdown()
+
+
+def test_the_offsets_topic_waits_for_enough_nodes(node):
+    """It gets three replicas. A node that knows only itself, or two of three nodes, does not create it."""
+    addresses = {number: ("host", number) for number in NODES.nodes}
+    for live in ([], [1, 2]):
+        if live:
+            node.replicas.metadata.know({number: addresses[number] for number in live})
+        node.topics.make_offsets_topic()
+        assert set() == node.jobs.topic_names()
+
+    node.replicas.metadata.know(addresses)
+    node.topics.make_offsets_topic()
+
+    assert {1, 2, 3} == set(node.jobs.read_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].replicas)
