@@ -123,6 +123,8 @@ def main() -> int:
         for mutant in MUTANTS
         if not options.words or any(word in f"{mutant.guarantee} {mutant.file} {mutant.test}" for word in options.words)
     ]
+    if not chosen:
+        parser.error("no mutant contains these words")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(options.jobs) as executor:
         trees: SimpleQueue[Path] = SimpleQueue()
