@@ -25,7 +25,7 @@ from examples.broker.replication.partition import ACKS_ALL, Key, Partition
 from examples.broker.replication.settings import ReplicationSettings, settings_of
 from examples.broker.storage import topic_settings as names
 from examples.broker.storage.replica_folders import ReplicaFolders
-from examples.broker.storage.topics import Topic
+from examples.broker.storage.topics import Topic, check_not_internal
 from purgatory import ActionQueue, DelayedOperationPurgatory
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ class ReplicaManager:
         deletions: list[Deletion] = []
         for key, offset in offsets.items():
             try:
+                check_not_internal(key[0])
                 partition = self.leader(key)
                 deletions.append(Deletion(partition, partition.delete_before(offset)))
                 self.changed(partition)

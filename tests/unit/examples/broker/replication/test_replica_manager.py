@@ -11,7 +11,7 @@ from examples.broker.replication.fetching.fetch_sessions import Wanted
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
-from examples.broker.storage.topics import TopicStore
+from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
 
@@ -238,3 +238,16 @@ def test_ends_are_those_of_now(leader):
     assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.ends()
     restarted.shut_down()
     restarted.close()
+
+
+def test_records_of_the_offsets_topic_stay(leader):
+    """A client must not delete committed offsets, not even through DeleteRecords."""
+    key = (OFFSETS_TOPIC, 0)
+    leader.topics.create(leader.topics.plan(OFFSETS_TOPIC, partitions=1))
+    leader.append(key, acks=1)
+    leader.followers_reach(1, key=key)
+
+    leader.manager.delete_records({key: -1}, timeout_ms=0, respond=leader.answers.append)
+
+    assert {key: (ErrorCode.INVALID_TOPIC, -1)} == leader.answers[-1]
+    assert 0 == leader.manager.partitions[key].log.start_offset
