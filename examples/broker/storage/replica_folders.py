@@ -48,14 +48,17 @@ class ReplicaFolders:
         return {name: (log.epochs.latest, log.next_offset) for name, log in list(self._logs.items())}
 
     def _log(self, path: Path, *, is_new: bool = False) -> Log:
-        start = 0 if is_new else self._store.checkpoint_of(path.name)[0]
+        start = self._store.checkpoint_of(path.name)[0]
         return Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
 
     def open(self, topic: Topic, index: int, *, is_new: bool) -> tuple[Log, int]:
         """Open a replica's log, and return it with the last known high watermark. Raises OSError."""
         path = self._path((topic.name, index))
-        is_new = is_new or _is_of_another(path, topic)
-        high_watermark = 0 if is_new else self._store.checkpoint_of(path.name)[1]
+        is_new = is_new or not path.exists() or _is_of_another(path, topic)
+        if is_new:
+            self._store.forget_checkpoint(path.name)
+        self._store.secure_removals()
+        high_watermark = self._store.checkpoint_of(path.name)[1]
         log = self._logs.get(path.name)
         if log is not None and is_new:
             log.close()

@@ -103,6 +103,8 @@ class TopicStore:
             self._find_topics(node_id)
         self._reserved = self._next_producer_id
         self._checkpoint = self._load_checkpoint()
+        self._has_removals = False
+        """Whether the file still has partitions that were removed."""
 
     def _load_topics(self) -> None:
         try:
@@ -167,7 +169,13 @@ class TopicStore:
         return start, high_watermark
 
     def forget_checkpoint(self, folder: str) -> None:
-        self._checkpoint.pop(folder, None)
+        """Remove a partition. The file follows at the next checkpoint, and `secure_removals` waits for that."""
+        self._has_removals |= self._checkpoint.pop(folder, None) is not None
+
+    def secure_removals(self) -> None:
+        """Write removed partitions to the disk, before a new partition of such a name has records."""
+        if self._has_removals:
+            self.save_checkpoint({}, durably=True)
 
     def save_checkpoint(self, checkpoint: dict[str, list[int]], *, durably: bool = False) -> None:
         """Write the checkpoint if it has changed. Other folders keep their values.
@@ -175,14 +183,14 @@ class TopicStore:
         While the disk fails, the last checkpoint stays: both numbers are lower bounds.
         """
         checkpoint = {**self._checkpoint, **checkpoint}
-        if checkpoint == self._checkpoint or self.disk.is_failing:
+        if (checkpoint == self._checkpoint and not self._has_removals) or self.disk.is_failing:
             return
         try:
-            _store(self._checkpoint_path, checkpoint, durably=durably)
+            _store(self._checkpoint_path, checkpoint, durably=durably or self._has_removals)
         except OSError as error:
             self.disk.failed(error)
         else:
-            self._checkpoint = checkpoint
+            self._checkpoint, self._has_removals = checkpoint, False
 
     def _save(self, topics: Mapping[str, Topic], reserved: int) -> None:
         kept = {

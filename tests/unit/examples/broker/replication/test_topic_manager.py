@@ -1,5 +1,7 @@
 """Topics: made, grown, changed and deleted, on a node that leads."""
 
+import shutil
+
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
@@ -138,3 +140,22 @@ def test_what_groups_have_committed_does_not_expire(leader):
     leader.run()
     leader.manager.retain()
     assert (1, 0) == tuple(leader.manager.partitions[name, 0].log.start_offset for name in ("old", OFFSETS_TOPIC))
+
+
+@pytest.mark.parametrize("removed", ["by a request", "while the node was stopped"])
+def test_a_new_topic_does_not_start_where_an_earlier_one_did(leader, tmp_path, removed):
+    """After a crash, the log of a topic that was deleted and created again still has its first records."""
+    leader.append(KEY, ("t", 1))
+    leader.followers_reach(1)
+    leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=lambda _: None)
+    if removed == "by a request":
+        run_at_once(leader.topics.delete_in_steps("t"))
+        leader.topics.create(leader.topics.plan("t", partitions=2))
+    else:
+        leader.manager.close()
+        shutil.rmtree(tmp_path / "t-0")
+        leader.manager.open(leader.topics.topics["t"], 0)
+    leader.append()
+
+    assert (0, 0) == TopicStore(tmp_path).checkpoint_of("t-0")
+    assert 1 == leader.manager.partitions[KEY].log.next_offset
