@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -51,13 +52,21 @@ class Watchers(dict[Any, None]):
         except RuntimeError:  # it changed meanwhile, which happens only without a global lock
             return self.operations()[:most]
 
-    def after(self, known: list[Any], most: int) -> list[Any] | None:  # noqa: ARG002  # used in C
-        """Up to ``most`` operations that came after ``known``, or the first ones if ``known`` is empty.
+    def after(self, known: list[Any], most: int) -> list[Any] | None:
+        """The operations behind the last of ``known`` that is still here, or the first ones if ``known`` is empty.
 
-        In C, they follow the last of ``known`` that is still here. The result is None if none of them is. Here it is a
-        copy of all, because a dict cannot be read from a position.
+        Returns:
+            Up to ``most`` operations. In this implementation, all that are behind ``known``, because a dict cannot be
+            read from a position. None if none of ``known`` is here.
         """
-        return [] if known else self.operations()
+        if not known:
+            return self.head(most)
+        for operation in reversed(known):
+            if operation in self:
+                operations = self.operations()
+                with contextlib.suppress(ValueError):  # it was removed meanwhile
+                    return operations[operations.index(operation) + 1 :]
+        return None
 
 
 if not TYPE_CHECKING and CORE is not None:

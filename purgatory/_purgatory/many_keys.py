@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from purgatory._purgatory.parking import Parking
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["RestOfCheck", "check_keys", "checked_keys", "growing_chunks"]
+__all__ = ["RestOfCheck", "check_keys", "checked_keys"]
 
 #: How many operations a check with a limit copies from a key at first.
 FIRST_CHUNK: Final = 16
@@ -114,16 +114,15 @@ def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]
             seen.update(fresh)
             yield from fresh
         else:
-            for chunk in growing_chunks(watchers, seen):
+            for chunk in _growing_chunks(watchers, seen):
                 yield from chunk
 
 
-def growing_chunks(watchers: Watchers, seen: set[Operation] | None = None) -> Iterator[list[Operation]]:
+def _growing_chunks(watchers: Watchers, seen: set[Operation]) -> Iterator[list[Operation]]:
     """The operations under a key in order of arrival, some at a time, for a caller that may not need all of them.
 
     Those in ``seen`` are left out. All that were yielded are added to it.
     """
-    seen = set() if seen is None else seen
     # Operations that were checked and still wait come first, so each round reads twice as many.
     while chunk := [each for each in watchers.head(2 * len(seen) + FIRST_CHUNK) if each not in seen]:
         yield chunk

@@ -29,7 +29,7 @@ from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
-from purgatory._purgatory.shards import Shards, parts
+from purgatory._purgatory.shards import CHUNK, Shards, parts
 from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks, run_with_sleep
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
@@ -295,7 +295,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         watchers = self._shards.find(key)
         if watchers is None:
             return []
-        return [each for part in parts(watchers) for each in part if each._op_state <= PARKED]
+        return [each for part in parts(watchers, CHUNK) for each in part if each._op_state <= PARKED]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.

@@ -8,8 +8,7 @@ after the other. So each number is exact for its own moment, but two numbers can
 
 Operations are listed in parts, so that other threads run in between. The next part is found by the last operation of
 those before it that still waits under the key. All operations behind that one are new, because operations are in order
-of arrival. So an operation that waits all the time is listed, and none is listed twice. In the pure implementation, the
-first part is a copy of all operations under the key.
+of arrival. So an operation that waits all the time is listed, and none is listed twice.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["Shards", "parts"]
+__all__ = ["CHUNK", "Shards", "parts"]
 
 #: How many keys, or operations of one key, are read before another thread may run.
 CHUNK: Final = 2048
@@ -104,7 +103,7 @@ class Shards:
             if len(watchers) < CHUNK:
                 yield from watchers.first_here(watchers.operations())
             else:
-                for part in parts(watchers):
+                for part in parts(watchers, CHUNK):
                     yield from watchers.first_here(part)
 
     def completing(self) -> int:
@@ -139,17 +138,17 @@ class Shards:
             raise unhashable([key]) from None
 
 
-def parts(watchers: Watchers) -> Iterator[list[Any]]:
-    """The operations under a key in order of arrival, at most :data:`CHUNK` at a time, and not many more than now."""
+def parts(watchers: Watchers, most: int) -> Iterator[list[Any]]:
+    """The operations under a key in order of arrival, ``most`` at a time, and not many more than there are now."""
     taken: list[list[Any]] = [[]]
     left = len(watchers)
     while left > 0:
-        part = watchers.after(taken[-1], CHUNK)
+        part = watchers.after(taken[-1], most)
         if part is None:  # none of the last part still waits here, so follow the part before it
             taken.pop()
         else:
             yield part
             taken.append(part)
-            left = left - len(part) if len(part) >= CHUNK else 0
+            left = left - len(part) if len(part) >= most else 0
     while taken:  # freed one part at a time, so that other threads run in between
         taken.pop()

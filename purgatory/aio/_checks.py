@@ -15,7 +15,7 @@ a thread-based purgatory, operations of other loops and threads may outlive it: 
 
 **A limit** holds for the whole sweep. Events with limits that come during a sweep are added up for the next one, which
 starts at the head again, so that operations are offered the events in order of arrival. An event without a limit lifts
-it. A sweep with a limit copies no list of all operations, because it may end early:
+it:
 
     sweep of limit 1 at work    event of limit 1, event of limit 2    next sweep: limit 3
     sweep of limit 1 at work    event of limit 1, event without       next sweep: no limit
@@ -29,7 +29,8 @@ from itertools import chain, islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from purgatory._purgatory.many_keys import checked_keys, growing_chunks
+from purgatory._purgatory.many_keys import checked_keys
+from purgatory._purgatory.shards import parts
 from purgatory._support.errors import checked_int, unhashable
 
 if TYPE_CHECKING:
@@ -114,15 +115,10 @@ class Checks:
         sweep = self._sweeps[place] = _Sweep(self, key, mailbox, limit)
         return sweep.step()
 
-    def under(self, key: Hashable, *, all_of_them: bool) -> Iterator[Operation]:
-        """The operations under a key, as they are now, or as many of them as the caller takes."""
-        if all_of_them:
-            return iter(self._purgatory.operations_for_key(key))
+    def under(self, key: Hashable) -> Iterator[Operation]:
+        """The operations that wait under a key now. Parking checks those that arrive meanwhile."""
         watchers = self._purgatory._shards.find(key)
-        if watchers is None:
-            return iter(())
-        # No more than there are now: parking checks those that arrive meanwhile.
-        return islice(chain.from_iterable(growing_chunks(watchers)), len(watchers))
+        return iter(()) if watchers is None else chain.from_iterable(parts(watchers, self._size))
 
     def end(self, sweep: _Sweep) -> None:
         """A sweep has ended."""
@@ -136,7 +132,7 @@ class _Sweep:
 
     def __init__(self, checks: Checks, key: Hashable, mailbox: Mailbox, limit: int | None) -> None:
         self._checks = checks
-        self._operations = checks.under(key, all_of_them=limit is None)
+        self._operations = checks.under(key)
         self._left = limit  # how many it may still complete, or None for all
         self._again = False
         self._next: int | None = 0  # the limit of the sweep after it, if there is to be one
@@ -167,7 +163,7 @@ class _Sweep:
             if not more and self._again:
                 more = True
                 self._again, self._left, self._next = False, self._next, 0
-                self._operations = self._checks.under(self.key, all_of_them=self._left is None)
+                self._operations = self._checks.under(self.key)
             if more:
                 self.mailbox.loop.call_soon(self.step, context=self.mailbox.context)
             else:

@@ -408,7 +408,7 @@ def test_a_listing_copies_few_operations_in_one_step(purgatory):
     operations = [Waiting() for _ in range(5_000)]
     for operation in operations:
         purgatory.try_complete_else_watch(operation, ["k"])
-    listed = list(shards.parts(purgatory._shards.find("k")))
+    listed = list(shards.parts(purgatory._shards.find("k"), 2_048))
 
     assert [2_048, 2_048, 904] == [len(part) for part in listed]
     assert operations == [operation for part in listed for operation in part]
