@@ -23,6 +23,11 @@ Replica = tuple["Key", int]
 """A partition and a node that has it."""
 
 
+@attrs.define(eq=False)
+class Wait:
+    is_over: bool = False
+
+
 @attrs.define
 class Context:
     epoch: int = 0
@@ -41,8 +46,8 @@ class Context:
     configs: dict[str, dict[str, str]] = attrs.field(factory=dict)
     deletions: set[str] = attrs.field(factory=set)
     """Topics that are being deleted."""
-    awaited: dict[Key, bool] = attrs.field(factory=dict)
-    """Partitions that wait for in-sync replicas after a crash of all, and whether they have waited long enough."""
+    awaited: dict[Key, Wait] = attrs.field(factory=dict)
+    """Partitions that wait for more of their in-sync replicas after a crash of all. At least one is back."""
     reassignments: dict[Key, tuple[int, ...]] = attrs.field(factory=dict)
     """The targets of partitions that are being moved."""
 

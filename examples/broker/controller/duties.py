@@ -33,9 +33,8 @@ from examples.broker.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from collections.abc import Set as AbstractSet
 
-    from examples.broker.controller.context import Context
+    from examples.broker.controller.context import Context, Wait
     from examples.broker.controller.partitions.requests import Channel
     from examples.broker.coordination.store import Store, Watch
     from examples.broker.replication.partition import Key
@@ -150,16 +149,16 @@ class Duties:
             for key in context.partitions()
             if context.partition_state(key) in wanting and key[0] not in context.deletions
         ]
-        awaited = set(context.awaited)
+        before = set(context.awaited)
         self.partitions.move(keys, PartitionState.ONLINE)
-        new = context.awaited.keys() - awaited
+        new = [wait for key, wait in context.awaited.items() if key not in before]
         if new:
-            self._later(_RECOVERY_MS, "recovery", lambda: self._waited_for(new))
+            self._later(_RECOVERY_MS, "recovery", lambda: self._waited(new))
 
-    def _waited_for(self, keys: AbstractSet[Key]) -> None:
+    def _waited(self, waits: list[Wait]) -> None:
         """Elect among the replicas that are back after a crash of all."""
-        for key in keys & self.context.awaited.keys():
-            self.context.awaited[key] = True
+        for wait in waits:
+            wait.is_over = True
         self.elect_missing()
 
     # -- topics

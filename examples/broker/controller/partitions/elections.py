@@ -8,8 +8,8 @@ of the assignment, so the preferred one leads whenever it may:
     the same, unclean                        ->   1 leads, in sync 1       (acknowledged records of 2 are lost)
 
 **After a crash of all in-sync replicas**, as after a power cut, any of their logs may lack its end. The controller
-waits for them for some seconds. Then the longest log leads: the one with the latest leader epoch, and among these the
-one that ends last.
+waits for them for some seconds after the first of them is back. Then the longest log leads: the one with the latest
+leader epoch, and among these the one that ends last.
 
     in sync 1 2, both back, logs end at 90 and 100     ->   2 leads, in sync 2
     in sync 1 2, only 1 is back                        ->   none, for now

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from examples.broker.controller.context import Wait
 from examples.broker.controller.partitions import elections
 from examples.broker.controller.partitions.states import PARTITION_MOVES, PartitionState, check_move
 from examples.broker.controller.tree import layout
@@ -73,9 +74,12 @@ class PartitionMachine:
         unclean = context.may_elect_unclean(key[0])
         if now.leader != NO_LEADER or unclean:
             return elections.offline(context.replicas_of(key), now.isr, context.alive, unclean=unclean)
-        waits = not context.awaited.setdefault(key, False)
+        if context.alive.isdisjoint(now.isr):
+            context.awaited.pop(key, None)  # the wait begins when the first of them is back
+            return None
+        wait = context.awaited.setdefault(key, Wait())
         ends = {node: context.brokers[node].end_of(key) for node in context.alive}
-        return elections.after_crash(context.replicas_of(key), now, ends, waits=waits)
+        return elections.after_crash(context.replicas_of(key), now, ends, waits=not wait.is_over)
 
     def elect_unclean(self, key: Key, now: Leadership) -> Elected | None:
         """Elect in place of a dead leader any replica that is alive, because an administrator asked for it."""

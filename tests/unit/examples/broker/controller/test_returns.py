@@ -19,3 +19,36 @@ def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
     cluster.advance(4_000)
 
     assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_the_wait_begins_when_the_first_replica_is_back(cluster):
+    """The time since the crash does not count, nor does the return of a node without the partition."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.die(2, 3, 4)
+    cluster.restart(4)
+    cluster.advance(30_000)
+    cluster.restart(2, {"t-0": (0, 90)})
+    assert -1 == cluster.leader("t")
+    cluster.advance(1_000)
+
+    cluster.restart(3, {"t-0": (0, 100)})
+
+    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_the_wait_begins_again_when_no_replica_is_left(cluster):
+    """A replica that returned and died again has not waited for the others."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.die(2, 3)
+    cluster.restart(2, {"t-0": (0, 90)})
+    cluster.die(2)
+    cluster.advance(5_000)
+    cluster.restart(2, {"t-0": (0, 90)})
+    cluster.advance(8_000)
+    assert -1 == cluster.leader("t")
+
+    cluster.restart(3, {"t-0": (0, 100)})
+
+    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
