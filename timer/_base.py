@@ -187,8 +187,7 @@ class Timer(ShutsDown, abc.ABC):
             running, has run, was cancelled or was never added.
 
         Raises:
-            DelayTypeError: the delay is not a number, or is a bool.
-            DelayValueError: the delay is NaN or infinite.
+            DelayTypeError, DelayValueError: the delay is not a finite number.
         """
         whole_ms = max(0, checked_delay_ms(delay_ms))
         kept_ms, added_ns = task._delay_ms, task.added_ns

@@ -40,8 +40,7 @@ def checked_delay_ms(delay_ms: object) -> int:
     """Return a delay as whole milliseconds. Fractions are rounded up, because nothing may run early.
 
     Raises:
-        DelayTypeError: the delay is not a number, or is a bool.
-        DelayValueError: the delay is NaN or infinite.
+        DelayTypeError, DelayValueError: the delay is not a finite number.
     """
     if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):
         raise DelayTypeError(delay_ms)
@@ -207,8 +206,7 @@ class TimerTask(TimerTaskEntry):
     20
 
     Raises:
-        DelayTypeError: the delay is not a number, or is a bool.
-        DelayValueError: the delay is NaN or infinite.
+        DelayTypeError, DelayValueError: the delay is not a finite number.
     """
 
     __slots__ = ()

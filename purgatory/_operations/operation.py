@@ -157,8 +157,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             holds this lock parks or checks the operation. Use an ``RLock``.
 
     Raises:
-        timer.DelayTypeError: the delay is not a number, or it is a bool.
-        timer.DelayValueError: the delay is NaN or infinite.
+        timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
         InvalidSetting: the lock has no ``acquire`` or no ``release``.
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
@@ -278,8 +277,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             operation expires all the same.
 
         Raises:
-            timer.DelayTypeError: the delay is not a number, or it is a bool.
-            timer.DelayValueError: the delay is NaN or infinite.
+            timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
         """
         delay_ms = checked_delay_ms(delay_ms)
         home_shard = self._op_home_shard
