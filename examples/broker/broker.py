@@ -124,7 +124,10 @@ class Broker:
 
     def _sync(self) -> None:
         while not self._syncing.wait(self.config.replication.fsync_interval_ms / 1_000):
-            self.replicas.sync()
+            try:
+                self.replicas.sync()
+            except Exception:  # noqa: BLE001 - contained: repeated next time
+                _log.exception("fsync failed")
 
     async def _housekeeping(self) -> None:
         rounds = 0

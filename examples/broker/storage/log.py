@@ -312,10 +312,10 @@ class Log:
     def restart_at(self, offset: int) -> None:
         """Remove everything and begin again at `offset`, because the leader has deleted that far."""
         _log.info("log restarted", folder=str(self.folder), at=offset)
-        for segment in self._segments:
+        old, self._segments = self._segments, [Segment(self.folder, offset)]  # in one step, for the thread that syncs
+        self._bases, self._memo = [offset], None
+        for segment in old:
             segment.delete()
-        self._segments, self._bases, self._memo = [], [], None
-        self._add_segment(offset)
         self.start_offset = offset
         self.producers = ProducerStates()
         self.epochs = LeaderEpochs()
@@ -324,11 +324,13 @@ class Log:
         """Force appended bytes to the disk. May be called from another thread."""
         if self._unsynced:
             self._unsynced = False  # before the call, because an append meanwhile sets it again
+            last = self._segments[-1]
             try:
-                self._segments[-1].sync()
+                last.sync()
             except OSError:
                 self._unsynced = True
-                raise
+                if last is self._segments[-1]:  # otherwise the loop has removed it
+                    raise
 
     def close(self) -> None:
         """Force everything to the disk, except with `Fsync.NEVER`, and close the files."""
