@@ -62,7 +62,7 @@ def _parked(axes: Axes, tables: dict[str, Table]) -> None:
 def _keys(axes: Axes, tables: dict[str, Table]) -> None:
     points = [(float(case.split(" ")[0]), value) for case, value in tables["cycle-keys"].column("ns").items()]
     axes.plot(*zip(*points, strict=True), marker="o", color=OURS)
-    axes.set(xlabel="keys an operation", ylabel="ns per cycle", title="Park and satisfy, by keys")
+    axes.set(xlabel="keys per operation", ylabel="ns per cycle", title="Park and satisfy, by keys")
     axes.set_ylim(bottom=0)
 
 
@@ -97,7 +97,7 @@ def _load(axes: Axes, tables: dict[str, Table]) -> None:
     targets, actuals = ([value / 1000 for value in column.values()] for column in columns)
     axes.plot(targets, targets, color=BASELINE, linestyle=":", label="held")
     axes.plot(targets, actuals, marker="o", color=OURS, label="one process")
-    axes.set(xlabel="requests asked, thousand/s", ylabel="requests parked, thousand/s", title="Load")
+    axes.set(xlabel="thousand requests per second, asked", ylabel="thousand requests per second, parked", title="Load")
     axes.set_ylim(bottom=0)
 
 

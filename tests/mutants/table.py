@@ -659,4 +659,26 @@ MUTANTS = (
         "",
         T_THRESHOLD + "test_waiter_on_its_way_in_survives_the_tidying",
     ),
+    # -- listings
+    Mutant(
+        "a listing goes on behind the operations that it has listed",
+        WATCHERS,
+        "return operations[operations.index(operation) + 1 :]",
+        "return operations[operations.index(operation) :]",
+        T_WATCHERS + "test_a_listing_finds_once_what_waits_all_the_time",
+    ),
+    Mutant(
+        "a listing goes on if all operations of its last part have left",
+        WATCHERS,
+        "        return None\n",
+        "        return []\n",
+        T_WATCHERS + "test_a_listing_finds_once_what_waits_all_the_time",
+    ),
+    Mutant(
+        "a listing ends although operations keep coming",
+        SHARDS,
+        "    left = len(watchers)",
+        "    left = 1 << 60",
+        T_WATCHERS + "test_a_listing_ends_though_operations_keep_coming",
+    ),
 )

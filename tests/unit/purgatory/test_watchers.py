@@ -371,7 +371,8 @@ def test_watching_is_the_number_of_operations_under_a_key(purgatory):
 
 
 @pytest.mark.parametrize("leaving", [slice(3, 4), slice(4, 8), slice(0, 8), slice(0, 30), slice(5, 20)])
-def test_a_listing_finds_once_what_waits_all_the_time(purgatory, monkeypatch, leaving):
+@pytest.mark.parametrize("read", [4, 8])
+def test_a_listing_finds_once_what_waits_all_the_time(purgatory, monkeypatch, leaving, read):
     """Operations that leave while their key is listed do not hide others, even if all of a part leave."""
     monkeypatch.setattr(shards, "CHUNK", 4)
     operations = [Waiting() for _ in range(30)]
@@ -379,7 +380,7 @@ def test_a_listing_finds_once_what_waits_all_the_time(purgatory, monkeypatch, le
         purgatory.try_complete_else_watch(operation, ["k", "another"] if number % 2 else ["k"])
     staying = [operation for operation in operations if operation not in operations[leaving]]
     listing = purgatory.iter_operations()
-    found = [next(listing) for _ in range(8)]
+    found = [next(listing) for _ in range(read)]
     for operation in operations[leaving]:
         operation.force_complete()
     found += listing
