@@ -26,7 +26,11 @@ class KnownGroups:
         return iter(self._groups.values())
 
     def check(self, group_id: str) -> None:
-        """Reject a group of another node. Raises NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or INVALID_GROUP_ID."""
+        """Reject a group of another node.
+
+        Raises:
+            BrokerError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or INVALID_GROUP_ID.
+        """
         if not self._alone:
             key = self._store.key_of(group_id)
             if not self._store.is_here(key):
@@ -42,8 +46,15 @@ class KnownGroups:
 
     def let_go(self, key: Key) -> list[Group]:
         """Forget the groups of a partition, and return them."""
+
+        def is_there(group: Group) -> bool:
+            try:
+                return self._store.key_of(group.group_id) == key
+            except BrokerError:
+                return True  # the topic is deleted, with all partitions
+
         self._loaded.discard(key)
-        gone = [group for group in self._groups.values() if self._store.key_of(group.group_id) == key]
+        gone = [group for group in self._groups.values() if is_there(group)]
         for group in gone:
             del self._groups[group.group_id]
         return gone

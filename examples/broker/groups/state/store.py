@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.groups.state.values import Commit
-from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import batches, build, records_of
 from examples.broker.replication.partition import ACKS_ALL
 from examples.broker.storage.topics import OFFSETS_TOPIC
@@ -64,9 +64,15 @@ class GroupStore:
         """Creates the internal topic. In a cluster, it exists some time later."""
 
     def key_of(self, group_id: str) -> Key:
-        """Return the partition of the internal topic that has a group's records."""
+        """Return the partition of the internal topic that has a group's records.
+
+        Raises:
+            BrokerError: COORDINATOR_NOT_AVAILABLE if the topic is not known here.
+        """
         topic = self._topics.topics.get(OFFSETS_TOPIC)
-        return (OFFSETS_TOPIC, zlib.crc32(group_id.encode()) % (topic.partitions if topic is not None else 1))
+        if topic is None:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the offsets topic is not known yet")
+        return (OFFSETS_TOPIC, zlib.crc32(group_id.encode()) % topic.partitions)
 
     def is_here(self, key: Key) -> bool:
         """Whether this node leads a partition of the internal topic."""
@@ -149,8 +155,12 @@ class GroupStore:
             respond(ErrorCode.NONE)
             return
         self.ensure_topic()
+        try:
+            partition = self.key_of(group.group_id)
+        except BrokerError as error:
+            respond(error.code)
+            return
         group.writes += 1
-        partition = self.key_of(group.group_id)
         now = int(time.time() * 1_000)
 
         def stored(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:

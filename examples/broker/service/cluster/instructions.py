@@ -14,7 +14,6 @@ Used on the broker's loop. Calls to the tree have their own thread.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _EPOCH_TRIES = 8
 _EPOCH_RETRY_S = 0.25
+_TREE_RETRY_S = 0.25
 _RESPONSES: dict[type, type] = {
     m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
     m.UpdateMetadataRequest: m.UpdateMetadataResponse,
@@ -121,9 +121,7 @@ class Instructions:
 
     async def _carry_out(self, message: Message) -> object:
         if not isinstance(message, m.StopReplicaRequest):
-            names = {state.topic for state in message.states if state.leader != BEING_DELETED}
-            with contextlib.suppress(BrokerError):  # without the tree, the settings that are known apply
-                self._replicas.store.topics.update(await self._tree.ask(lambda: self._jobs.read_topics(names)))
+            await self._read_topics(message)
         if message.controller_epoch < self.controller_epoch:
             return _RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH)
         steps: Steps[object]
@@ -134,6 +132,24 @@ class Instructions:
         else:
             steps = self._stop(message)
         return await run_in_turns(steps, self._turn_ms, self._run_actions)
+
+    async def _read_topics(self, message: m.LeaderAndIsrRequest | m.UpdateMetadataRequest) -> None:
+        """Read a message's topics from the tree. Without the tree, known settings apply, and other topics wait for it.
+
+        The wait ends when there is a newer controller.
+        """
+        topics = self._replicas.store.topics
+        names = {state.topic for state in message.states if state.leader != BEING_DELETED}
+        while message.controller_epoch == self.controller_epoch:
+            try:
+                topics.update(await self._tree.ask(lambda: self._jobs.read_topics(names)))
+            except BrokerError as error:
+                if names <= topics.keys():
+                    return
+                _log.warning("topics not read, will retry", reason=str(error))
+                await asyncio.sleep(_TREE_RETRY_S)
+            else:
+                return
 
     def close(self) -> None:
         self._task.cancel()

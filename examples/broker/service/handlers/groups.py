@@ -10,6 +10,7 @@ from examples.broker.groups.state.values import Identity, Join, Joined
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import groups as m
+from examples.broker.replication.leadership import NO_LEADER
 
 if TYPE_CHECKING:
     from examples.broker.groups.coordinator import Coordinator
@@ -47,14 +48,17 @@ class GroupHandlers:
             code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             reply(m.FindCoordinatorResponse(error_code=code, error_message="this broker has no transactions"))
             return
-        self.coordinator.store.ensure_topic()
-        here = self.config.cluster
-        node = here.node_id
-        if not self.config.is_alone:
-            node = self.metadata.leader_of(self.coordinator.store.key_of(request.key))
+        text = "the group's partition has no leader yet"
+        node = self.config.cluster.node_id
+        try:
+            self.coordinator.store.ensure_topic()
+            if not self.config.is_alone:
+                node = self.metadata.leader_of(self.coordinator.store.key_of(request.key))
+        except BrokerError as error:
+            node, text = NO_LEADER, str(error)
         address = self.metadata.brokers.get(node)
         if address is None:
-            code, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's partition has no leader yet"
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             reply(m.FindCoordinatorResponse(error_code=code, error_message=text))
             return
         reply(m.FindCoordinatorResponse(node_id=node, host=address[0], port=address[1]))

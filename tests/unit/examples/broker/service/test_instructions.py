@@ -5,18 +5,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as m
 from examples.broker.replication.metadata import Metadata
+from examples.broker.service.cluster import instructions
 from examples.broker.service.cluster.instructions import Instructions
+from examples.broker.storage.topics import Topic
 
 LIVE = [m.LiveBroker(1, "host", 9001)]
 
 
 class Tree:
-    """Has no topics."""
+    """Has no topics. Does not answer while `down` is more than 0."""
+
+    def __init__(self):
+        self.down = 0
 
     async def ask(self, job):
+        if self.down:
+            self.down -= 1
+            raise BrokerError(ErrorCode.REQUEST_TIMED_OUT)
         return job()
 
 
@@ -33,13 +41,16 @@ def node():
             heed_disk=lambda: None,
             lead_or_follow=lambda key, *_: 1 // key[1],
         )
-        found = SimpleNamespace(introduced=[], answers=[], checks=[], metadata=replicas.metadata)
+        tree = Tree()
+        found = SimpleNamespace(
+            tree=tree, topics=replicas.store.topics, introduced=[], answers=[], checks=[], metadata=replicas.metadata
+        )
         found.instructions = Instructions(
             replicas,
             SimpleNamespace(refresh=lambda: None),
             None,
             SimpleNamespace(learned=lambda _: None),
-            (Tree(), SimpleNamespace(read_topics=lambda _: {})),
+            (tree, SimpleNamespace(read_topics=lambda names: {name: Topic(name, 9, (1,)) for name in names})),
             introduced=lambda: found.introduced.append(len(found.answers)),
             run_actions=lambda: found.checks.append(len(found.answers)),
             turn_ms=0,
@@ -130,6 +141,43 @@ def test_a_partition_that_fails_does_not_stop_the_others(node):
         await until(lambda: here.answers)
         codes = [part.error_code for part in here.answers[0].partitions]
         assert [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE, ErrorCode.NONE] == codes
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+def test_a_topic_that_is_not_known_waits_for_the_tree(node, monkeypatch):
+    """A node does not lead or describe a topic whose settings it could not read. It reads them again."""
+    monkeypatch.setattr(instructions, "_TREE_RETRY_S", 0)
+
+    async def main():
+        here = node()
+        here.tree.down = 3
+        here.instructions.deliver(update(1, 2), here.answers.append)
+        await until(lambda: here.answers)
+        assert 9 == here.topics["t"].partitions
+        here.tree.down = 1 << 30
+        here.instructions.deliver(update(1, 2, leader=2), here.answers.append)  # the settings that are known apply
+        await until(lambda: len(here.answers) == 2)
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+def test_a_newer_controller_ends_the_wait_for_the_tree(node, monkeypatch):
+    """An instruction of an older controller is then answered as stale."""
+    monkeypatch.setattr(instructions, "_TREE_RETRY_S", 0)
+
+    async def main():
+        here = node()
+        here.tree.down = 1 << 30
+        here.instructions.deliver(update(1, 1), here.answers.append)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert [] == here.answers
+        here.instructions.controller_epoch = 2
+        await until(lambda: here.answers)
+        assert ErrorCode.STALE_CONTROLLER_EPOCH == here.answers[0].error_code
         here.instructions.close()
 
     asyncio.run(main())
