@@ -425,8 +425,8 @@ MUTANTS = (
     Mutant(
         "adding a pending task moves it",
         TIMER,
-        "            task._withdraw()\n",
-        "            pass\n",
+        "                source.remove(task)\n",
+        "                pass\n",
         T_CONTRACT + "test_adding_a_pending_task_moves_it",
     ),
     Mutant(
@@ -625,11 +625,11 @@ MUTANTS = (
         T_PARK + "test_bad_keys_change_nothing",
     ),
     Mutant(
-        "an operation is parked once",
+        "an operation that was parked is rejected without its lock",
         ARGUMENTS,
         "        if operation._op_home_shard is not UNPARKED:\n            raise AlreadyParked(operation)\n    except",
         "        pass\n    except",
-        T_PARK + "test_parking_twice_changes_nothing",
+        T_PARK + "test_operation_that_was_parked_is_rejected_without_its_lock",
     ),
     Mutant(
         "a bool is not a delay",

@@ -468,6 +468,15 @@ def test_parking_twice_changes_nothing(purgatory, mock_timer):
     assert 1 == purgatory.check_and_complete("a")
 
 
+def test_operation_that_was_parked_is_rejected_without_its_lock(purgatory):
+    """The second park does not wait for the user's lock, which another thread may hold for long."""
+    lock = threading.Lock()
+    operation = Waiting(lock=lock)
+    purgatory.try_complete_else_watch(operation, ["a"])
+    with lock, pytest.raises(AlreadyParked):
+        purgatory.try_complete_else_watch(operation, ["a"])
+
+
 def test_parking_in_another_purgatory_too_is_refused(purgatory):
     """An operation waits in one purgatory only."""
     operation = Waiting()
