@@ -90,6 +90,8 @@ class Log:
         self._bases: list[int] = []
         self._disk = disk or Disk(folder)
         self._unsynced = False
+        self._last_named: Segment | None = None
+        """The last segment whose name is on the disk."""
         self._memo: tuple[tuple[int, int, int], bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._recover(start_offset)
@@ -182,8 +184,6 @@ class Log:
                 if self.fsync is not Fsync.NEVER:
                     segment.sync()
                 segment = self._add_segment(segment.next_offset)
-                if self.fsync is not Fsync.NEVER:
-                    sync_folder(self.folder)
             segment.append(data, batch, offset, head)
         except OSError as error:
             self._disk.failed(error, batch.size)
@@ -327,6 +327,10 @@ class Log:
             last = self._segments[-1]
             try:
                 last.sync()
+                if last is not self._last_named:
+                    sync_folder(self.folder)
+                    sync_folder(self.folder.parent)
+                    self._last_named = last
             except OSError:
                 self._unsynced = True
                 if last is self._segments[-1]:  # otherwise the loop has removed it

@@ -9,7 +9,7 @@ import pytest
 
 from examples.broker.broker import Broker
 from examples.broker.protocol.records import build, parse
-from examples.broker.storage.log import Log
+from examples.broker.storage.log import Fsync, Log
 from examples.broker.storage.segment import Segment
 
 BATCH = build([(None, b"x" * 100)], timestamps=[1])
@@ -88,3 +88,15 @@ def test_an_error_does_not_end_the_fsync_thread():
     Broker._sync(broker)
 
     assert 2 == len(rounds)
+
+
+def test_the_names_of_new_files_are_on_the_disk(tmp_path, monkeypatch):
+    """A record that was forced to the disk is in a file that a power cut leaves in its folder."""
+    synced = []
+    monkeypatch.setattr("examples.broker.storage.log.sync_folder", lambda folder: synced.append(folder.name))
+    log = Log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
+    for expected in (["t-0", "data"], [], ["t-0", "data"]):
+        synced.clear()
+        log.append(BATCH, parse(BATCH))
+        assert expected == synced
+    log.close()
