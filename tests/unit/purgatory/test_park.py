@@ -469,12 +469,17 @@ def test_parking_twice_changes_nothing(purgatory, mock_timer):
 
 
 def test_operation_that_was_parked_is_rejected_without_its_lock(purgatory):
-    """The second park does not wait for the user's lock, which another thread may hold for long."""
-    lock = threading.Lock()
+    """The second park does not take the user's lock, which another thread may hold for long."""
+    asked = []
+    lock = SimpleNamespace(acquire=lambda blocking=True, timeout=-1: asked.append(1) or True, release=lambda: None)
     operation = Waiting(lock=lock)
     purgatory.try_complete_else_watch(operation, ["a"])
-    with lock, pytest.raises(AlreadyParked):
-        purgatory.try_complete_else_watch(operation, ["a"])
+    for _ in ("parked", "completed"):
+        asked.clear()
+        with pytest.raises(AlreadyParked):
+            purgatory.try_complete_else_watch(operation, ["a"])
+        assert [] == asked
+        operation.force_complete()
 
 
 def test_parking_in_another_purgatory_too_is_refused(purgatory):
