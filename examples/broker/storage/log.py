@@ -293,8 +293,11 @@ class Log:
             self._bases.pop(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove `offset` and everything later, in whole batches."""
+        """Remove `offset` and everything later, in whole batches. A log that begins later is empty at `offset` then."""
         if offset >= self.next_offset:
+            return
+        if offset < self._bases[0]:
+            self.restart_at(offset)
             return
         _log.info("log truncated", folder=str(self.folder), to=offset, end=self.next_offset)
         while len(self._segments) > 1 and self._bases[-1] >= offset:
@@ -310,7 +313,7 @@ class Log:
                 self.producers.appended(batch, batch.base_offset)
 
     def restart_at(self, offset: int) -> None:
-        """Remove everything and begin again at `offset`, because the leader has deleted that far."""
+        """Remove everything and begin again at `offset`, because the leader has nothing in common with this log."""
         _log.info("log restarted", folder=str(self.folder), at=offset)
         old, self._segments = self._segments, [Segment(self.folder, offset)]  # in one step, for the thread that syncs
         self._bases, self._memo = [offset], None

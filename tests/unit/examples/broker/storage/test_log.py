@@ -167,6 +167,21 @@ def test_truncation_drops_whole_batches(log):
     assert 0 == append(log, b"again")
 
 
+def test_truncation_below_the_first_segment(tmp_path):
+    """A log that begins above the end of its leader, after an unclean election, is empty there and continues."""
+    log = Log(tmp_path, segment_bytes=100)
+    for _ in range(10):
+        append(log, b"x" * 50)
+    log.delete_before(6)
+    log.truncate_to(3)
+    assert (3, 3) == (log.start_offset, log.next_offset)
+    assert 3 == append(log, b"y")
+    log.close()
+    assert [b"y"] == values(again := Log(tmp_path))
+    assert 3 == again.start_offset
+    again.close()
+
+
 def test_a_replica_keeps_the_leaders_offsets(tmp_path):
     """Batches of the leader are stored as they are. Those already here are passed over, gaps rejected."""
     leader, replica = Log(tmp_path / "l"), Log(tmp_path / "r")
