@@ -307,10 +307,7 @@ class Log:
         self._memo = None
         self.epochs.truncate_to(self.next_offset)
         self.start_offset = min(self.start_offset, self.next_offset)
-        self.producers = ProducerStates()
-        for segment in self._segments:
-            for batch in segment.scan():
-                self.producers.appended(batch, batch.base_offset)
+        self.producers.truncate_to(self.next_offset)
 
     def restart_at(self, offset: int) -> None:
         """Remove everything and begin again at `offset`, because the leader has nothing in common with this log."""

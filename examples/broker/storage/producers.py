@@ -106,6 +106,14 @@ class ProducerStates:
         if len(self._producers) > _MOST_PRODUCERS:
             del self._producers[next(iter(self._producers))]
 
+    def truncate_to(self, end: int) -> None:
+        """Forget the batches that were cut off a log. A producer without a remembered batch is unknown again."""
+        for producer_id, known in list(self._producers.items()):
+            while known.recent and known.recent[-1][2] >= end:
+                known.recent.pop()
+            if not known.recent:
+                del self._producers[producer_id]
+
 
 def _last_sequence(batch: Batch) -> int:
     return (batch.base_sequence + batch.count - 1) % _SEQUENCES

@@ -12,6 +12,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import batches, build, parse, records_of
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.log import Fsync, Log
+from examples.broker.storage.segment import Segment
 
 
 def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
@@ -317,6 +318,19 @@ def test_what_was_cut_off_may_be_appended_again(log):
     log.truncate_to(1)
     assert [0, 1] == [append(log, b"a", producer=(9, 0, 0)), append(log, b"b", producer=(9, 0, 1))]
     assert [b"a", b"b"] == values(log)
+
+
+def test_truncation_does_not_read_what_stays(log, monkeypatch):
+    """The batches that stay are recognised, and a producer that has none of them left may start anywhere."""
+    for number in range(6):
+        append(log, b"x" * 300, producer=(1, 0, number))
+    append(log, b"y", producer=(2, 0, 7))
+    monkeypatch.setattr(Segment, "scan", lambda _: pytest.fail("the log was read"))
+    log.truncate_to(4)
+    assert 3 == append(log, b"x" * 300, producer=(1, 0, 3))
+    with pytest.raises(BrokerError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        append(log, b"x", producer=(1, 0, 5))
+    assert [4, 5] == [append(log, b"x", producer=(1, 0, 4)), append(log, b"y", producer=(2, 0, 9))]
 
 
 @pytest.mark.parametrize(
