@@ -28,7 +28,7 @@ from examples.broker.controller.partitions.states import PartitionState, Replica
 from examples.broker.controller.reassignment import Reassignment
 from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.writer import Writer
-from examples.broker.coordination.store import Delete, NoNode, Set
+from examples.broker.coordination.store import BadVersion, Delete, NoNode, Set
 from examples.broker.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -220,11 +220,19 @@ class Duties:
             self.replicas.move([r for r in replicas if (r[1] in context.brokers) is living], target)
 
     def write_assignment(self, key: Key, nodes: tuple[int, ...]) -> None:
+        """Write the nodes of one partition. Partitions that were added meanwhile stay, for `topic_changed`."""
         topic, index = key
-        assignment = {**self.context.assignments[topic], index: nodes}
-        topic_id = layout.topic_id_of(self.store.get(layout.topic_path(topic)).data)
-        self.writer.write([Set(layout.topic_path(topic), layout.write_assignment(assignment, topic_id))])
-        self.context.assignments[topic] = assignment
+        path = layout.topic_path(topic)
+        while True:
+            node = self.store.get(path)
+            assignment = {**layout.assignment_of(node.data), index: nodes}
+            data = layout.write_assignment(assignment, layout.topic_id_of(node.data))
+            try:
+                self.writer.write([Set(path, data, node.version)])
+            except BadVersion:
+                continue
+            self.context.assignments[topic][index] = nodes
+            return
 
     def configs_changed(self) -> None:
         for topic in self.context.assignments:

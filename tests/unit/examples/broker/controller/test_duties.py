@@ -524,6 +524,31 @@ def test_reassignment(cluster):
         cluster.store.get(layout.REASSIGNMENTS)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_partitions_added_during_a_reassignment_stay(cluster, late, monkeypatch):
+    """A step of a move keeps partitions that the controller has not handled yet, added before or during its write."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (1, 2)})
+    store = cluster.active.store
+    grown = Set(layout.topic_path("t"), layout.write_assignment({0: (1, 2), 1: (2, 3)}))
+    multi = store.multi
+
+    def grow_first(operations):
+        monkeypatch.undo()
+        store.multi([grown])
+        multi(operations)
+
+    if late:
+        monkeypatch.setattr(store, "multi", grow_first)
+    else:
+        store.multi([grown])
+    cluster.active.duties.write_assignment(T0, (1, 2, 3))
+    cluster.settle()
+
+    assert {0: (1, 2, 3), 1: (2, 3)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
+    assert 2 == cluster.leader("t", 1)
+
+
 def test_reassignment_survives_the_controller(cluster):
     """A move that one controller began the next one ends."""
     cluster.add(1, 2, 3)
