@@ -178,8 +178,10 @@ class ClusterTopics:
         names = list(self._replicas.store.topics)
         self._tree.run(lambda: self._jobs.read_topics(names), self._apply, lambda _: None)
 
-    def _apply(self, topics: Mapping[str, Topic]) -> None:
-        self._replicas.store.topics.update(topics)
+    def _apply(self, found: Mapping[str, Topic]) -> None:
+        known = self._replicas.store.topics
+        topics = {name: topic for name, topic in found.items() if name in known}  # others were deleted meanwhile
+        known.update(topics)
         for key, partition in self._replicas.partitions.items():
             if key[0] in topics:
                 self._replicas.apply_settings(partition, topics[key[0]])

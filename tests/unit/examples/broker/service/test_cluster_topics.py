@@ -13,7 +13,7 @@ from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.service.cluster.topics import ClusterTopics
 from examples.broker.service.cluster.tree_client import TreeJobs
 from examples.broker.service.config import Config
-from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
 
@@ -70,3 +70,15 @@ def test_the_offsets_topic_waits_for_enough_nodes(node):
     node.topics.make_offsets_topic()
 
     assert {1, 2, 3} == set(node.jobs.read_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].replicas)
+
+
+def test_settings_that_arrive_late_bring_no_topic_back(node):
+    """A topic that was deleted while its settings were read stays deleted."""
+    for name in ("t", "u"):
+        node.jobs.create_topic(name, {0: (1, 2)}, {"retention.ms": "5"})
+        node.replicas.store.topics[name] = Topic(name, 1, (1, 2))
+    node.topics.read_settings()
+    del node.replicas.store.topics["t"]
+    node.tree.answer()
+    assert ["u"] == list(node.replicas.store.topics)
+    assert {"retention.ms": "5"} == node.replicas.store.topics["u"].settings
