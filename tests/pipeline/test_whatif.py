@@ -1,5 +1,7 @@
 """What-if of a trace and of a journal, on both engines."""
 
+import collections
+import hashlib
 import itertools
 import json
 
@@ -15,6 +17,7 @@ from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.summaries.choices import Grid
+from purgatory.pipeline.summaries.groups import grouped
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.whatif import whatif
@@ -122,6 +125,16 @@ def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(session, t
     assert {"produce", "fetch", "rebalance"} == {each["of"] for each in choice if each["setting"] == "purge_interval"}
     assert [500] == [row["operations"] for row in table_of(tmp_path, "wheels")]
     assert "What it would choose" in page.read_text()
+    assert {row["purgatory"]: row["busiest_shard"] for row in table_of(tmp_path, "shards") if row["shards"] == 4} == {
+        purgatory: pytest.approx(busiest_of_four([key for row in rows for key in row["keys"]]))
+        for purgatory, rows in grouped(records.to_pylist(), "purgatory").items()
+    }
+
+
+def busiest_of_four(keys):
+    """The share of the busiest of four shards. A key's shard is the same, whichever engine counts."""
+    shards = collections.Counter(int(hashlib.md5(key.encode()).hexdigest()[:8], 16) % 4 for key in keys)
+    return max(shards.values()) / len(keys)
 
 
 class Waiting(DelayedOperation):

@@ -50,12 +50,16 @@ def timeouts(waits: pa.Table, grid: Grid) -> pa.Table:
 
 
 def shards(grid: Grid) -> Table:
-    """For each purgatory and number of shards: the busiest one's share of the watches, and the busiest key's."""
+    """For each purgatory and number of shards: the busiest one's share of the watches, and the busiest key's.
+
+    Keys are placed by a hash of their text. It is the same in both engines. The library places them by Python's hash,
+    which differs between processes for texts.
+    """
     values = ", ".join(f"({count})" for count in sorted(set(grid.shards)))
     return Table(
         f"""with counts as (select purgatory, key, count(*) as n from uses group by all),
         placed as (
-            select purgatory, shards, pmod(xxhash64(key), 2147483647) % shards as shard, n
+            select purgatory, shards, cast(conv(substr(md5(key), 1, 8), 16, 10) as bigint) % shards as shard, n
             from counts cross join (values {values}) as tried(shards)),
         loads as (
             select purgatory, shards, shard, sum(n) as watches, max(n) as hottest from placed group by all)
