@@ -83,9 +83,9 @@ def peaks(widths: Widths) -> Table:
             from levels),
         likely as (select purgatory, fine_us, begins from known where arrived > 0 and ends + gone >= level),
         inside as (
-            select /*+ broadcast(l) */ m.purgatory, fine_us, begins, at_us, sum(change) as change
+            select /*+ broadcast(l) */ l.purgatory, fine_us, begins, at_us, sum(change) as change
             from ({_MOVES}) as m join likely as l
-                on m.purgatory = l.purgatory and m.at_us - m.at_us % {widths.fine_us} = fine_us
+                on xxhash64(m.purgatory, m.at_us - m.at_us % {widths.fine_us}) = xxhash64(l.purgatory, fine_us)
             group by all),
         reached as (
             select purgatory, at_us,
