@@ -42,7 +42,7 @@ def _one(deadline=9):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_shelf_holds_what_a_dictionary_would(seed, sound):
+def test_an_index_holds_what_a_dictionary_would(seed, sound):
     """Entries come and go by the thousand and by the one, over restarts. Nothing is lost, doubled or left behind."""
     rng = random.Random(seed)
     store, expected, directory = Memory(), {}, None

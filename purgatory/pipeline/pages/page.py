@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 from purgatory.pipeline.pages import listings, sections
 from purgatory.pipeline.pages.cards import Card, cards
 from purgatory.pipeline.pages.findings import find
-from purgatory.pipeline.pages.parts import tile
-from purgatory.pipeline.pages.style import shell
+from purgatory.pipeline.pages.parts import shell, tile
 from purgatory.pipeline.pages.tables import Tables, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 

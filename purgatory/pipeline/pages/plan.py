@@ -6,9 +6,8 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.parts import figure, listing, section, table, tile
+from purgatory.pipeline.pages.parts import figure, listing, section, shell, table, tile
 from purgatory.pipeline.pages.plots import Series
-from purgatory.pipeline.pages.style import shell
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline.summaries.groups import grouped
 

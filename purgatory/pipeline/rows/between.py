@@ -62,19 +62,11 @@ class Between:
         column = "finished" if schema is JOURNAL else "ts"
         try:
             with opened(segment.path, check=False) as (file, _):
-                return any(self._in_group(file.metadata.row_group(n), column) for n in range(file.num_row_groups))
+                place = file.metadata.schema.names.index(column)
+                known = [file.metadata.row_group(n).column(place).statistics for n in range(file.num_row_groups)]
         except JournalError:
             return True  # it is read, and then the error is reported
-
-    def _in_group(self, group: object, column: str) -> bool:
-        for place in range(group.num_columns):  # type: ignore[attr-defined]
-            found = group.column(place)  # type: ignore[attr-defined]
-            if found.path_in_schema == column:
-                known = found.statistics
-                if known is None or not known.has_min_max:
-                    return True
-                return self.overlaps(_us(known.min), _us(known.max))
-        return True
+        return any(not each or not each.has_min_max or self.overlaps(_us(each.min), _us(each.max)) for each in known)
 
 
 def _us(at: datetime | int) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import TRACE, Schema, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged
@@ -25,20 +25,13 @@ from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.frames import beside
 from purgatory.pipeline.spark.session import STRICT
 
-_TYPES: Final = {
-    "text": T.StringType(),
-    "texts": T.ArrayType(T.StringType()),
-    "int": T.LongType(),
-    "ints": T.ArrayType(T.LongType()),
-    "instant": T.TimestampType(),
-}
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
-def spark_schema(schema: Schema) -> T.StructType:
+def spark_schema(schema: Schema) -> StructType:
     """The columns of a folder, as Spark sees them."""
-    fields = [T.StructField("seq", T.LongType())]
-    fields += [T.StructField(field.name, _TYPES[field.kind]) for field in schema.fields]
-    return T.StructType(fields)
+    return from_arrow_schema(arrow_schema(schema))
 
 
 def load(

@@ -236,6 +236,11 @@ class OperationLeaf:
         self.operations |= other.operations
 
 
+_EVENTS: Final = "q sq"
+_WATCHES: Final = "q shhsqqIq"
+"""The columns of a row in the inbox: machine words (see `_pack`), texts (`s`), and which of the two it is (a blank)."""
+
+
 class RowLeaf:
     """Rows after the watermark, ordered by their instant."""
 
@@ -257,26 +262,14 @@ class RowLeaf:
         """Its bytes, and the first row's instant."""
         came = [row for row in self.rows if row[1] == EVENT]
         rest = [row for row in self.rows if row[1] == WATCH] if came else self.rows
-        watches = tuple(zip(*rest, strict=True)) or ((),) * 10
-        at, _, key, level = tuple(zip(*came, strict=True)) or ((),) * 4
-        events = _pack("q", at), key, _pack("q", level)
-        at, _, operation, number, count, key, level, deadline, mark, seq = watches
-        numbers = _pack("h", number), _pack("h", count), key, _pack("q", level), _pack("q", deadline)
-        packed = (events, (_pack("q", at), operation, *numbers, _pack("I", mark), _pack("q", seq)))
+        packed = _columns(came, _EVENTS), _columns(rest, _WATCHES)
         return pickle.dumps(packed, 5), min((row[0] for row in self.rows), default=None)
 
     @classmethod
     def unpack(cls, data: bytes) -> RowLeaf:
         """The leaf that was packed."""
-        (at, key, level), watches = pickle.loads(data)  # our own  # noqa: S301
-        rows: list[tuple[Any, ...]] = list(zip(array("q", at), repeat(EVENT), key, array("q", level), strict=False))
-        at, operation, number, count, key, level, deadline, mark, seq = watches
-        rows += zip(
-            *(array("q", at), repeat(WATCH), operation, array("h", number), array("h", count), key, array("q", level)),
-            *(array("q", deadline), array("I", mark), array("q", seq)),
-            strict=False,
-        )
-        return cls(rows)
+        events, watches = pickle.loads(data)  # our own  # noqa: S301
+        return cls([*_rows(events, _EVENTS, EVENT), *_rows(watches, _WATCHES, WATCH)])
 
     def cut(self, size: int) -> list[tuple[Bound, RowLeaf]]:
         """Split it into leaves of this size."""
@@ -287,6 +280,21 @@ class RowLeaf:
     def join(self, other: RowLeaf) -> None:
         """Add the next leaf."""
         self.rows += other.rows
+
+
+def _columns(rows: list[tuple[Any, ...]], codes: str) -> tuple[Any, ...]:
+    """The columns of rows, packed, without the one that says what all these rows are."""
+    columns = zip(codes, zip(*rows, strict=True) if rows else repeat(()), strict=False)
+    return tuple(column if code == "s" else _pack(code, column) for code, column in columns if code != " ")
+
+
+def _rows(columns: tuple[Any, ...], codes: str, what: int) -> Iterable[tuple[Any, ...]]:
+    """The rows that were packed, with what they are."""
+    at, *rest = (
+        column if code == "s" else array(code, column)
+        for code, column in zip(codes.replace(" ", ""), columns, strict=True)
+    )
+    return zip(at, repeat(what), *rest, strict=False)
 
 
 def _pack(code: str, numbers: Iterable[int]) -> bytes:

@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pandas as pd
 import pyarrow.compute as pc
-from pyspark.sql import types as T
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from purgatory.journal.records import OPERATION
@@ -53,26 +52,14 @@ if TYPE_CHECKING:
     )
 
 
-def _struct(**kinds: type[T.DataType]) -> T.StructType:
-    return T.StructType([T.StructField(name, kind()) for name, kind in kinds.items()])
+_BYTES: Final = "bytes binary"
+_NUMBER: Final = "number long"
 
-
-_BYTES: Final = _struct(bytes=T.BinaryType)
-_NUMBER: Final = _struct(number=T.LongType)
-
-BETWEEN: Final = _struct(at=T.TimestampType, bucket=T.IntegerType, rows=T.BinaryType)
+BETWEEN: Final = "at timestamp, bucket int, rows binary"
 """The rows from stage 1 to stage 2: one value per bucket of stage 2."""
 
-ANSWER: Final = _struct(
-    part=T.StringType,
-    purgatory=T.StringType,
-    operation=T.StringType,
-    outcome=T.StringType,
-    created_us=T.LongType,
-    finished_us=T.LongType,
-    reason=T.StringType,
-    detail=T.StringType,
-)
+_NAMES: Final = ("part", "purgatory", "operation", "outcome", "created_us", "finished_us", "reason", "detail")
+ANSWER: Final = ", ".join(f"{name} {'long' if name.endswith('_us') else 'string'}" for name in _NAMES)
 """The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (`PARKED`)."""
 
 PARKED: Final = "parked"
@@ -255,7 +242,7 @@ class OperationStage(_Bucket):
             purgatory, operation = (list(column) for column in zip(*map(parted, operation), strict=True))
             nothing = [None] * len(done)
             columns = (["done"] * len(done), purgatory, operation, outcome, created, finished, nothing, nothing)
-            yield pd.DataFrame(dict(zip(ANSWER.fieldNames(), columns, strict=True)))
+            yield pd.DataFrame(dict(zip(_NAMES, columns, strict=True)))
         aside = [row[1:] for row in named]
         for name, at, seq in refused:
             purgatory_, operation_ = parted(name)
@@ -265,4 +252,4 @@ class OperationStage(_Bucket):
         if core.parked != before:
             rows.append((PARKED, None, None, None, core.parked - before, 0, None, None))
         if rows:
-            yield pd.DataFrame(rows, columns=ANSWER.fieldNames())
+            yield pd.DataFrame(rows, columns=_NAMES)

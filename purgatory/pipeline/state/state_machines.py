@@ -83,7 +83,7 @@ class KeyCore:
         keep_us: how long a key keeps its level after the latest row that named it (None: forever).
     """
 
-    __slots__ = ("_fresh", "_inbox", "_keep", "_shelf", "armed")
+    __slots__ = ("_fresh", "_inbox", "_index", "_keep", "armed")
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class KeyCore:
         # Its own bytes only: a checkpoint is as trusted as the program.
         self.armed: int | None  # the timer that is set, in milliseconds
         keys, rows, self.armed = (None, None, None) if agenda is None else pickle.loads(agenda)  # noqa: S301
-        self._shelf = LeafIndex(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
+        self._index = LeafIndex(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
         self._inbox = LeafIndex(RowLeaf, Memory() if inbox is None else inbox, _INBOX, directory=rows)
         self._fresh: list[tuple[Any, ...]] = []
         self._keep = keep_us
@@ -126,31 +126,31 @@ class KeyCore:
                 before = row
         for name, rows in by_key.items():
             self._decide(name, rows, opened, hits)
-        for leaf in self._shelf.open_with(watermark):
+        for leaf in self._index.open_with(watermark):
             leaf.sweep(watermark)
-        self._shelf.save()
+        self._index.save()
         return opened, hits
 
     @property
     def next_us(self) -> int | None:
         """The earliest instant at which there is something to do."""
-        found = [due for due in (self._inbox.next_due, self._shelf.next_due) if due is not None]
+        found = [due for due in (self._inbox.next_due, self._index.next_due) if due is not None]
         return min(found, default=None)
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to keep."""
-        return not len(self._shelf) and not len(self._inbox) and self.armed is None
+        return not len(self._index) and not len(self._inbox) and self.armed is None
 
     @property
     def kept(self) -> int:
         """How many keys and watches there are (some of them perhaps dead, but no more than half)."""
-        return len(self._shelf)
+        return len(self._index)
 
     @property
     def agenda(self) -> bytes:
         """The values to keep beside the leaves, once saved."""
-        return pickle.dumps((self._shelf.directory, self._inbox.directory, self.armed), 5)
+        return pickle.dumps((self._index.directory, self._inbox.directory, self.armed), 5)
 
     def _ripe(self, watermark: int) -> list[tuple[Any, ...]]:
         """Put new rows into the inbox. Take those up to the watermark, in order, doubles next to each other."""
@@ -167,14 +167,14 @@ class KeyCore:
 
     def _decide(self, name: str, rows: list[tuple[Any, ...]], opened: list[Open], hits: list[Hit]) -> None:
         """One key's rows, in order of time."""
-        sole = self._shelf.whole(name)  # None if the key spans several leaves
-        key = (self._shelf.find((name,)) if sole is None else sole).keys[name]
+        sole = self._index.whole(name)  # None if the key spans several leaves
+        key = (self._index.find((name,)) if sole is None else sole).keys[name]
         for row in rows:
             if row[1] == EVENT:
                 at, _, _, level = row
                 if not key.reached(level, at):
                     key.level = level
-                    for leaf in self._shelf.span((name,), (name, level + 1)) if sole is None else (sole,):
+                    for leaf in self._index.span((name,), (name, level + 1)) if sole is None else (sole,):
                         leaf.reach(name, level, at, hits)
                 key.until = FOREVER if self._keep is None else at + self._keep
                 continue
@@ -188,7 +188,7 @@ class KeyCore:
                     hits.append((operation, number, at, mark))
                     continue
             if deadline > at:
-                watching = key if sole is not None else self._shelf.find((name, level, operation)).keys[name]
+                watching = key if sole is not None else self._index.find((name, level, operation)).keys[name]
                 heappush(watching.waiting, (level, operation, number, deadline, mark))
 
 
@@ -200,12 +200,12 @@ class OperationCore:
         leaves: where the operations are kept.
     """
 
-    __slots__ = ("_shelf", "armed")
+    __slots__ = ("_index", "armed")
 
     def __init__(self, agenda: bytes | None = None, leaves: Store | None = None) -> None:
         self.armed: int | None
         operations, self.armed = (None, None) if agenda is None else pickle.loads(agenda)  # our own  # noqa: S301
-        self._shelf = LeafIndex(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
+        self._index = LeafIndex(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
 
     def settle(self, opened: Iterable[Open], hits: Iterable[Hit], watermark: int) -> tuple[list[Done], list[Refused]]:
         """Take operations and hits, and save. Return the operations that are done, and the rows with a name in use.
@@ -216,19 +216,19 @@ class OperationCore:
         """
         done: list[Done] = []
         refused: list[Refused] = []
-        find = self._shelf.find
+        find = self._index.find
         for name, some in self._claims(opened, hits).items():
             for operation in some if len(some) < 2 else _holders(name, some, watermark, refused):
                 if operation.missing and operation.deadline > watermark:  # as most: they have no `end` yet
                     find((name,)).operations[name] = operation
                 elif (end := operation.end(watermark)) is not None:
                     done.append((name, end[0], operation.arrival, end[1]))
-        for leaf in self._shelf.due(watermark):
+        for leaf in self._index.due(watermark):
             for name, operation in list(leaf.operations.items()):
                 if (end := operation.end(watermark)) is not None:
                     del leaf.operations[name]
                     done.append((name, end[0], operation.arrival, end[1]))
-        self._shelf.save()
+        self._index.save()
         return done, refused
 
     def _claims(self, opened: Iterable[Open], hits: Iterable[Hit]) -> dict[str, list[Operation]]:
@@ -240,7 +240,7 @@ class OperationCore:
                 claims[name].append(operation)
             else:
                 claims[name] = [operation]
-        find = self._shelf.find
+        find = self._index.find
         for name, some in claims.items() if self.parked else ():
             if (holder := find((name,)).operations.pop(name, None)) is not None:
                 some.append(holder)
@@ -257,7 +257,7 @@ class OperationCore:
     @property
     def next_us(self) -> int | None:
         """The next deadline."""
-        return self._shelf.next_due
+        return self._index.next_due
 
     @property
     def is_empty(self) -> bool:
@@ -267,12 +267,12 @@ class OperationCore:
     @property
     def parked(self) -> int:
         """How many operations are open."""
-        return len(self._shelf)
+        return len(self._index)
 
     @property
     def agenda(self) -> bytes:
         """The values to keep beside the leaves, once saved."""
-        return pickle.dumps((self._shelf.directory, self.armed), 5)
+        return pickle.dumps((self._index.directory, self.armed), 5)
 
 
 def _holders(name: str, claims: list[Operation], watermark: int, refused: list[Refused]) -> list[Operation]:

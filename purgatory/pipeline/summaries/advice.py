@@ -23,20 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory.pipeline.summaries.groups import groups, numbers, texts
+from purgatory.pipeline.tables.relations import schema
 
 TARGETS: Final = (0.1, 0.05, 0.01, 0.001)
-CURVE: Final = pa.schema(
-    [
-        *(("purgatory", pa.string()), ("type", pa.string()), ("wait_ms", pa.int64()), ("answered", pa.int64())),
-        *(("left", pa.int64()), ("at_risk", pa.int64()), ("survival", pa.float64()), ("answered_share", pa.float64())),
-    ]
-)
-ADVICE: Final = pa.schema(
-    [
-        *(("purgatory", pa.string()), ("type", pa.string()), ("target", pa.float64()), ("timeout_ms", pa.int64())),
-        *(("known_to_ms", pa.int64()), ("survival_there", pa.float64()), ("operations", pa.int64())),
-        ("identified", pa.bool_()),
-    ]
+CURVE: Final = schema("purgatory:text type:text wait_ms:int answered left at_risk survival:real answered_share:real")
+ADVICE: Final = schema(
+    "purgatory:text type:text target:real timeout_ms:int known_to_ms:int survival_there:real operations identified:flag"
 )
 _KIND: Final = ("purgatory", "type")
 _LEAST_AT_RISK: Final = 0.05
