@@ -67,7 +67,7 @@ def test_an_index_holds_what_a_dictionary_would(seed, sound):
     for name in list(expected):
         index.find((name,)).operations.clear()
     index.save()
-    assert ({}, 0, None, 1) == (store, len(index), index.next_due, index.leaves)
+    assert ({}, 0, None, 1) == (store, len(index), index.next_due, len(index.directory[1]))
 
 
 def test_touching_an_entry_reads_and_writes_its_leaf_alone():

@@ -117,11 +117,6 @@ class LeafIndex(Generic[L]):
         """How many entries there were when it was saved."""
         return sum(self._sizes)
 
-    @property
-    def leaves(self) -> int:
-        """How many leaves there are."""
-        return len(self._numbers)
-
     def find(self, place: Bound) -> L:
         """The leaf that holds this place."""
         index = bisect_right(self._bounds, place) - 1

@@ -115,18 +115,11 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
 
 
 def _with_malformed(found: pa.Table, bad: pa.Table, buckets: int) -> pa.Table:
-    detail = bad.column("detail").to_pylist()
-    count = len(detail)
-    given = {
-        "bucket": pa.array([home(text, buckets) for text in detail], pa.int32()),
-        "tag": pa.array(["malformed"] * count),
-        "us": pa.array([0] * count, pa.int64()),
-        "number": pa.array([0] * count, pa.int32()),
-        "reason": bad.column("reason"),
-        "detail": pa.array(detail, pa.string()),
-    }
-    nothing = {field.name: pa.nulls(count, field.type) for field in found.schema}
-    return pa.concat_tables([found, pa.table({**nothing, **given}, found.schema)])
+    rows = [
+        {**row, "bucket": home(row["detail"], buckets), "tag": "malformed", "us": 0, "number": 0}
+        for row in bad.select(["reason", "detail"]).to_pylist()
+    ]
+    return pa.concat_tables([found, pa.Table.from_pylist(rows, found.schema)])
 
 
 def _escaped(purgatory: pa.ChunkedArray) -> pa.ChunkedArray:

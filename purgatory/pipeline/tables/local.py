@@ -49,7 +49,7 @@ _MACROS: Final = (
     "explode(l) as unnest(l)",
     "array_intersect(a, b) as list_filter(a, lambda x: len(list_filter(b, lambda y: x is not distinct from y)) > 0)",
     "array_repeat(e, n) as repeat([e], n)",
-    "xxhash64" + ", ".join(f"({these}) as (hash({these}) >> 1)::bigint" for these in ("a", "a, b", "a, b, c, d")),
+    "xxhash64" + ", ".join(f"({these}) as (hash({these}) >> 1)::bigint" for these in ("a, b", "a, b, c, d")),
     "conv(digits, hexadecimal, decimal) as ('0x' || digits)::bigint",
     "unix_micros(t) as epoch_us(t)",
     "timestamp_micros(us) as make_timestamptz(us)",

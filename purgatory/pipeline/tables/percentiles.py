@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from purgatory.pipeline.tables.engine import Engine
 
 PERCENTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
-_ALL_WINDOWS: Final = "cast(-1 as bigint)"
+_ALL_WINDOWS: Final = -1
 
 #: The places of a group's order, counted from 0. A percentile of waits is interpolated between two places.
 _OF_WAITS: Final = [f"{end}((total - 1) * {share}e0)" for share in PERCENTILES.values() for end in ("floor", "ceil")]
@@ -46,25 +46,17 @@ def prepare(engine: Engine, widths: Widths) -> None:
             select *, sum(n) over (partition by {_GROUP} order by bin) as upto,
                 sum(n) over (partition by {_GROUP}) as total, max(longest_us) over (partition by {_GROUP}) as top
             from bins)
-        select *, {_hashed("window_us")} as hashed from summed where {_WANTED}""",
+        select * from summed where {_WANTED}""",
     )
-    valued = f"""select {window_of(widths)} as window_us, purgatory, type, outcome = 'expired' as expired, bin,
-        {MEASURED_US} as v from records where bin >= 0"""
-    found = f"select /*+ broadcast(w) */ w.*, r.v from ({valued}) as r join wanted as w on w.hashed ="
-    inside = " union all ".join(f"{found} {_hashed(window, 'r.')}" for window in ("r.window_us", _ALL_WINDOWS))
+    valued = f"""(select {window_of(widths)} as window_us, purgatory, type, outcome = 'expired' as expired, bin,
+        {MEASURED_US} as v from records where bin >= 0) as r"""
+    same = "r.purgatory = w.purgatory and r.type = w.type and r.expired = w.expired and r.bin = w.bin"
+    found = f"select /*+ broadcast(w) */ w.*, r.v from {valued} join wanted as w on {same} and w.window_us ="
     engine.keep(
         "ordered",
         f"""select *, upto - n + row_number() over (partition by {_GROUP}, bin order by v) - 1 as place
-            from ({inside}) as inside""",
+            from ({found} r.window_us union all {found} {_ALL_WINDOWS}) as inside""",
     )
-
-
-def _hashed(window: str, of: str = "") -> str:
-    """A group and a bin as one number of 64 bits, which Spark finds faster than five columns.
-
-    Some thousands are looked for among some hundred thousand. That two of these are equal by chance is ruled out.
-    """
-    return f"xxhash64({window}, {of}purgatory, {of}type, {of}bin * 2 + cast({of}expired as int))"
 
 
 def _found(where: str, by: str, places: list[str], figures: list[str]) -> str:
@@ -83,21 +75,21 @@ def _between(n: int, share: float) -> str:
 _FIGURES: Final = [_between(n, share) for n, share in enumerate(PERCENTILES.values())]
 _WAITED: Final = f"purgatory:text type:text answered {' '.join(PERCENTILES)} max_ms"
 
-LATENCY: Final = Table(
-    _found(f"not expired and window_us <> {_ALL_WINDOWS}", "window_us, purgatory, type", _OF_WAITS, _FIGURES),
-    schema(f"window_us {_WAITED}"),
-    "window",
-)
-"""Exact percentiles of the waits of answered operations, per window, purgatory and type."""
 
-WAITING: Final = Table(
-    _found(f"not expired and window_us = {_ALL_WINDOWS}", "purgatory, type", _OF_WAITS, _FIGURES), schema(_WAITED)
-)
-"""The same over all windows together."""
+def latency() -> Table:
+    """Exact percentiles of the waits of answered operations, per window, purgatory and type."""
+    of = f"not expired and window_us <> {_ALL_WINDOWS}"
+    sql = _found(of, "window_us, purgatory, type", _OF_WAITS, _FIGURES)
+    return Table(sql, schema(f"window_us {_WAITED}"), "window")
 
-LATENESS: Final = Table(
-    _found("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"]),
-    schema("window_us purgatory:text type:text expired p50_ms p99_ms max_ms"),
-    "window",
-)
-"""How long after their deadline expired operations left, by window, purgatory and type."""
+
+def waiting() -> Table:
+    """The same over all windows together."""
+    of = f"not expired and window_us = {_ALL_WINDOWS}"
+    return Table(_found(of, "purgatory, type", _OF_WAITS, _FIGURES), schema(_WAITED))
+
+
+def lateness() -> Table:
+    """How long after their deadline expired operations left, by window, purgatory and type."""
+    sql = _found("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"])
+    return Table(sql, schema("window_us purgatory:text type:text expired p50_ms p99_ms max_ms"), "window")

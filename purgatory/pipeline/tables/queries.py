@@ -19,6 +19,7 @@ BANDS_US: Final = tuple(step * 10**power for power in range(2, 11) for step in (
 SLOWEST: Final = 5
 """Examples of each purgatory and type."""
 MOST_MALFORMED: Final = 10_000
+_TOP_KEYS, _TOP_EXPIRIES = 20, 12
 
 SPAN: Final = Table(
     f"""select coalesce(min(created_us), 0), coalesce(max(finished_us), 0), count(*), coalesce(sum(wait_us), 0),
@@ -74,12 +75,13 @@ def outcomes() -> Table:
     )
 
 
-BANDS: Final = Table(
-    f"select window_us, purgatory, type, upto_us, sum(n) from sums where {ANSWERED} group by all",
-    schema("window_us purgatory:text type:text upto_us answered"),
-    "window",
-)
-"""Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`."""
+def bands() -> Table:
+    """Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`."""
+    return Table(
+        f"select window_us, purgatory, type, upto_us, sum(n) from sums where {ANSWERED} group by all",
+        schema("window_us purgatory:text type:text upto_us answered"),
+        "window",
+    )
 
 
 def waits() -> Table:
@@ -97,7 +99,7 @@ def waits() -> Table:
     )
 
 
-def hot_keys(top: int = 20) -> Table:
+def hot_keys() -> Table:
     """The most used keys of each purgatory, with their expiries and wasted checks.
 
     `share` is of the purgatory's operations (`of`). As one operation may have several keys, shares may add up to more
@@ -117,14 +119,14 @@ def hot_keys(top: int = 20) -> Table:
         totals as (select purgatory, sum(n) as total from sums group by all)
         select r.purgatory, key, operations, expired, wasted, keys, all_watches, place, operations / total,
             operations * keys / all_watches, total
-        from ranked as r join totals as t on r.purgatory = t.purgatory where place <= {top}""",
+        from ranked as r join totals as t on r.purgatory = t.purgatory where place <= {_TOP_KEYS}""",
         schema(
             "purgatory:text key:text operations expired wasted_checks keys watches rank:rank share:real skew:real of"
         ),
     )
 
 
-def expiries(top: int = 12) -> Table:
+def expiries() -> Table:
     """Where and when operations expired: counts by window, for the keys of each type that expire most.
 
     `of_key` is what expired under the key in all windows, of its `operations` of that type.
@@ -140,7 +142,7 @@ def expiries(top: int = 12) -> Table:
         select g.purgatory, g.type, g.key, expired_us, g.operations, of_key, r.operations, place
         from key_sums as g join ranked as r
             on g.purgatory = r.purgatory and g.type = r.type and g.key is not distinct from r.key
-        where place <= {top} and expired_us is not null""",
+        where place <= {_TOP_EXPIRIES} and expired_us is not null""",
         schema("purgatory:text type:text key:text window_us expired of_key operations rank:rank"),
         "window",
     )
@@ -219,15 +221,15 @@ def tables(engine: Engine, widths: Widths, *, malformed: bool) -> dict[str, pa.T
     prepare(engine, widths)
     made = {
         "outcomes": outcomes(),
-        "latency": percentiles.LATENCY,
-        "waiting": percentiles.WAITING,
-        "bands": BANDS,
+        "latency": percentiles.latency(),
+        "waiting": percentiles.waiting(),
+        "bands": bands(),
         "waits": waits(),
         "hot_keys": hot_keys(),
         "expiries": expiries(),
         "occupancy": levels.occupancy(widths),
         "peaks": levels.peaks(widths),
-        "lateness": percentiles.LATENESS,
+        "lateness": percentiles.lateness(),
         "raised": raised(),
         "instances": instances(),
         **({"quarantine": quarantine()} if malformed else {}),
