@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.harness import Table, markdown
-from tests.benchmarks.plots import FLOOR, FOURTH, OURS, THEIRS, read
+from tests.benchmarks.plots import BASELINE, FOURTH, OURS, THEIRS, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "main"]
 
-_COLOURS = {"local": FLOOR, "report": OURS, "replay": THEIRS, "stream": FOURTH}
+_COLOURS = {"local": BASELINE, "report": OURS, "replay": THEIRS, "stream": FOURTH}
 
 
 def _sizes(table: Table, column: str, kind: str) -> list[tuple[float, float]]:

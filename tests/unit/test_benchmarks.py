@@ -21,6 +21,7 @@ from tests.benchmarks import (
     growth,
     harness,
     load,
+    pipeline_plots,
     plots,
 )
 
@@ -174,6 +175,15 @@ def test_every_picture_finds_its_figures(tmp_path, monkeypatch):
         axes = mock.Mock()
         picture(axes, kept)
         assert axes.plot.called
+
+
+def test_the_state_of_a_stream_is_drawn(tmp_path):
+    """What a batch of the fewest arrivals writes, by the number of operations parked."""
+    columns, rows = ("parked", "arriving", "MB written"), ((3_000, 1_000, 0.2), (505_000, 250_000, 30.7))
+    harness.write_json([harness.Table("batches", columns, rows, slug="pipeline-state")], tmp_path / "figures.json")
+    axes = mock.Mock()
+    pipeline_plots.PICTURES["state"](axes, plots.read(tmp_path / "figures.json"))
+    assert ((3_000.0,), (0.2,)) == axes.plot.call_args.args
 
 
 def test_a_table_goes_into_a_page():
