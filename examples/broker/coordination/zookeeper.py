@@ -8,7 +8,8 @@ The interface is a subset of ZooKeeper's, so most calls are one call there. This
       node changes -> event -> `exists` with the watch again -> callback -> the callback's owner reads
                                           ^ a change from here on is a new event
 
-  After a lost connection is back, and with a new session, all watches are set and called.
+  If the watch cannot be set, this is tried again until it is. After a lost connection is back, and with a new session,
+  all watches are set and called.
 - **Session and connection** are kept apart, as kazoo's documentation asks. SUSPENDED: the connection is lost, and the
   session may continue. Calls fail with `Unreachable`. RESUMED: connected again within the session. LOST: the session is
   over. kazoo begins a new one by itself, which is reported as ESTABLISHED.
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -67,6 +69,7 @@ _ERRORS: dict[type[Exception], tuple[type[StoreError], str]] = {
     kz.ConnectionClosedError: (Unreachable, "the connection is closed"),
     kz.SessionExpiredError: (SessionLost, "the session is over"),
 }
+_RETRY_S = 0.1
 _UNDONE = (kz.RolledBackError, kz.RuntimeInconsistency)
 """The errors of the other operations of a failed transaction."""
 
@@ -87,7 +90,7 @@ class _Watch:
         self.callback = callback
         self.below = below
 
-    def went_off(self, event: WatchedEvent) -> None:
+    def fired(self, event: WatchedEvent) -> None:
         """Handle an event of kazoo. That of a lost connection has no path: the listener handles it."""
         if event.path is not None:
             self._store.notes.put(self)
@@ -203,13 +206,17 @@ class ZooKeeperStore:
 
     def _add_watch(self, watch: _Watch) -> Watch:
         check_path(None, None, watch.path)
-        self._set(watch)
-        self.watches.add(watch)
+        self.watches.add(watch)  # first, because it may fire at once
+        try:
+            self._set(watch)
+        except StoreError:
+            self.watches.discard(watch)
+            raise
         return watch
 
     def _set(self, watch: _Watch) -> None:
         ask = self._client.get_children_async if watch.below else self._client.exists_async
-        self._wait(watch.path, ask(watch.path, watch=watch.went_off))
+        self._wait(watch.path, ask(watch.path, watch=watch.fired))
 
     # -- the thread
 
@@ -221,9 +228,10 @@ class ZooKeeperStore:
                 else:
                     self._take_state(note)
             except Unreachable as error:
-                _log.warning(
-                    "ZooKeeper unreachable", error=str(error)
-                )  # the listener's next note sets all watches again
+                _log.warning("ZooKeeper unreachable", error=str(error))
+                if isinstance(note, _Watch):
+                    time.sleep(_RETRY_S)
+                    self.notes.put(note)
             except Exception:  # noqa: BLE001 - contained
                 _log.exception("a callback failed")
 
@@ -251,4 +259,4 @@ class ZooKeeperStore:
             self._ready.set()
         if change in (SessionChange.RESUMED, SessionChange.ESTABLISHED):
             for watch in list(self.watches):
-                self._tell(watch)
+                self.notes.put(watch)
