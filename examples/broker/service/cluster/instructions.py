@@ -79,23 +79,37 @@ class Instructions:
         self._queue: asyncio.Queue[tuple[Message, Callable[[Any], None]]] = asyncio.Queue()
         self._task = self._loop.create_task(self._run())
 
-    def receive(self, message: Message, respond: Callable[[Any], None], tries: int = _EPOCH_TRIES) -> None:
-        """Take a message from another node. An unknown epoch must be in the tree, now or soon."""
+    def receive(
+        self,
+        message: Message,
+        respond: Callable[[Any], None],
+        is_open: Callable[[], bool],
+        tries: int = _EPOCH_TRIES,
+    ) -> None:
+        """Take a message from another node. An unknown epoch must be in the tree, now or soon.
+
+        Once its connection is closed, the message is dropped, because its sender repeats it. Carried out after the
+        repeated one, a StopReplica could delete the replica of a later topic.
+        """
+        if not is_open():
+            return
         if message.controller_epoch <= self.controller_epoch:
             self.deliver(message, respond)
             return
 
         def compare(newest: int) -> None:
+            if not is_open():
+                return
             if message.controller_epoch <= newest:
                 self.deliver(message, respond)
             elif tries > 1:
-                self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries - 1)
+                self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, is_open, tries - 1)
             else:
                 _log.error("unknown controller epoch", node=message.controller_id, epoch=message.controller_epoch)
                 respond(_RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH))
 
         def retry(_: BrokerError) -> None:
-            self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, tries)
+            self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, is_open, tries)
 
         self._tree.run(self._jobs.controller_epoch, compare, retry)
 

@@ -46,7 +46,7 @@ class ClusterHandlers:
 
     def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
         """Carry out an instruction of the controller, and answer after that."""
-        self.membership.instructions.receive(request, reply)
+        self.membership.instructions.receive(request, reply, lambda: reply.connection.is_open)
 
     def controlled_shutdown(self, request: m.ControlledShutdownRequest, _version: int, reply: Reply) -> None:
         """Move a node's leaderships away, and list those that stay."""

@@ -20,6 +20,10 @@ class Tree:
 
     def __init__(self):
         self.down = 0
+        self.waiting = []
+
+    def run(self, job, then, failed):
+        self.waiting.append((then, failed))
 
     async def ask(self, job):
         if self.down:
@@ -42,6 +46,9 @@ def node():
             lead_or_follow=lambda key, *_: 1 // key[1],
         )
         tree = Tree()
+        jobs = SimpleNamespace(
+            read_topics=lambda names: {name: Topic(name, 9, (1,)) for name in names}, controller_epoch=lambda: 0
+        )
         found = SimpleNamespace(
             tree=tree, topics=replicas.store.topics, introduced=[], answers=[], checks=[], metadata=replicas.metadata
         )
@@ -50,7 +57,7 @@ def node():
             SimpleNamespace(refresh=lambda: None),
             None,
             SimpleNamespace(learned=lambda _: None),
-            (tree, SimpleNamespace(read_topics=lambda names: {name: Topic(name, 9, (1,)) for name in names})),
+            (tree, jobs),
             introduced=lambda: found.introduced.append(len(found.answers)),
             run_actions=lambda: found.checks.append(len(found.answers)),
             turn_ms=0,
@@ -178,6 +185,34 @@ def test_a_newer_controller_ends_the_wait_for_the_tree(node, monkeypatch):
         here.instructions.controller_epoch = 2
         await until(lambda: here.answers)
         assert ErrorCode.STALE_CONTROLLER_EPOCH == here.answers[0].error_code
+        here.instructions.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("outcome", ["known", "unknown", "no answer"])
+def test_a_message_whose_connection_is_closed_is_dropped(node, monkeypatch, outcome):
+    """Its sender repeats it. An old StopReplica that comes last would delete the replica of a later topic."""
+    monkeypatch.setattr(instructions, "_EPOCH_RETRY_S", 0)
+
+    async def main():
+        here = node()
+        connection = SimpleNamespace(is_open=True)
+        here.instructions.receive(update(1, 1), here.answers.append, lambda: connection.is_open)
+        then, failed = here.tree.waiting.pop()
+        if outcome == "known":
+            connection.is_open = False
+            then(1)
+        elif outcome == "unknown":
+            then(0)
+        else:
+            failed(BrokerError(ErrorCode.REQUEST_TIMED_OUT))
+        connection.is_open = False
+        here.instructions.deliver(update(1, 2), here.answers.append)
+        await until(lambda: here.answers)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 1 == len(here.answers)
         here.instructions.close()
 
     asyncio.run(main())
