@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from examples.broker.controller.duties import Duties
     from examples.broker.controller.partitions.requests import Message
+    from examples.broker.coordination.store import Watch
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
@@ -50,7 +51,7 @@ _INTRODUCED_S = 10.0
 _SHUTDOWN_S = 2.0
 _SHUTDOWN_TRIES = 4
 _SHUTDOWN_RETRY_S = 0.1
-_REPORT_RETRY_S = 0.5
+_RETRY_S = 0.5
 
 
 class Membership:
@@ -184,26 +185,28 @@ class Membership:
         if change is not SessionChange.ESTABLISHED:
             return
         self._loop.call_soon_threadsafe(self._report_disk)
-        if self._watching:
-            return
-        self._watching = True
+        if not self._watching:
+            self._watching = True
+            self._watch(self._store.watch, layout.CONFIG_CHANGES, self.topics.read_settings)
+            self._watch(self._store.watch_children, layout.TOPICS, self.topics.read_names)
 
-        def on_loop(look: Callable[[], None]) -> Callable[[], None]:
-            def watch() -> None:
-                self._loop.call_soon_threadsafe(look)
+    def _watch(self, watch: Callable[[str, Callable[[], None]], Watch], path: str, look: Callable[[], None]) -> None:
+        """Call `look` on the loop now and after every change. May be called from any thread."""
 
-            return watch
+        def changed() -> None:
+            self._loop.call_soon_threadsafe(look)
 
-        self._store.watch(layout.CONFIG_CHANGES, on_loop(self.topics.read_settings))
-        self._store.watch_children(layout.TOPICS, on_loop(self.topics.read_names))
-        self._loop.call_soon_threadsafe(self.topics.read_names)
+        def again(_: BrokerError) -> None:
+            self._loop.call_later(_RETRY_S, self._watch, watch, path, look)
+
+        self._tree.run(lambda: watch(path, changed), lambda _: look(), again)
 
     def _report_disk(self, *_: object) -> None:
         """Write to the tree whether this node's disk rejects writes, for the controller."""
         is_failing = self.replicas.store.disk.is_failing
 
         def again(_: BrokerError) -> None:
-            self._loop.call_later(_REPORT_RETRY_S, self._report_disk)
+            self._loop.call_later(_RETRY_S, self._report_disk)
 
         self._tree.run(lambda: self._jobs.report_disk(is_failing=is_failing), lambda _: None, again)
 
