@@ -15,13 +15,14 @@ from examples.broker.protocol.wire import decode, encode
 if TYPE_CHECKING:
     from examples.broker.replication.peers.node_key import NodeKey
 
+_CONNECT_S = 2
 _PROOF_S = 5
 
 R = TypeVar("R")
 
 
 class Link:
-    """Connects when it is entered."""
+    """Connects when it is entered. Raises OSError or TimeoutError if that is not possible."""
 
     def __init__(self, host: str, port: int, name: str, limit: int) -> None:
         self._host = host
@@ -33,7 +34,8 @@ class Link:
         self._writer: asyncio.StreamWriter | None = None
 
     async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=self._limit)
+        async with asyncio.timeout(_CONNECT_S):  # a machine that is down does not answer at all
+            self._reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=self._limit)
         return self
 
     async def __aexit__(self, *_: object) -> None:

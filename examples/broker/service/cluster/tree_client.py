@@ -220,8 +220,9 @@ class TreeClient:
                 result = job()
             except BrokerError as error:
                 self._tell(failed, error)
-            except (StoreError, ValueError) as error:
-                _log.warning("call to the tree failed", error=repr(error))
+            except Exception as error:  # noqa: BLE001 - the caller waits for one of the two calls
+                is_expected = isinstance(error, (StoreError, ValueError))
+                _log.warning("call to the tree failed", error=repr(error), exc_info=not is_expected)
                 self._tell(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
             else:
                 self._tell(then, result)

@@ -1,12 +1,14 @@
 """A node's writes about topics into the tree, on a store of its own."""
 
+import asyncio
+
 import pytest
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.embedded import EmbeddedStore
-from examples.broker.coordination.store import Set
+from examples.broker.coordination.store import NoNode, Set
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.service.cluster.tree_client import TreeJobs
+from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
 
 
 @pytest.fixture
@@ -98,3 +100,20 @@ def test_settings_that_cannot_be_decoded(jobs):
     jobs.create_topic("t", {0: (1, 2)}, {})
     jobs._store.multi([Set(layout.config_path("t"), b"7 days")])
     assert {} == settings_of(jobs, "t")
+
+
+@pytest.mark.parametrize("error", [NoNode("/t", "missing"), ValueError(), TypeError(), BrokerError(ErrorCode.NONE)])
+def test_a_job_that_fails_is_reported(error):
+    """Whatever a job raises, its caller gets an error."""
+
+    async def main():
+        client, failed = TreeClient(lambda: None), asyncio.get_running_loop().create_future()
+
+        def job():
+            raise error
+
+        client.run(job, lambda _: None, failed.set_result)
+        assert isinstance(await asyncio.wait_for(failed, 60), BrokerError)
+        client.close()
+
+    asyncio.run(main())
