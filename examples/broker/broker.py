@@ -29,7 +29,7 @@ from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.handlers.topics import TopicHandlers
 from examples.broker.service.look_in import LookIn
 from examples.broker.service.server import Server
-from examples.broker.storage.folder_lock import FolderLock
+from examples.broker.storage.folder_lock import FolderLock, folder_id
 from examples.broker.storage.log import Fsync
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
@@ -83,6 +83,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         config = self.config
         self._lock = FolderLock(config.data)  # before any log is opened, because opening may cut it
+        folder = folder_id(config.data, config.cluster.node_id)
         executor = _OnLoop(loop, self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
         self.store = TopicStore(config.data, keeps_topics=config.is_alone, node_id=config.cluster.node_id)
@@ -102,7 +103,9 @@ class Broker:
             self.server.handlers |= handlers.table
         if not config.is_alone:
             run_actions = self.server.run_actions
-            self.membership = Membership(config, self.replicas, self.coordinator, self.timer, run_actions)
+            self.membership = Membership(
+                config, self.replicas, self.coordinator, self.timer, run_actions, folder_id=folder
+            )
             configs.change = self.membership.topics.change_settings
             self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
             self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table

@@ -26,6 +26,7 @@ from examples.broker.controller.context import Context
 from examples.broker.controller.duties import Duties
 from examples.broker.controller.events import EventQueue
 from examples.broker.controller.tree import candidacy, layout
+from examples.broker.controller.tree.layout import BrokerInfo
 from examples.broker.controller.tree.writer import Deposed
 from examples.broker.coordination.store import (
     BadVersion,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from examples.broker.controller.partitions.requests import Channel
-    from examples.broker.controller.tree.layout import BrokerInfo
     from examples.broker.coordination.store import Store
     from timer import Timer
 
@@ -102,6 +102,7 @@ class Controller:
         self._begun = False
         """Whether the context of the term is complete."""
         self._watching = False
+        self._is_registered = False
 
     # -- called from any thread
 
@@ -143,15 +144,19 @@ class Controller:
     def _session_changed(self, change: SessionChange) -> None:
         if change is SessionChange.LOST:
             self._end_term()
+            self._is_registered = False
             self.controller_id = None
         elif change is SessionChange.ESTABLISHED:
             self._end_term()
+            self._is_registered = False
             self._take_part()
         elif change is SessionChange.RESUMED:
             self._stand()
         self.on_session(change)
 
     def _take_part(self) -> None:
+        if self._is_registered:
+            return
         try:
             layout.make_roots(self.store)
             self._key.secret = layout.secret_of(self.store)
@@ -159,6 +164,7 @@ class Controller:
                 self.store.watch(layout.CONTROLLER, lambda: self.events.put("controller", self._stand))
                 self._watching = True
             self._register()
+            self._is_registered = True
         except SessionLost:
             return  # the next session takes part
         except OSError as error:
@@ -177,15 +183,31 @@ class Controller:
                 pass
             else:
                 return
-            # Left by an earlier process of this node, whose session is not over yet.
             try:
-                self.store.multi([Delete(path, self.store.get(path).version), create])
+                found = self.store.get(path)
+                self._check_is_ours(found.data)
+                # Left by an earlier process of this node, whose session is not over yet.
+                self.store.multi([Delete(path, found.version), create])
             except (NoNode, BadVersion):
                 continue
             return
 
+    def _check_is_ours(self, data: bytes) -> None:
+        """Reject a registration by another machine with this node's id. Raises OSError."""
+        try:
+            folder_id = BrokerInfo.read(self.info.node_id, data).folder_id
+        except (ValueError, TypeError):
+            return  # written by another tool
+        if folder_id != self.info.folder_id:
+            raise OSError(
+                f"node {self.info.node_id} is registered with another data folder: "
+                "give each node its own id, or wait for the end of that session"
+            )
+
     def _stand(self) -> None:
         """Find out which node is the controller, and become the controller if there is none."""
+        if not self._is_registered:
+            return
         try:
             election = candidacy.stand(self.store, self.info.node_id, in_office=self._duties is not None)
         except SessionLost:

@@ -12,6 +12,7 @@ Used on the broker's loop. `failed` may be called from any thread.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import TYPE_CHECKING
@@ -84,3 +85,16 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def replace_file(path: Path, content: object, *, durably: bool) -> None:
+    """Write JSON aside and rename it, so that a crash leaves the old file or the new one."""
+    aside = path.with_suffix(".tmp")
+    with aside.open("w") as file:
+        json.dump(content, file)
+        if durably:
+            file.flush()
+            os.fsync(file.fileno())
+    aside.replace(path)
+    if durably:
+        sync_folder(path.parent)

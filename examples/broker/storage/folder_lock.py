@@ -2,14 +2,21 @@
 
 The lock is the system's, on a file `.lock` in the folder. It ends with the process, so a node that was killed can start
 again. The file stays, with the process id of its last holder, for the error message.
+
+A folder also belongs to one node. `node.json` has the node's id, and an id of the folder itself. By that id, a node
+that registers again can be distinguished from another machine with the same node id.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+import uuid
 from typing import TYPE_CHECKING
+
+from examples.broker.storage.disk import replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +29,28 @@ class FolderInUse(OSError):
         super().__init__(f"the data folder {folder} is in use by process {holder}: stop it, or pass another --data")
         self.folder = folder
         self.holder = holder
+
+
+def folder_id(folder: Path, node_id: int) -> str:
+    """Return the id of a node's data folder. A folder without an id becomes the node's.
+
+    Raises:
+        OSError: if the folder belongs to another node, or is not usable.
+    """
+    path = folder / "node.json"
+    try:
+        found = json.loads(path.read_text())
+        owner, identity = int(found["node_id"]), str(found["folder_id"])
+    except FileNotFoundError:
+        owner, identity = node_id, uuid.uuid4().hex
+        replace_file(path, {"node_id": owner, "folder_id": identity}, durably=True)
+    except (ValueError, TypeError, LookupError) as error:
+        raise OSError(f"{path} is damaged ({error}): remove it, if this folder belongs to node {node_id}") from error
+    if owner != node_id:
+        raise OSError(
+            f"the data folder {folder} belongs to node {owner}, got node {node_id}: pass its id, or another --data"
+        )
+    return identity
 
 
 class FolderLock:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 from typing import TYPE_CHECKING
@@ -25,7 +24,7 @@ import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.storage.disk import Disk, sync_folder
+from examples.broker.storage.disk import Disk, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -186,7 +185,7 @@ class TopicStore:
         if (checkpoint == self._checkpoint and not self._has_removals) or self.disk.is_failing:
             return
         try:
-            _store(self._checkpoint_path, checkpoint, durably=durably or self._has_removals)
+            replace_file(self._checkpoint_path, checkpoint, durably=durably or self._has_removals)
         except OSError as error:
             self.disk.failed(error)
         else:
@@ -199,19 +198,7 @@ class TopicStore:
             if self._keeps_topics
         }
         try:
-            _store(self._topics_path, {"topics": kept, "producer_ids": reserved}, durably=True)
+            replace_file(self._topics_path, {"topics": kept, "producer_ids": reserved}, durably=True)
         except OSError as error:
             self.disk.failed(error)
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-
-
-def _store(path: Path, content: object, *, durably: bool) -> None:
-    aside = path.with_suffix(".tmp")
-    with aside.open("w") as file:
-        json.dump(content, file)
-        if durably:
-            file.flush()
-            os.fsync(file.fileno())
-    aside.replace(path)
-    if durably:
-        sync_folder(path.parent)

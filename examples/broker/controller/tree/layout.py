@@ -3,8 +3,8 @@
     /controller                            ephemeral; the node that is the controller
     /controller_epoch                      the number of controllers so far
     /cluster_secret                        the secret by which nodes recognise each other
-    /brokers/ids/2                         ephemeral; the address of node 2, the incarnation of its process, and where
-                                           its logs ended when it registered
+    /brokers/ids/2                         ephemeral; the address of node 2, the incarnation of its process, the id
+                                           of its data folder, and where its logs ended when it registered
     /brokers/known                         the incarnations that the controller has handled
     /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes
     /brokers/topics/orders                 the nodes of each partition, the preferred leader first; the topic's id
@@ -119,6 +119,8 @@ class BrokerInfo:
     host: str
     port: int
     incarnation: str = ""
+    folder_id: str = ""
+    """The id of its data folder. Another machine with the same node id has another one."""
     ends: Mapping[str, tuple[int, int]] = attrs.field(factory=dict, eq=False)
 
     def end_of(self, key: Key) -> tuple[int, int]:
@@ -127,7 +129,12 @@ class BrokerInfo:
 
     def write(self) -> bytes:
         return _encode(
-            host=self.host, port=self.port, incarnation=self.incarnation, ends=dict(self.ends), timestamp=_now()
+            host=self.host,
+            port=self.port,
+            incarnation=self.incarnation,
+            folder_id=self.folder_id,
+            ends=dict(self.ends),
+            timestamp=_now(),
         )
 
     @classmethod
@@ -135,7 +142,8 @@ class BrokerInfo:
     def read(cls, node_id: int, data: bytes) -> BrokerInfo:
         content = _decode(data)
         ends = {str(name): (int(epoch), int(end)) for name, (epoch, end) in content.get("ends", {}).items()}
-        return cls(node_id, str(content["host"]), int(content["port"]), str(content.get("incarnation", "")), ends)
+        incarnation, folder_id = str(content.get("incarnation", "")), str(content.get("folder_id", ""))
+        return cls(node_id, str(content["host"]), int(content["port"]), incarnation, folder_id, ends)
 
 
 def write_known(brokers: Mapping[int, BrokerInfo]) -> bytes:

@@ -64,6 +64,8 @@ class Membership:
         coordinator: Coordinator,
         timer: Timer,
         run_actions: Callable[[], None],
+        *,
+        folder_id: str,
     ) -> None:
         here = config.cluster
         self.config = config
@@ -92,7 +94,7 @@ class Membership:
             turn_ms=config.turn_ms,
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
-        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex)
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, folder_id)
         replicas.find()
         self.controller = Controller(
             info,

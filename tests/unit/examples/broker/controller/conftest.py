@@ -43,8 +43,8 @@ class Channel:
 
 
 class Node:
-    def __init__(self, cluster, node_id):
-        self.cluster, self.node_id = cluster, node_id
+    def __init__(self, cluster, node_id, folder_id="folder"):
+        self.cluster, self.node_id, self.folder_id = cluster, node_id, folder_id
         self.lives = 0
         self.start()
 
@@ -54,7 +54,7 @@ class Node:
         self.channel = Channel()
         self.channel.node = self
         self.store = EmbeddedStore(self.cluster.path, session_ms=SESSION_MS, clock=self.cluster.clock, thread=False)
-        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}")
+        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}", self.folder_id)
         self.ends = ends or {}
         self.controller = Controller(
             info, self.store, self.channel, self.cluster.timer, ends=lambda: self.ends, rebalance_ms=0
@@ -81,6 +81,12 @@ class Cluster:
     def __init__(self, path):
         self.path, self.clock, self.timer = path, Clock(), MockTimer()
         self.nodes = {}
+
+    def add_double(self, node_id):
+        """Start another machine with the id of a node, and return it."""
+        double = self.nodes[f"double of {node_id}"] = Node(self, node_id, "another folder")
+        self.settle()
+        return double
 
     def add(self, *node_ids):
         for node_id in node_ids:

@@ -87,6 +87,23 @@ def test_restarted_node_takes_its_own_place(cluster):
     assert 2 == cluster.active.duties.context.epoch
 
 
+def test_another_machine_does_not_take_the_place_of_a_node(cluster):
+    """A second node with the same id waits until the session of the first is over, and takes no office meanwhile."""
+    cluster.add(1, 2)
+    double = cluster.add_double(1)
+    cluster.advance(3_000)
+    registered = layout.BrokerInfo.read(1, cluster.store.get("/brokers/ids/1").data)
+    assert "folder" == registered.folder_id
+    cluster.write(Delete("/controller"))
+    assert not double.controller.is_active
+
+    cluster.die(1)
+    cluster.advance(1_000)
+
+    registered = layout.BrokerInfo.read(1, cluster.store.get("/brokers/ids/1").data)
+    assert "another folder" == registered.folder_id
+
+
 def test_paused_controller_changes_nothing(cluster):
     """A controller that was stopped while another was elected: each write that it tries is refused, and it gives up."""
     cluster.add(1, 2, 3)

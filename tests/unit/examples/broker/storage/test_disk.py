@@ -166,7 +166,7 @@ def test_a_full_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
         raise FULL
 
     with monkeypatch.context() as patch:
-        patch.setattr("examples.broker.storage.topics._store", reject)
+        patch.setattr("examples.broker.storage.topics.replace_file", reject)
         for _ in range(2):
             with pytest.raises(BrokerError):
                 store.next_producer_id()
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path, monkeypatc
         raise FULL
 
     with monkeypatch.context() as patch:
-        patch.setattr("examples.broker.storage.topics._store", reject)
+        patch.setattr("examples.broker.storage.topics.replace_file", reject)
         store.save_checkpoint({"t-0": [1, 2]})
     store.disk.is_failing = False
     store.save_checkpoint({"t-0": [1, 2]})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.broker.storage.folder_lock import FolderInUse, FolderLock
+from examples.broker.storage.folder_lock import FolderInUse, FolderLock, folder_id
 
 ROOT = Path(__file__).parents[5]
 HOLD = """
@@ -57,3 +57,20 @@ def test_one_process_is_refused_as_well(tmp_path):
     with pytest.raises(FolderInUse):
         FolderLock(tmp_path)
     lock.release()
+
+
+def test_a_folder_belongs_to_one_node(tmp_path):
+    """It has an id of its own, which stays. A node with another id is rejected, with the way out."""
+    found = folder_id(tmp_path, 3)
+    assert found == folder_id(tmp_path, 3)
+    assert found != folder_id(tmp_path.parent, 3)
+    with pytest.raises(OSError, match="belongs to node 3, got node 4: pass its id, or another --data"):
+        folder_id(tmp_path, 4)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"node_id": 3}', '{"node_id": null, "folder_id": "a"}'])
+def test_a_damaged_owner_stops_the_node(tmp_path, content):
+    """The error names the file, and says what to do."""
+    (tmp_path / "node.json").write_text(content)
+    with pytest.raises(OSError, match=r"node\.json is damaged .*: remove it, if this folder belongs to node 3"):
+        folder_id(tmp_path, 3)
