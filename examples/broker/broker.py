@@ -138,7 +138,7 @@ class Broker:
             await asyncio.sleep(_HOUSEKEEPING_S)
             rounds += 1
             try:
-                self.server.close_drips()
+                self.server.close_slow_and_idle()
                 self.replicas.shrink_isrs()
                 self.replicas.heed_disk()
                 self.server.run_actions()

@@ -38,6 +38,9 @@ class Config:
 
     # limits on clients
     max_connections: int = attrs.field(default=5_000, validator=ge(1))
+    """Connections of clients. Those of other nodes do not count."""
+    max_idle_ms: int = attrs.field(default=600_000, validator=ge(1))
+    """A client without a request for longer is disconnected."""
     max_request_bytes: int = attrs.field(default=32 * 1024 * 1024, validator=ge(1))
     max_buffered_bytes: int = attrs.field(default=256 * 1024 * 1024, validator=ge(1))
     max_elements: int = attrs.field(default=20_000, validator=ge(1))

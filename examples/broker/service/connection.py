@@ -17,7 +17,8 @@ per read, which took about 50 us, as much as all the rest.
 A small request is decoded in place, and small responses are joined into one write. Large ones are passed on in pieces.
 Without these copies a produce of 900 KB takes half the processor time.
 
-**Limits for clients.** A frame that is too large, invalid, or incomplete after `frame_timeout_ms` closes the
+**Limits for clients.** Above `max_connections`, only other nodes of the cluster can connect. A client without requests
+for `max_idle_ms` is disconnected. A frame that is too large, invalid, or incomplete after `frame_timeout_ms` closes the
 connection, with a log line. Unfinished frames of all connections together hold at most `max_buffered_bytes`. A client
 that does not read its responses is not read from after `max_in_flight` requests, or when its socket is full. A request
 has at most `max_elements` elements in all its arrays.
@@ -52,6 +53,7 @@ _log = structlog.get_logger(__name__)
 _SIZE = struct.Struct(">i")
 _SMALLEST_REQUEST = 8
 _NO_LIMIT = 1 << 62
+_MOST_SURPLUS = 100
 _WORTH_JOINING = 16 * 1024
 
 
@@ -83,10 +85,22 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """The challenge that a node must answer with its proof."""
         self.node: int | None = None
         """The node that this connection has proved to be from."""
+        self.is_surplus = False
+        """Whether it is above the limit. Then its next request must be a node's proof."""
+        self._active_at = 0.0
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None
+
+    def is_idle_since(self, time: float) -> bool:
+        """Whether this is a client, without a request or a response since then."""
+        return self.node is None and not self._replies and self._active_at < time
+
+    def proved(self, node: int) -> None:
+        """Note that the connection is from a node of the cluster."""
+        self.node, self.is_surplus = node, False
+        self._server.from_nodes.add(self)
 
     # -- what asyncio calls
 
@@ -95,13 +109,17 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._server.connections.add(self)
-        if len(self._server.connections) > self._config.max_connections:
+        self._active_at = time.monotonic()
+        surplus = self._server.surplus
+        self.is_surplus = surplus > 0
+        if surplus > _MOST_SURPLUS:
             self.close("too many connections")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the client, and cancel its operations that wait."""
         self._transport = None
         self._server.connections.discard(self)
+        self._server.from_nodes.discard(self)
         self._buffer.clear()
         self._account()
         self.frame_began = None
@@ -154,7 +172,8 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """Handle the complete frames at the start of `data`. Returns their size in bytes."""
         position, end = 0, len(data)
         self._handling = True
-        self._turn_ends = time.monotonic() + self._config.turn_ms / 1_000
+        self._active_at = time.monotonic()
+        self._turn_ends = self._active_at + self._config.turn_ms / 1_000
         try:
             while end - position >= 4 and not self._paused and self._transport is not None:  # noqa: PLR2004
                 (size,) = _SIZE.unpack_from(data, position)
@@ -179,6 +198,8 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def _handle(self, data: bytes, start: int, end: int) -> None:
         header, position = decode_prefix(RequestHeader, 0, data, start, end)
+        if self.is_surplus and header.api_key != ApiKey.NODE_HANDSHAKE:
+            raise MalformedRequest("too many connections")
         api = APIS.get(header.api_key)
         handler = self._server.handlers.get(header.api_key)
         version = header.api_version
@@ -276,6 +297,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self._transport.write(b"".join(ready))
         else:
             self._transport.writelines(ready)
+        self._active_at = time.monotonic()
         if self._paused:
             self._pace()
 

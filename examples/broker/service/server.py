@@ -25,6 +25,8 @@ class Server:
         self.actions = actions
         self.handlers: dict[int, Handler] = {ApiKey.API_VERSIONS: self._answer_api_versions}
         self.connections: set[Connection] = set()
+        self.from_nodes: set[Connection] = set()
+        """The connections of other nodes, which have proved it."""
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
         """The bytes of unfinished frames of all connections."""
@@ -45,12 +47,20 @@ class Server:
         while len(self.actions):
             self.actions.try_complete_actions()
 
-    def close_drips(self) -> None:
-        """Close connections with an incomplete frame that is too old. Called periodically."""
-        oldest = time.monotonic() - self.config.frame_timeout_ms / 1_000
+    @property
+    def surplus(self) -> int:
+        """The connections above the limit."""
+        return len(self.connections) - len(self.from_nodes) - self.config.max_connections
+
+    def close_slow_and_idle(self) -> None:
+        """Close connections with an incomplete frame that is too old, and idle clients. Called periodically."""
+        now = time.monotonic()
+        slow, idle = now - self.config.frame_timeout_ms / 1_000, now - self.config.max_idle_ms / 1_000
         for connection in list(self.connections):
-            if connection.frame_began is not None and connection.frame_began < oldest:
+            if connection.frame_began is not None and connection.frame_began < slow:
                 connection.close("a request took too long to arrive")
+            elif connection.is_idle_since(slow if connection.is_surplus else idle):
+                connection.close("no request for too long")
 
     def stop_listening(self) -> None:
         if self._listener is not None:

@@ -39,7 +39,7 @@ class ClusterHandlers:
         if not request.proof:
             reply(m.NodeHandshakeResponse(connection.challenge))
         elif self.membership.key.accepts(request.proof, challenge, request.node_id):
-            connection.node = request.node_id
+            connection.proved(request.node_id)
             reply(m.NodeHandshakeResponse())
         else:
             connection.close(f"the proof of node {request.node_id} is wrong")

@@ -265,10 +265,56 @@ def test_a_handler_that_fails_closes_its_connection(make):
 
 
 def test_too_many_clients_are_turned_away(make):
-    """Above max_connections a client is closed at once."""
+    """Above max_connections a client is closed with its first request, and far above it at once."""
     first = make(max_connections=1)
-    assert make(first.server).transport.closed
-    assert not first.transport.closed
+    surplus = [make(first.server) for _ in range(101)]
+    assert [False, True] == [client.transport.closed for client in surplus[-2:]]
+    surplus[0].send(heartbeat(1))
+    assert (True, False) == (surplus[0].transport.closed, first.transport.closed)
+
+
+def test_nodes_connect_also_if_there_are_too_many_clients(make):
+    """A connection above the limit may prove that it is a node's. Those of nodes do not count."""
+    client = make(max_connections=1)
+    node = make(client.server)
+    node.connection.proved(2)
+    node.send(heartbeat(1))
+    assert (1, False) == (len(node.replies), node.transport.closed)
+    node.connection.connection_lost(None)
+    client.connection.connection_lost(None)
+    for _ in range(2):
+        make(client.server).connection.proved(3)
+    assert not make(client.server).connection.is_surplus
+
+
+def test_idle_clients_are_disconnected(make, monkeypatch):
+    """A client without requests is closed after a while. One that waits for a response, or a node, is not."""
+    now = [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    idle, waits, node, busy = (first := make(max_idle_ms=1_000)), *(make(first.server) for _ in range(3))
+    node.connection.proved(2)
+    replies = busy.replies  # the last connection's handler gets all requests
+    waits.send(heartbeat(1))
+    now[0] += 0.9
+    busy.send(heartbeat(2))
+    replies[1](HeartbeatResponse())
+    now[0] += 0.9
+    first.server.close_slow_and_idle()
+    assert [True, False, False, False] == [each.transport.closed for each in (idle, waits, node, busy)]
+    replies[0](HeartbeatResponse())
+    first.server.close_slow_and_idle()
+    assert not waits.transport.closed
+
+
+def test_a_surplus_connection_proves_soon_that_it_is_a_node(make, monkeypatch):
+    """A connection above the limit that sends nothing is closed after the time that a request may take."""
+    now = [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    first = make(max_connections=1, frame_timeout_ms=1_000)
+    surplus = make(first.server)
+    now[0] += 1.1
+    first.server.close_slow_and_idle()
+    assert [False, True] == [first.transport.closed, surplus.transport.closed]
 
 
 def test_what_waits_for_a_lost_client_is_told(make):
