@@ -51,7 +51,6 @@ class Partition:
         high_watermark: the last one that is known.
         now: the monotonic time in seconds. Replicas count as caught up now.
         leader_epoch: counts the leaders. It is written into every batch.
-        shares_isr: whether changes of the ISR are wishes.
     """
 
     def __init__(
@@ -65,7 +64,6 @@ class Partition:
         high_watermark: int = 0,
         now: float = 0.0,
         leader_epoch: int = 0,
-        shares_isr: bool = False,
     ) -> None:
         self.key = key
         self.log = log
@@ -83,7 +81,6 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.version = -1
         """The version of the leadership in the coordination store, or -1 if there is none yet."""
-        self.shares_isr = shares_isr
         self.wish: frozenset[int] | None = None
         """The in-sync replicas that this leader asked for, until the store has answered."""
         self.eligible: Container[int] | None = None
@@ -135,21 +132,16 @@ class Partition:
         return self.log.next_offset if by_follower else self.high_watermark
 
     def follower_fetches(self, node: int, offset: int, log_start_offset: int, clock: FetchClock) -> bool:
-        """Note a follower's fetch. Returns whether the watermark, the ISR or the follower's log start has changed."""
+        """Note a follower's fetch. Returns whether the watermark or the follower's log start has changed."""
         if node not in self.followers:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {node} is not a replica")
         end = self.log.next_offset
         if not self.log.start_offset <= offset <= end:
             return False  # the answer will be "out of range"
         start_moved = self.followers.fetched(node, offset, log_start_offset, clock, end)
-        grown = False
         if node not in self.isr and offset >= self.safe_offset and self._may_join(node):
-            if self.shares_isr:
-                self.wish = self.wish or frozenset({*self.isr, node})
-            else:
-                grown = True
-                self.isr.add(node)
-        return self.advance_high_watermark() or grown or start_moved
+            self.wish = self.wish or frozenset({*self.isr, node})
+        return self.advance_high_watermark() or start_moved
 
     def _may_join(self, node: int) -> bool:
         return self.eligible is None or node in self.eligible
@@ -164,21 +156,17 @@ class Partition:
         """The position that a replica needs to be in sync: all records that any leader has committed are below."""
         return max(self.high_watermark, self._epoch_start)
 
-    def shrink_isr(self, now: float, lag_s: float) -> set[int]:
-        """Remove replicas that lag for too long from the ISR, and return them."""
+    def shrink_isr(self, now: float, lag_s: float) -> None:
+        """Wish for in-sync replicas without those that lag for too long."""
         if not self.is_leader:
-            return set()
+            return
         gone = self.isr & self.followers.behind(now, lag_s, self.log.next_offset)
-        if gone and self.shares_isr:
+        if gone:
             self.wish = self.wish or frozenset(self.isr - gone)
-        elif gone:
-            self.isr -= gone
-            self.advance_high_watermark()
-        return gone
 
     def grow_isr(self, now: float, lag_s: float) -> None:
         """Wish for replicas that are in sync, but could not join when they reached the watermark."""
-        if not self.is_leader or not self.shares_isr:
+        if not self.is_leader:
             return
         come = {node for node in self.followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}
         if come:

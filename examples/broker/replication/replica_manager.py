@@ -100,7 +100,6 @@ class ReplicaManager:
         replicas: tuple[int, ...],
         *,
         is_new: bool = False,
-        shares_isr: bool = False,
     ) -> Partition:
         log, high_watermark = self._folders.open(topic, index, is_new=is_new)
         partition = Partition(
@@ -111,7 +110,6 @@ class ReplicaManager:
             replicas=replicas,
             high_watermark=high_watermark,
             now=time.monotonic(),
-            shares_isr=shares_isr,
         )
         self.partitions[partition.key] = partition
         self.apply_settings(partition, topic)
@@ -137,7 +135,7 @@ class ReplicaManager:
         partition = self.partitions.get(key)
         topic = self.store.topics.get(key[0]) or Topic(key[0], key[1] + 1, replicas)
         if partition is None:
-            partition = self._open(topic, key[1], NO_LEADER, replicas, shares_isr=True)
+            partition = self._open(topic, key[1], NO_LEADER, replicas)
             # A node that is about to stop still fetches. It must not join the ISR again.
             partition.eligible = self.metadata.staying
         if partition.is_known(leadership) and replicas != partition.replicas:
@@ -278,16 +276,12 @@ class ReplicaManager:
             self.propose_isr(partition, partition.wish)
 
     def shrink_isrs(self) -> None:
-        """Remove lagging replicas from the ISRs, and wish for those that could not join at once."""
+        """Propose ISRs without lagging replicas, and with those that could not join at once."""
         now = time.monotonic()
         for partition in self.partitions.values():
-            gone = partition.shrink_isr(now, self.settings.lag_ms / 1_000)
+            partition.shrink_isr(now, self.settings.lag_ms / 1_000)
             partition.grow_isr(now, self.settings.lag_ms / 1_000)
-            if partition.shares_isr:
-                self._propose(partition)
-            elif gone:
-                _log.info("isr shrunk", key=partition.key, gone=sorted(gone), isr=sorted(partition.isr))
-                self.changed(partition)
+            self._propose(partition)
 
     def changed(self, *partitions: Partition) -> None:
         """Queue a check of the operations that wait for the partitions. It runs after the handler's answer."""

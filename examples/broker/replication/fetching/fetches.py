@@ -76,12 +76,7 @@ class Fetches:
             partition = self._source(session, key)
         except BrokerError:
             return  # the answer will have the error
-        node = session.node
-        was_in = node in partition.isr
-        moved = partition.follower_fetches(node, want.offset, want.log_start, session.clock)
-        if not was_in and node in partition.isr:
-            _log.info("isr grown", key=partition.key, node=node, isr=sorted(partition.isr))
-        moves[partition] = moved
+        moves[partition] = partition.follower_fetches(session.node, want.offset, want.log_start, session.clock)
 
     def _follower_forgets(self, session: FetchSession, key: Key) -> None:
         try:

@@ -31,6 +31,17 @@ def append(partition, acks=-1, count=1):
     return partition.append(build([(None, b"x")] * count, timestamps=[1] * count), acks=acks)
 
 
+def lagging(partition, now):
+    """The nodes without which the leader wishes for its in-sync replicas."""
+    partition.shrink_isr(now, LAG_S)
+    return set() if partition.wish is None else partition.isr - partition.wish
+
+
+def settle(partition):
+    """Have the coordination store accept what the leader wishes for."""
+    return partition.settle_isr(partition.wish, partition.version + 1)
+
+
 def test_alone_what_is_appended_is_committed(make):
     """With one replica the high watermark is the end."""
     partition = make(replicas=(1,))
@@ -66,13 +77,15 @@ def test_who_lags_leaves_the_isr_and_comes_back(make):
     """A replica behind for longer than the limit is out, the watermark goes on. At the watermark it is in again."""
     partition = make(replicas=(1, 2), now=0.0)
     append(partition)
-    assert set() == partition.shrink_isr(LAG_S, LAG_S)
-    assert {2} == partition.shrink_isr(LAG_S + 0.1, LAG_S)
+    assert set() == lagging(partition, LAG_S)
+    assert {2} == lagging(partition, LAG_S + 0.1)
+    assert settle(partition)
     assert ({1}, 1) == (partition.isr, partition.high_watermark)
     append(partition)
     partition.follower_fetches(2, 1, 0, FetchClock(5.0))
-    assert {1} == partition.isr
-    assert partition.follower_fetches(2, 2, 0, FetchClock(5.1))
+    assert partition.wish is None
+    partition.follower_fetches(2, 2, 0, FetchClock(5.1))
+    settle(partition)
     assert {1, 2} == partition.isr
 
 
@@ -83,7 +96,7 @@ def test_a_busy_follower_that_keeps_up_stays(make):
         append(partition)
         append(partition)
         partition.follower_fetches(2, 2 * second - 2, 0, FetchClock(float(second)))
-        assert set() == partition.shrink_isr(float(second), LAG_S)
+        assert set() == lagging(partition, float(second))
 
 
 def test_silence_in_a_session_says_that_nothing_changed(make):
@@ -93,8 +106,8 @@ def test_silence_in_a_session_says_that_nothing_changed(make):
     append(partition)
     partition.follower_fetches(2, 1, 0, clock)
     clock.at = 50.0
-    assert set() == partition.shrink_isr(50.0 + LAG_S, LAG_S)
-    assert {2} == partition.shrink_isr(50.1 + LAG_S, LAG_S)
+    assert set() == lagging(partition, 50.0 + LAG_S)
+    assert {2} == lagging(partition, 50.1 + LAG_S)
 
 
 def test_silence_does_not_excuse_a_follower_that_is_behind(make):
@@ -105,8 +118,8 @@ def test_silence_does_not_excuse_a_follower_that_is_behind(make):
     clock.at = 10.0
     append(partition)
     clock.at = 10.1 + LAG_S
-    assert set() == partition.shrink_isr(10.0 + LAG_S, LAG_S)
-    assert {2} == partition.shrink_isr(10.1 + LAG_S, LAG_S)
+    assert set() == lagging(partition, 10.0 + LAG_S)
+    assert {2} == lagging(partition, 10.1 + LAG_S)
 
 
 def test_a_session_that_dropped_a_partition_says_nothing_of_it(make):
@@ -116,7 +129,7 @@ def test_a_session_that_dropped_a_partition_says_nothing_of_it(make):
     partition.follower_fetches(2, 0, 0, clock)
     partition.followers.stopped_fetching(2)
     clock.at = 50.0
-    assert {2} == partition.shrink_isr(50.0, LAG_S)
+    assert {2} == lagging(partition, 50.0)
 
 
 def test_what_was_sent_counts_when_it_has_arrived(make):
@@ -129,8 +142,8 @@ def test_what_was_sent_counts_when_it_has_arrived(make):
     append(partition)
     clock.at = 10.1
     partition.follower_fetches(2, 1, 0, clock)
-    assert set() == partition.shrink_isr(10.0 + LAG_S, LAG_S)
-    assert {2} == partition.shrink_isr(10.1 + LAG_S, LAG_S)
+    assert set() == lagging(partition, 10.0 + LAG_S)
+    assert {2} == lagging(partition, 10.1 + LAG_S)
 
 
 def test_too_few_in_sync_replicas_refuse_before_and_after(make):
@@ -139,7 +152,8 @@ def test_too_few_in_sync_replicas_refuse_before_and_after(make):
     """
     partition = make(replicas=(1, 2), min_isr=2, now=0.0)
     _, required = append(partition)
-    partition.shrink_isr(10.0, LAG_S)
+    assert {2} == lagging(partition, 10.0)
+    settle(partition)
     assert ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND is partition.enough_replicas_have(required)
     with pytest.raises(BrokerError) as caught:
         append(partition)
