@@ -27,6 +27,7 @@ from examples.broker.service.config import Config
 from examples.broker.service.event_loop import run
 from examples.broker.storage.folder_lock import FolderLock
 from examples.broker.storage.log import Fsync
+from examples.broker.storage.open_files import raise_limit
 from examples.broker.supervisor import Supervisor
 
 
@@ -130,6 +131,7 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
         loop.add_signal_handler(number, stop.set)
     if watch_stdin:
         loop.add_reader(0, lambda: None if os.read(0, 4096) else stop.set())
+    raise_limit()
     broker = Broker(config)
     await broker.start()
     beside = "".join(f", {what} on {url}" for what, url in broker.look_in.urls.items())

@@ -12,6 +12,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.steps import Steps, run_at_once
+from examples.broker.storage.open_files import most_partitions
 from examples.broker.storage.topic_settings import MIN_ISR, WITHOUT_EFFECT, check_settings
 from examples.broker.storage.topics import Topic, check_name
 
@@ -38,6 +39,10 @@ class TopicManager:
     @property
     def topics(self) -> Mapping[str, Topic]:
         return self._store.topics
+
+    def _count(self, name: str) -> int:
+        topic = self._store.topics.get(name)
+        return 0 if topic is None else topic.partitions
 
     def existing(self, name: str) -> Topic:
         """Return a topic. Raises UNKNOWN_TOPIC_OR_PARTITION."""
@@ -71,6 +76,7 @@ class TopicManager:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"the replication factor must be 1 to {len(nodes)}, got {replicas}",
             )
+        self._check_files(partitions)
         topic = _checked(Topic(name, partitions, nodes[:replicas], check_settings(settings or {})))
         warn_of_settings(topic)
         return topic
@@ -85,8 +91,9 @@ class TopicManager:
         Between two steps a topic may be deleted, and another one may be created under its name.
 
         Raises:
-            BrokerError: KAFKA_STORAGE_ERROR, before anything is changed.
+            BrokerError: KAFKA_STORAGE_ERROR or POLICY_VIOLATION, before anything is changed.
         """
+        self._check_files(sum(topic.partitions - self._count(topic.name) for topic in topics))
         self._store.add(*topics)
         for planned in topics:
             for index in range(planned.partitions):
@@ -106,7 +113,16 @@ class TopicManager:
                 ErrorCode.INVALID_PARTITIONS,
                 f"{name!r} can grow to {topic.partitions + 1} to {_MOST_PARTITIONS} partitions, got {partitions}",
             )
+        self._check_files(partitions - topic.partitions)
         return attrs.evolve(topic, partitions=partitions)
+
+    def _check_files(self, new: int) -> None:
+        most = most_partitions()
+        if len(self._replicas.partitions) + new > most:
+            raise BrokerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"a node has at most {most} partitions, half of its limit of open files; raise that (ulimit -n)",
+            )
 
     @staticmethod
     def with_settings(topic: Topic, settings: Mapping[str, str | None]) -> Topic:

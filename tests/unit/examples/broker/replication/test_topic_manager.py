@@ -6,6 +6,7 @@ import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.steps import run_at_once
+from examples.broker.replication import topic_manager
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 
 KEY = ("t", 0)
@@ -73,6 +74,22 @@ def test_a_topic_does_not_shrink(leader, count):
     with pytest.raises(BrokerError) as caught:
         leader.topics.plan_growth("t", count)
     assert ErrorCode.INVALID_PARTITIONS is caught.value.code
+
+
+def test_partitions_leave_half_of_the_open_files(leader, monkeypatch):
+    """A node that could not open its logs again would not start. Creation and growth are rejected before that."""
+    monkeypatch.setattr(topic_manager, "most_partitions", lambda: 5)
+    leader.topics.create(leader.topics.plan_growth("t", 4))
+    two = [leader.topics.plan(name, partitions=1) for name in "uv"]
+    for attempt in (
+        lambda: leader.topics.plan("u", partitions=2),
+        lambda: leader.topics.plan_growth("t", 6),
+        lambda: leader.topics.create(*two),
+    ):
+        with pytest.raises(BrokerError) as caught:
+            attempt()
+        assert ErrorCode.POLICY_VIOLATION is caught.value.code
+    assert {"t"} == leader.topics.topics.keys()
 
 
 def test_settings_are_heeded_at_once(leader):
