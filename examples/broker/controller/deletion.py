@@ -47,6 +47,7 @@ class Deletion:
 
     def go_on(self) -> None:
         """Do the next step of each deletion."""
+        self._finish_all()
         for topic in sorted(self._context.deletions):
             moving = any(key[0] == topic for key in self._context.reassignments)
             if topic in self._context.assignments and not moving:
@@ -55,9 +56,6 @@ class Deletion:
     def _go_on_with(self, topic: str) -> None:
         context, duties = self._context, self._duties
         states = {replica: context.replica_state(replica) for replica in context.replicas_of_topic(topic)}
-        if states and all(state is ReplicaState.DELETION_SUCCESSFUL for state in states.values()):
-            self._finish(topic)
-            return
         if any(context.partition_state(key) is not PartitionState.NON_EXISTENT for key in context.partitions_of(topic)):
             for target in (PartitionState.OFFLINE, PartitionState.NON_EXISTENT):
                 keys = context.partitions_of(topic)
@@ -79,7 +77,7 @@ class Deletion:
                 self._duties.replicas.move([replica], target)
                 if not removed:
                     _log.warning("replica not deleted", key=key, node=node)
-        self.go_on_finished()
+        self._finish_all()
 
     def node_died(self, node: int) -> None:
         """Note that a node must be asked again."""
@@ -90,7 +88,7 @@ class Deletion:
         ]
         self._duties.replicas.move(started, ReplicaState.DELETION_INELIGIBLE)
 
-    def go_on_finished(self) -> None:
+    def _finish_all(self) -> None:
         """Finish the topics without replicas."""
         for topic in sorted(self._context.deletions):
             replicas = self._context.replicas_of_topic(topic)

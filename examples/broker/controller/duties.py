@@ -3,7 +3,7 @@
     nodes                 a node registers, dies or stops     see `nodes`
     topics_changed        a topic was created                 elect its first leaders
     topic_changed         a topic has more partitions         the same for those
-    deletions_changed, reassignments_changed, preferred_changed     an administrator wrote a request into the tree
+    deletion, reassignment, preferred_changed     an administrator wrote a request into the tree
     isr_changed           a leader changed in-sync replicas   send metadata, continue reassignments
     configs_changed       a topic's setting was changed       unclean elections may be possible now
     rebalance             periodically                        preferred replicas lead again
@@ -88,12 +88,12 @@ class Duties:
             (layout.IDS, "brokers", self.nodes.changed),
             (layout.OFFLINE, "offline", self.nodes.offline_changed),
             (layout.TOPICS, "topics", self.topics_changed),
-            (layout.DELETIONS, "deletions", self.deletions_changed),
+            (layout.DELETIONS, "deletions", self.deletion.look),
             (layout.ISR_CHANGES, "isr", self.isr_changed),
         ):
             self._watches.append(store.watch_children(path, self._event(kind, handler)))
         for path, kind, handler in (
-            (layout.REASSIGNMENTS, "reassignments", self.reassignments_changed),
+            (layout.REASSIGNMENTS, "reassignments", self.reassignment.look),
             (layout.PREFERRED, "preferred", self.preferred_changed),
             (layout.CONFIG_CHANGES, "configs", self.configs_changed),
         ):
@@ -136,8 +136,8 @@ class Duties:
             self.nodes.retire(node)
         dead = [replica for replica in context.replica_states if replica[1] not in context.brokers]
         self.replicas.move(dead, ReplicaState.OFFLINE)
-        self.reassignments_changed()
-        self.deletions_changed()
+        self.reassignment.look()
+        self.deletion.look()
         self.preferred_changed()
         self.isr_changed()
 
@@ -239,12 +239,6 @@ class Duties:
             self.context.configs[topic] = self._read_config(topic)
         self.elect_missing()
 
-    def deletions_changed(self) -> None:
-        self.deletion.look()
-
-    def reassignments_changed(self) -> None:
-        self.reassignment.look()
-
     # -- leaders
 
     def isr_changed(self) -> None:
@@ -311,6 +305,3 @@ class Duties:
     def _is_preferred(self, key: Key) -> bool:
         known = self.context.leaderships.get(key)
         return known is not None and known.leader == self.context.replicas_of(key)[0]
-
-    def stopped(self, node: int, outcomes: Iterable[tuple[Key, bool]]) -> None:
-        self.deletion.answered(node, outcomes)

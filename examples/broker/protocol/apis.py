@@ -113,3 +113,6 @@ APIS: dict[int, Api] = {
         Api(ApiKey.NODE_HANDSHAKE, 0, controller.NodeHandshakeRequest, controller.NodeHandshakeResponse),
     )
 }
+
+API_OF: dict[type, Api] = {api.request: api for api in APIS.values()}
+"""The same rows, by the type of the request."""

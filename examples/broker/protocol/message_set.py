@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from examples.broker.protocol.compression import decompress
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import RECORDS_PER_STEP, batches, build_in_steps, records_of
+from examples.broker.protocol.records import COMPRESSION, RECORDS_PER_STEP, STAMPED, batches, build_in_steps, records_of
 
 if TYPE_CHECKING:
     from examples.broker.protocol.steps import Steps
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     _Message = tuple[int, bytes | None, bytes | None]
 
 _ENTRY = struct.Struct(">qi")
-_COMPRESSION = 0x07
-_STAMPED = 0x08
 
 
 def to_batches(data: bytes, most: int) -> Steps[bytes]:
@@ -54,9 +52,7 @@ def from_batches(data: bytes, offset: int, most: int, *, magic: int = 1) -> Step
                 continue
             if len(out) >= most:
                 return bytes(out)
-            body = bytearray(
-                struct.pack(">bbq", 1, batch.attributes & _STAMPED, record.timestamp) if magic else b"\0\0"
-            )
+            body = bytearray(struct.pack(">bbq", 1, batch.attributes & STAMPED, record.timestamp) if magic else b"\0\0")
             for part in (record.key, record.value):
                 body += struct.pack(">i", -1 if part is None else len(part)) + (part or b"")
             out += _ENTRY.pack(record.offset, len(body) + 4) + struct.pack(">I", zlib.crc32(body)) + body
@@ -86,7 +82,7 @@ def _messages(data: bytes, most: int | None) -> Steps[list[_Message]]:
             timestamp = struct.unpack_from(">q", message, 6)[0] if magic else -1
             key, place = _part(message, 14 if magic else 6)
             value, _ = _part(message, place)
-            method = attributes & _COMPRESSION
+            method = attributes & COMPRESSION
             if method == 0:
                 found.append((timestamp, key, value))
                 if len(found) % RECORDS_PER_STEP == 0:

@@ -39,12 +39,12 @@ HEADER_SIZE = _HEADER.size
 _CRC_STARTS = 21
 _TIMES = struct.Struct(">qq")
 _TIMES_START = 27
-_COMPRESSION = 0x07
+COMPRESSION = 0x07
 ZSTD = 4
 RECORDS_PER_STEP = 256
 _SMALLEST_RECORD = 6
 _CONTROL = 0x20
-_STAMPED = 0x08
+STAMPED = 0x08
 """All records have the time when the batch was appended, which is the newest timestamp in its header."""
 CODEC_AND_FLAGS = 0x37
 """The bits of a batch's attributes for compression, transactions and control batches.
@@ -102,7 +102,7 @@ def parse(data: bytes, position: int = 0) -> Batch:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum is wrong")
     if count < 1 or delta != count - 1:
         raise BrokerError(ErrorCode.INVALID_RECORD, f"{count} records with a last offset delta of {delta}")
-    if not attributes & _STAMPED:
+    if not attributes & STAMPED:
         latest = max(latest, first)  # Sarama before 1.45.1 leaves it at -1, so that no lookup would find its records
     return Batch(position, size, base, delta, attributes, latest, producer, epoch, sequence, count, leader_epoch)
 
@@ -111,7 +111,7 @@ def stamped(data: bytes, now_ms: int) -> tuple[bytes, Batch]:
     """Return a valid batch with the given time in place of its records' timestamps."""
     out = bytearray(data)
     (attributes,) = struct.unpack_from(">h", data, _CRC_STARTS)
-    struct.pack_into(">h", out, _CRC_STARTS, attributes | _STAMPED)
+    struct.pack_into(">h", out, _CRC_STARTS, attributes | STAMPED)
     struct.pack_into(">q", out, _TIMES_START + 8, now_ms)
     struct.pack_into(">I", out, _CRC_STARTS - 4, google_crc32c.value(bytes(out[_CRC_STARTS:])))
     return bytes(out), parse(bytes(out))
@@ -140,7 +140,7 @@ def compressions(data: bytes) -> set[int]:
     position = 0
     while position + HEADER_SIZE <= len(data):
         _, length, _, _, _, attributes, *_ = _HEADER.unpack_from(data, position)
-        found.add(attributes & _COMPRESSION)
+        found.add(attributes & COMPRESSION)
         position += max(length + 12, HEADER_SIZE)
     return found
 
@@ -183,7 +183,7 @@ def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
     if batch.attributes & _CONTROL:
         return
     body = data[batch.position + HEADER_SIZE : batch.position + batch.size]
-    body = decompress(batch.attributes & _COMPRESSION, body)
+    body = decompress(batch.attributes & COMPRESSION, body)
     (first,) = struct.unpack_from(">q", data, batch.position + 27)
     try:
         position = 0
@@ -198,7 +198,7 @@ def records_of(data: bytes, batch: Batch) -> Iterator[Record]:
             value, position = _take_bytes(body, position)
             if position >= end or not 0 <= delta < batch.count:
                 raise BrokerError(ErrorCode.INVALID_RECORD, "a record's fields do not fit")
-            at = batch.max_timestamp if batch.attributes & _STAMPED else first + timestamp
+            at = batch.max_timestamp if batch.attributes & STAMPED else first + timestamp
             yield Record(batch.base_offset + delta, at, key, value)
             position = end
     except IndexError:

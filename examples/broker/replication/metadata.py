@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.partition import Key
 
+CLUSTER_ID = "purgatory-broker"
+
 
 @attrs.frozen
 class KnownPartition:

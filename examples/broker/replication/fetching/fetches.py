@@ -13,8 +13,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import structlog
-
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch, is_worth_while
 from examples.broker.replication.fetching.fetch_sessions import FetchSession, FetchSessions, Found, Wanted
@@ -26,8 +24,6 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.settings import ReplicationSettings
     from purgatory import DelayedOperationPurgatory
-
-_log = structlog.get_logger(__name__)
 
 
 class Fetches:

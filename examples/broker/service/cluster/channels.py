@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.apis import API_OF
 from examples.broker.protocol.errors import MalformedRequest
-from examples.broker.protocol.messages import controller as m
 from examples.broker.replication.peers.link import Link
 
 if TYPE_CHECKING:
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from examples.broker.replication.peers.node_key import NodeKey
 
 _log = structlog.get_logger(__name__)
-_APIS: dict[type, tuple[ApiKey, type]] = {
-    m.LeaderAndIsrRequest: (ApiKey.LEADER_AND_ISR, m.LeaderAndIsrResponse),
-    m.UpdateMetadataRequest: (ApiKey.UPDATE_METADATA, m.UpdateMetadataResponse),
-    m.StopReplicaRequest: (ApiKey.STOP_REPLICA, m.StopReplicaResponse),
-}
 _RETRY_S = 0.05
 _TIMEOUT_S = 30
 _MOST_RESPONSE_BYTES = 16 * 1024 * 1024
@@ -94,8 +88,8 @@ class Channels:
                     await link.prove(self._key, node)
                     while True:
                         message = message or await queue.get()
-                        api, answer = _APIS[type(message)]
-                        response: Any = await link.ask(api, 0, message, answer, _TIMEOUT_S)
+                        api = API_OF[type(message)]
+                        response: Any = await link.ask(api.key, 0, message, api.response, _TIMEOUT_S)
                         self._answered(node, message, response)
                         message = None
                         queue.task_done()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from examples.broker.controller.partitions.requests import BEING_DELETED
+from examples.broker.protocol.apis import API_OF
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as m
 from examples.broker.protocol.steps import Steps, run_in_turns
@@ -39,11 +40,6 @@ _log = structlog.get_logger(__name__)
 _EPOCH_TRIES = 8
 _EPOCH_RETRY_S = 0.25
 _TREE_RETRY_S = 0.25
-_RESPONSES: dict[type, type] = {
-    m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
-    m.UpdateMetadataRequest: m.UpdateMetadataResponse,
-    m.StopReplicaRequest: m.StopReplicaResponse,
-}
 
 
 class Instructions:
@@ -106,7 +102,7 @@ class Instructions:
                 self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, is_open, tries - 1)
             else:
                 _log.error("unknown controller epoch", node=message.controller_id, epoch=message.controller_epoch)
-                respond(_RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH))
+                respond(API_OF[type(message)].response(ErrorCode.STALE_CONTROLLER_EPOCH))
 
         def retry(_: BrokerError) -> None:
             self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, is_open, tries)
@@ -115,7 +111,7 @@ class Instructions:
 
     def deliver(self, message: Message, respond: Callable[[Any], None]) -> None:
         """Queue a message, unless there is a newer controller."""
-        kind = _RESPONSES[type(message)]
+        kind = API_OF[type(message)].response
         if message.controller_epoch < self.controller_epoch:
             _log.warning("stale controller", node=message.controller_id, epoch=message.controller_epoch)
             respond(kind(ErrorCode.STALE_CONTROLLER_EPOCH))
@@ -130,14 +126,14 @@ class Instructions:
                 respond(await self._carry_out(message))
             except Exception:  # noqa: BLE001 - contained: without an answer, the next instructions would wait
                 _log.exception("an instruction failed", kind=type(message).__name__)
-                respond(_RESPONSES[type(message)](ErrorCode.UNKNOWN_SERVER_ERROR))
+                respond(API_OF[type(message)].response(ErrorCode.UNKNOWN_SERVER_ERROR))
             self._run_actions()
 
     async def _carry_out(self, message: Message) -> object:
         if not isinstance(message, m.StopReplicaRequest):
             await self._read_topics(message)
         if message.controller_epoch < self.controller_epoch:
-            return _RESPONSES[type(message)](ErrorCode.STALE_CONTROLLER_EPOCH)
+            return API_OF[type(message)].response(ErrorCode.STALE_CONTROLLER_EPOCH)
         steps: Steps[object]
         if isinstance(message, m.LeaderAndIsrRequest):
             steps = self._lead_or_follow(message)

@@ -220,7 +220,7 @@ class Membership:
             self.controller.refused()
         elif isinstance(message, m.StopReplicaRequest) and message.delete:
             outcomes = [((p.topic, p.partition), p.error_code == ErrorCode.NONE) for p in answer.partitions]
-            self.controller.ask("stopped", lambda duties: duties.stopped(node, outcomes), lambda: None)
+            self.controller.ask("stopped", lambda duties: duties.deletion.answered(node, outcomes), lambda: None)
 
     # -- in-sync replicas
 

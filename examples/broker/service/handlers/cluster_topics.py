@@ -16,6 +16,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.leadership import NO_LEADER
+from examples.broker.replication.metadata import CLUSTER_ID
 from examples.broker.service.handlers.assignments import (
     MOST_AT_ONCE,
     PREFERRED,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from examples.broker.service.reply import Handler, Reply
 
 _log = structlog.get_logger(__name__)
-_CLUSTER_ID = "purgatory-broker"
 _NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
 
 
@@ -82,7 +82,7 @@ class ClusterTopicHandlers:
         brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
         controller = self.membership.controller.controller_id
         controller = -1 if controller is None else controller
-        response = m.MetadataResponse(brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=controller, topics=topics)
+        response = m.MetadataResponse(brokers=brokers, cluster_id=CLUSTER_ID, controller_id=controller, topics=topics)
         reply(m.with_operations(response, request))
 
     def _missing(self, name: str, request: m.MetadataRequest, *, may_create: bool) -> m.MetadataTopic:

@@ -8,6 +8,7 @@ from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
+from examples.broker.replication.metadata import CLUSTER_ID
 from examples.broker.service.handlers.assignments import (
     MOST_AT_ONCE,
     PREFERRED,
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from examples.broker.service.config import Config
     from examples.broker.service.reply import Handler, Reply
     from examples.broker.storage.topics import Topic
-
-_CLUSTER_ID = "purgatory-broker"
 
 
 class TopicHandlers:
@@ -63,9 +62,7 @@ class TopicHandlers:
             yield
         here = self.config.cluster
         brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
-        response = m.MetadataResponse(
-            brokers=brokers, cluster_id=_CLUSTER_ID, controller_id=here.node_id, topics=topics
-        )
+        response = m.MetadataResponse(brokers=brokers, cluster_id=CLUSTER_ID, controller_id=here.node_id, topics=topics)
         reply(m.with_operations(response, request))
 
     def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:

@@ -36,7 +36,7 @@ class Channel:
         self.sent.append((node, message))
         if isinstance(message, StopReplicaRequest) and message.delete:
             outcomes = [((p.topic, p.partition), node not in self.refuses_deletion) for p in message.partitions]
-            self.node.controller.ask("stopped", lambda duties: duties.stopped(node, outcomes), lambda: None)
+            self.node.controller.ask("stopped", lambda duties: duties.deletion.answered(node, outcomes), lambda: None)
 
     def of(self, kind, node=None):
         return [message for to, message in self.sent if isinstance(message, kind) and node in (None, to)]
