@@ -24,6 +24,7 @@ from examples.broker.groups.state.known_groups import KnownGroups
 from examples.broker.groups.state.store import GroupStore
 from examples.broker.groups.state.values import Identity, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.topics import OFFSETS_TOPIC
 from purgatory import DelayedOperationPurgatory
 
@@ -73,7 +74,7 @@ class Coordinator:
         topics.on_deleted = self.commits.forget_topic
         if alone and replicas.partitions.get((OFFSETS_TOPIC, 0)) is not None:
             key = (OFFSETS_TOPIC, 0)
-            *_, groups = self.store.load(key)
+            groups = run_at_once(self.store.load(key))
             self.take_over(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
 
     # -- groups that arrive and leave with their partition

@@ -29,13 +29,14 @@ from typing import TYPE_CHECKING, Any
 from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import batches, build, records_of
+from examples.broker.protocol.records import build, parse, records_of
 from examples.broker.replication.partition import ACKS_ALL
 from examples.broker.storage.topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
+    from examples.broker.protocol.steps import Steps
     from examples.broker.replication.partition import Key
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
@@ -84,17 +85,19 @@ class GroupStore:
         if OFFSETS_TOPIC not in self._topics.topics:
             self.make_topic()
 
-    def load(self, key: Key) -> Iterator[dict[str, Group]]:
-        """Read the groups of one partition, in short steps. The last step returns all."""
+    def load(self, key: Key) -> Steps[dict[str, Group]]:
+        """Read the groups of one partition, one batch per step."""
         groups: dict[str, Group] = {}
         states: dict[str, dict[str, Any] | None] = {}
         partition = self._replicas.partitions[key]
         log = partition.log
         offset = log.start_offset
         while offset < log.next_offset:
-            yield {}
             data = log.read(offset, log.next_offset, _READ_BYTES)
-            for batch in batches(data):
+            position = 0
+            while position < len(data):
+                yield
+                batch = parse(data, position)
                 for record in records_of(data, batch):
                     group_id, *rest = json.loads(record.key or b"")
                     value = None if record.value is None else json.loads(record.value)
@@ -108,10 +111,11 @@ class GroupStore:
                     else:
                         group.offsets[topic, index] = Commit(*value)
                 offset = batch.next_offset
+                position += batch.size
         for group_id, state in states.items():
             if state is not None:
                 _restore(groups.setdefault(group_id, Group(group_id)), state)
-        yield {group_id: group for group_id, group in groups.items() if group.is_stored or group.offsets}
+        return {group_id: group for group_id, group in groups.items() if group.is_stored or group.offsets}
 
     def save(self, group: Group, respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
         """Store the group's generation. Responds when the replicas have it, with the group's lock held."""

@@ -1,8 +1,8 @@
 """Groups that arrive at this node or leave it, with the leadership of their partition of the internal topic.
 
-The new leader of such a partition reads its groups, in short steps. Then it asks the tree which topics still exist,
-because a topic with committed offsets may have been deleted while this node was down or did not lead. Only then it
-answers for the groups.
+The new leader of such a partition reads its groups, in turns of `turn_ms`. Then it asks the tree which topics still
+exist, because a topic with committed offsets may have been deleted while this node was down or did not lead. Only then
+it answers for the groups.
 
 Used on the broker's loop. Calls to the tree have their own thread.
 """
@@ -13,25 +13,32 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError
+from examples.broker.protocol.steps import run_in_turns
 from examples.broker.storage.topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from examples.broker.groups.coordinator import Coordinator
-    from examples.broker.groups.state.group import Group
     from examples.broker.replication.partition import Key
     from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
 
 
 class GroupMoves:
     def __init__(
-        self, coordinator: Coordinator, tree: TreeClient, jobs: TreeJobs, run_actions: Callable[[], None]
+        self,
+        coordinator: Coordinator,
+        tree: TreeClient,
+        jobs: TreeJobs,
+        *,
+        run_actions: Callable[[], None],
+        turn_ms: int,
     ) -> None:
         self._coordinator = coordinator
         self._tree = tree
         self._jobs = jobs
         self._run_actions = run_actions
+        self._turn_ms = turn_ms
         self._loop = asyncio.get_running_loop()
         self._loading: dict[Key, asyncio.Task[None]] = {}
 
@@ -49,11 +56,8 @@ class GroupMoves:
             self._coordinator.let_go(key)
 
     async def _load(self, key: Key) -> None:
-        groups: dict[str, Group] = {}
         ids: dict[str, str] | None
-        for found in self._coordinator.store.load(key):
-            groups = found
-            await asyncio.sleep(0)
+        groups = await run_in_turns(self._coordinator.store.load(key), self._turn_ms, self._run_actions)
         names = {topic for group in groups.values() for topic, _ in group.offsets}
         try:
             ids = await self._tree.ask(lambda: self._jobs.topic_ids(names))

@@ -109,7 +109,7 @@ class Membership:
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()
         replicas.propose_isr = self._propose_isr
-        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions)
+        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions=run_actions, turn_ms=config.turn_ms)
         replicas.on_disk = self._report_disk
         replicas.on_leading = self._groups.led
         replicas.on_following = self._groups.followed

@@ -5,6 +5,7 @@ import pytest
 from examples.broker.groups.state.group import GroupState
 from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.steps import run_at_once
 
 T0 = ("t", 0)
 
@@ -16,7 +17,7 @@ def told(answers):
 
 def stored(groups):
     """What another coordinator would find."""
-    return list(groups.coordinator.store.load(("__consumer_offsets", 0)))[-1]
+    return run_at_once(groups.coordinator.store.load(("__consumer_offsets", 0)))
 
 
 def test_members_that_start_together_share_the_first_generation(groups):

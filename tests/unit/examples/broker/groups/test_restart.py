@@ -103,3 +103,11 @@ def test_who_took_a_place_is_found_in_it(groups, restart):
     again = restart(groups)
     assert ErrorCode.NONE is again.heartbeat(joined.member_id, 1, "a")
     assert [(ErrorCode.NONE, b"A")] == again.sync(joined.member_id, 1, instance="a")
+
+
+def test_groups_are_loaded_in_short_steps(groups):
+    """Loading ends a step at every batch, so that a node that takes over many commits serves its clients meanwhile."""
+    (member,) = groups.stable(1)
+    for offset in range(50):
+        groups.commit(member, 1, {("t", 0): Commit(offset)})
+    assert 50 < sum(1 for _ in groups.coordinator.store.load(("__consumer_offsets", 0)))
