@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 
 @attrs.define(eq=False)
@@ -107,5 +107,6 @@ class Followers:
         """Return a follower's position, or -1 before its first fetch."""
         return self._by_node[node].next_offset
 
-    def log_starts(self) -> list[int]:
-        return [follower.log_start_offset for follower in self._by_node.values()]
+    def log_starts(self, live: Container[int]) -> list[int]:
+        """Return the log starts of the followers on these nodes."""
+        return [follower.log_start_offset for node, follower in self._by_node.items() if node in live]

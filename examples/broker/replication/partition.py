@@ -258,9 +258,9 @@ class Partition:
             return True
         return False
 
-    def low_watermark(self) -> int:
-        """Return the lowest log start of all replicas."""
-        return min([self.log.start_offset, *self.followers.log_starts()])
+    def low_watermark(self, live: Container[int]) -> int:
+        """Return the lowest log start of the replicas on live nodes. The others adopt it when they are back."""
+        return min([self.log.start_offset, *self.followers.log_starts(live)])
 
     def delete_before(self, offset: int) -> int:
         """Delete below `offset` (-1: the watermark), and return it. Raises BrokerError if it is above the watermark."""

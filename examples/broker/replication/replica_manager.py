@@ -240,7 +240,7 @@ class ReplicaManager:
         timeout_ms: int,
         respond: Callable[[Mapping[Key, tuple[ErrorCode, int]]], None],
     ) -> None:
-        """Delete below the offsets. When all replicas have, respond with a code and a low watermark for each."""
+        """Delete below the offsets. When all live replicas have, respond with a code and a low watermark for each."""
         results: dict[Key, tuple[ErrorCode, int]] = {}
         deletions: list[Deletion] = []
         for key, offset in offsets.items():
@@ -260,7 +260,8 @@ class ReplicaManager:
             results.update({d.partition.key: (d.code, d.low_watermark) for d in deletions})
             respond(results)
 
-        park(self.deletions, DelayedDeleteRecords(timeout_ms, deletions, settled), [d.partition.key for d in deletions])
+        operation = DelayedDeleteRecords(timeout_ms, deletions, self.metadata.brokers, settled)
+        park(self.deletions, operation, [deletion.partition.key for deletion in deletions])
 
     # -- events
 

@@ -156,6 +156,18 @@ def test_deletion_waits_for_the_followers_log_starts(leader):
     assert {KEY: (ErrorCode.OFFSET_OUT_OF_RANGE, -1)} == leader.answers[-1]
 
 
+def test_deletion_does_not_wait_for_a_dead_node(leader):
+    """A replica on a node that is not alive deletes when it is back. A deletion that waits for it completes."""
+    leader.append(acks=1)
+    leader.followers_reach(1)
+    leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
+    leader.followers_reach(1, nodes=[2], log_start=1)
+    leader.manager.metadata.know({1: ("h", 1), 2: ("h", 2)})
+    leader.manager.changed(leader.partition)
+    leader.run()
+    assert {KEY: (ErrorCode.NONE, 1)} == leader.answers[-1]
+
+
 def test_deletion_times_out(leader):
     """A replica that doesn't delete in time is named by REQUEST_TIMED_OUT and the low watermark."""
     leader.append(acks=1)
