@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+_MOST_DETAIL = 1_000
+
 
 class ErrorCode(IntEnum):
     """The codes in use."""
@@ -72,7 +74,8 @@ class BrokerError(Exception):
     """A request, or its part for one partition or group, is answered with this code."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
-        super().__init__(f"{code.name}: {detail}" if detail else code.name)
+        # The protocol has texts of at most 32 KB, and a client's text in one can be as long.
+        super().__init__(f"{code.name}: {detail[:_MOST_DETAIL]}" if detail else code.name)
         self.code = code
 
 

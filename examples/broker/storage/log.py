@@ -32,7 +32,7 @@ from examples.broker.protocol.records import RECORDS_PER_STEP, Batch, batches, p
 from examples.broker.storage.disk import Disk, sync_folder
 from examples.broker.storage.leader_epochs import LeaderEpochs
 from examples.broker.storage.producers import ProducerStates
-from examples.broker.storage.segment import Segment
+from examples.broker.storage.segment import SEGMENT_FILES, Segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +107,7 @@ class Log:
         return sum(segment.size for segment in self._segments)
 
     def _recover(self, start_offset: int) -> None:
-        paths = sorted(self.folder.glob("*.log"))
+        paths = sorted(self.folder.glob(SEGMENT_FILES))
         for number, path in enumerate(paths):
             base = int(path.stem)
             if self._segments and base != self.next_offset:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+SEGMENT_FILES = "[0-9]" * 20 + ".log"
+"""A pattern of the segments' names. Other files in a log's folder are ignored."""
 _WORTH_TWO_PIECES = 16 * 1024
 """From this size on it is cheaper to let the system join a batch than to copy it."""
 

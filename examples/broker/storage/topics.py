@@ -25,6 +25,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.disk import Disk, replace_file
+from examples.broker.storage.segment import SEGMENT_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,8 +120,10 @@ class TopicStore:
 
     def _find_topics(self, node_id: int) -> None:
         sizes: dict[str, int] = {}
-        for path in self.folder.glob("*-*/*.log"):
+        for path in self.folder.glob(f"*-*/{SEGMENT_FILES}"):
             name, _, index = path.parent.name.rpartition("-")
+            if not (index.isdecimal() and _NAME.fullmatch(name)):
+                continue  # a copy
             sizes[name] = max(sizes.get(name, 0), int(index) + 1)
         # Higher than all earlier ids of this node, also if its disk was replaced: it gives less than one id per ms.
         self._next_producer_id = int(time.time() * 1_000)

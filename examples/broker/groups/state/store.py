@@ -158,11 +158,11 @@ class GroupStore:
         if not pairs:
             respond(ErrorCode.NONE)
             return
-        self.ensure_topic()
         try:
+            self.ensure_topic()
             partition = self.key_of(group.group_id)
-        except BrokerError as error:
-            respond(error.code)
+        except BrokerError:
+            respond(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         group.writes += 1
         now = int(time.time() * 1_000)

@@ -38,6 +38,18 @@ def test_no_group_is_mapped_to_a_partition(store):
     assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == codes
 
 
+def test_a_full_disk_has_no_group(store):
+    """If the offsets topic cannot be created, a write is answered, and the client asks again."""
+
+    def full():
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    store.make_topic = full
+    codes = []
+    store.save(Group("g"), codes.append)
+    assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == codes
+
+
 def test_the_coordinator_is_not_available(store, tmp_path):
     """A client asks again, and does not get the leader of the first partition."""
     config = Config(data=tmp_path, cluster=NODES)

@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
 from examples.broker.protocol.steps import run_at_once
+from examples.broker.protocol.wire import encode
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.replica_manager import ReplicaManager
@@ -108,6 +109,13 @@ def test_a_topic_named_twice_is_not_created(ask, topics, tree):
     assert {"d": ErrorCode.INVALID_REQUEST, "e": ErrorCode.NONE} == {x.name: x.error_code for x in answer.topics}
     assert 2 == len(answer.topics)
     assert {"e"} == {name for _, name in tree.asked} | (set(topics.topics) - {"t"})
+
+
+def test_a_long_name_is_rejected_with_a_short_text(ask):
+    """An error names what the client has sent, but not all of a name that is too long for a text of the protocol."""
+    name = "\x01" * 9_000
+    answer = ask("create_topics", m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1)] * 2, 1_000))
+    assert b"x01" in b"".join(encode(answer, 4))
 
 
 def test_a_topic_named_twice_does_not_grow(ask, topics, tree):

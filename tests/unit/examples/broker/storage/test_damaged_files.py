@@ -1,13 +1,16 @@
 """Small files of the data folder that are damaged or missing: a clear line, and a way back."""
 
+import shutil
 import time
 
 import pytest
 from structlog.testing import capture_logs
 
+from examples.broker.protocol.records import build, parse
 from examples.broker.storage.log import Log
 from examples.broker.storage.topics import DamagedFile, Topic, TopicStore
 
+BATCH = build([(None, b"x")], timestamps=[1])
 DAMAGED = [b"", b"{", b"[1]", b"\xff\xfe", b'{"topics": {"t": {"parts": 1}}, "producer_ids": 0}', b'{"topics": {}}']
 
 
@@ -35,6 +38,22 @@ def test_topics_are_found_by_their_folders(tmp_path, monkeypatch):
     assert {"a-b": Topic("a-b", 3, (1,)), "c": Topic("c", 1, (1,))} == again.topics
     assert max(given) < again.next_producer_id()
     assert ["topics.json is missing"] == [line["event"] for line in lines]
+
+
+def test_other_files_are_ignored(tmp_path):
+    """A copy in a log's folder, or a folder that is no partition's, does not stop the node."""
+    log = Log(tmp_path / "t-0")
+    log.append(BATCH, parse(BATCH))
+    log.close()
+    for name in ("copy.log", "1.log", "00000000000000000000.log.old"):
+        (tmp_path / "t-0" / name).write_bytes(b"copy")
+    for name in ("t-copy", "é-0"):
+        shutil.copytree(tmp_path / "t-0", tmp_path / name)
+
+    assert {"t": Topic("t", 1, (1,))} == TopicStore(tmp_path).topics
+    again = Log(tmp_path / "t-0")
+    assert 1 == again.next_offset
+    again.close()
 
 
 def test_a_replaced_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
