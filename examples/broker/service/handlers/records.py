@@ -46,6 +46,12 @@ def _check_produce(request: m.ProduceRequest, topic: str) -> None:
     check_not_internal(topic)
 
 
+def _check_replica_id(node: int, reply: Reply) -> None:
+    """Only a follower reads records that are not committed."""
+    if node >= 0 and reply.connection.node != node:
+        raise MalformedRequest(f"a request in the name of node {node}")
+
+
 def _in_batches(data: bytes, version: int, most: int) -> Steps[bytes]:
     """Return the produced records as batches. Raises BrokerError if that is not possible in this version."""
     if version < _FIRST_WITH_BATCHES_PRODUCE:
@@ -159,8 +165,7 @@ class RecordHandlers:
 
     def fetch(self, request: m.FetchRequest, version: int, reply: Reply) -> None:
         """Read at once, or when enough records are available. A follower's fetch is also its acknowledgement."""
-        if request.replica_id >= 0 and reply.connection.node != request.replica_id:
-            raise MalformedRequest(f"a fetch in the name of node {request.replica_id}")
+        _check_replica_id(request.replica_id, reply)
         wanted = {
             (topic.name, part.index): Wanted(
                 part.fetch_offset, part.partition_max_bytes, part.log_start_offset, part.current_leader_epoch
@@ -202,6 +207,7 @@ class RecordHandlers:
 
     def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> Steps[None]:
         """Return the first offset, the last, or the one of a timestamp, with its leader epoch."""
+        _check_replica_id(request.replica_id, reply)
         topics = []
         for topic in request.topics:
             parts = []

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import zlib
 
+import attrs
 import google_crc32c
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -39,6 +40,9 @@ class Transport(asyncio.Transport):
 
     def write(self, data):
         self.written += data
+
+    def close(self):
+        """The test looks at the connection."""
 
     def get_extra_info(self, name, default=None):
         return ("127.0.0.1", 5)
@@ -214,11 +218,26 @@ def test_a_new_leader_does_not_guess_the_end(connect, version, code):
     assert code == listed(client, version, timestamp=6).error_code
     assert 0 == listed(client, version, timestamp=-2).offset
     assert 0 == listed(client, version, timestamp=5).offset
-    assert 3 == listed(client, version, replica=2).offset  # a follower reads what isn't committed
+    follower = connect()
+    follower.connection.proved(2)
+    assert 3 == listed(follower, version, replica=2).offset  # a follower reads what isn't committed
 
     partition.follower_fetches(2, 3, 0, FetchClock(1.0))
     assert (3, 4) == ((end := listed(client, version)).offset, end.leader_epoch)
     assert -1 == listed(client, version, timestamp=6).offset
+
+
+@pytest.mark.parametrize("node", [None, 3])
+def test_a_client_does_not_ask_in_the_name_of_a_node(connect, node):
+    """The ends and records that are not committed are for followers. Another's connection is closed."""
+    for key, request in (
+        (ApiKey.LIST_OFFSETS, m.ListOffsetsRequest(2)),
+        (ApiKey.FETCH, attrs.evolve(fetch(0), replica_id=2)),
+    ):
+        client = connect()
+        client.connection.node = node
+        assert client.ask(key, 5, request) is None
+        assert not client.connection.is_open
 
 
 @pytest.mark.parametrize(
