@@ -163,16 +163,25 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: l
         lock.release()
 
 
+def _configure_log(level: str) -> None:
+    """Log to standard error, with plain tracebacks. The default ones are boxes of a hundred lines."""
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(
+        processors=[*structlog.get_config()["processors"][:-1], renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run until SIGINT or SIGTERM. Returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = _parser()
     options = parser.parse_args(arguments)
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, options.log_level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
-    )
+    _configure_log(options.log_level)
     try:
         ports = _ports(options)
         is_started_here = options.node_id is None and len(ports) > 1
