@@ -150,13 +150,16 @@ class Instructions:
         """
         topics = self._replicas.store.topics
         names = {state.topic for state in message.states if state.leader != BEING_DELETED}
+        is_first = True
         while message.controller_epoch == self.controller_epoch:
             try:
                 topics.update(await self._tree.ask(lambda: self._jobs.read_topics(names)))
             except BrokerError as error:
                 if names <= topics.keys():
                     return
-                _log.warning("topics not read, will retry", reason=str(error))
+                if is_first:
+                    _log.warning("topics not read, will retry", reason=str(error))
+                is_first = False
                 await asyncio.sleep(_TREE_RETRY_S)
             else:
                 return
