@@ -45,6 +45,11 @@ _MOST_SESSIONS = 1_000
 _IDLE_S = 120.0
 
 
+def next_epoch(epoch: int) -> int:
+    """Return the epoch of a session's next request. After the last number comes 1, because 0 begins a session."""
+    return epoch + 1 if epoch < _LAST_EPOCH else 1
+
+
 @attrs.define
 class Wanted:
     """What a fetch asks for in one partition.
@@ -169,7 +174,7 @@ class FetchSessions:
         session.want(wanted)
         session.drop(forgotten)
         if session.is_kept:
-            session.epoch = session.epoch + 1 if session.epoch < _LAST_EPOCH else 1
+            session.epoch = next_epoch(session.epoch)
             for key in wanted:
                 self._watching.setdefault(key, {})[session.session_id] = session
             for key in forgotten:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from examples.broker.protocol.messages.common import TopicPartitions
 from examples.broker.protocol.messages.records import FetchPartition, FetchTopic
+from examples.broker.replication.fetching.fetch_sessions import next_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from examples.broker.protocol.messages.records import FetchRequest, FetchResponse
     from examples.broker.replication.partition import Key, Partition
 
-_LAST_EPOCH = 0x7FFFFFFF
 _NOTHING = (-1, -1, -1)
 
 
@@ -65,7 +65,7 @@ class IncrementalFetch:
             self.reset()
         else:
             self._session_id = response.session_id
-            self._epoch = self._epoch + 1 if self._epoch < _LAST_EPOCH else 1
+            self._epoch = next_epoch(self._epoch)
 
     def name_again(self, key: Key) -> None:
         """Name a partition in the next request, even if it has not changed."""
