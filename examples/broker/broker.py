@@ -140,7 +140,7 @@ class Broker:
             try:
                 self.server.close_slow_and_idle()
                 self.replicas.shrink_isrs()
-                self.replicas.heed_disk()
+                self.replicas.check_disk()
                 self.server.run_actions()
                 if rounds % 4 == 0:
                     self.replicas.retain()

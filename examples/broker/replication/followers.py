@@ -56,7 +56,7 @@ class Followers:
     def __init__(self) -> None:
         self._by_node: dict[int, _Follower] = {}
 
-    def know(self, nodes: Iterable[int], now: float) -> None:
+    def set_followers(self, nodes: Iterable[int], now: float) -> None:
         """Set the followers. A new one counts as caught up now."""
         self._by_node = {node: self._by_node.get(node) or _Follower(caught_up_at=now) for node in nodes}
 

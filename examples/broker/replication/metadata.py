@@ -41,7 +41,7 @@ class Metadata:
         """The live nodes that are not about to stop. New replicas are placed on these only."""
         self.topics: dict[str, dict[int, KnownPartition]] = {}
 
-    def know(self, brokers: Mapping[int, tuple[str, int]], leaving: Collection[int] = ()) -> None:
+    def set_live_nodes(self, brokers: Mapping[int, tuple[str, int]], leaving: Collection[int] = ()) -> None:
         """Set the live nodes, and those that are about to stop."""
         self.brokers.clear()
         self.brokers.update(brokers)

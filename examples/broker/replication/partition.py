@@ -81,19 +81,19 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.version = -1
         """The version of the leadership in the coordination store, or -1 if there is none yet."""
-        self.wish: frozenset[int] | None = None
+        self.wanted_isr: frozenset[int] | None = None
         """The in-sync replicas that this leader asked for, until the store has answered."""
         self.eligible: Container[int] | None = None
         """The nodes that may join the ISR. None: all."""
-        self.asked_for: frozenset[int] | None = None
-        """A wish that is being written at this moment."""
+        self.isr_being_written: frozenset[int] | None = None
+        """The wanted in-sync replicas that are being written at this moment."""
         self.is_aligned = True
         """On a follower: whether its log is known to be a prefix of the leader's."""
         self._epoch_start = 0
         """The leader's end when it began to lead. All records that were committed before are below."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.next_offset)
         self.followers = Followers()
-        self.followers.know((node for node in replicas if node != leader_id), now)
+        self.followers.set_followers((node for node in replicas if node != leader_id), now)
         if self.is_leader:
             self.advance_high_watermark()
 
@@ -140,7 +140,7 @@ class Partition:
             return False  # the answer will be "out of range"
         start_moved = self.followers.fetched(node, offset, log_start_offset, clock, end)
         if node not in self.isr and offset >= self.safe_offset and self._may_join(node):
-            self.wish = self.wish or frozenset({*self.isr, node})
+            self.wanted_isr = self.wanted_isr or frozenset({*self.isr, node})
         return self.advance_high_watermark() or start_moved
 
     def _may_join(self, node: int) -> bool:
@@ -162,7 +162,7 @@ class Partition:
             return
         gone = self.isr & self.followers.behind(now, lag_s, self.log.next_offset)
         if gone:
-            self.wish = self.wish or frozenset(self.isr - gone)
+            self.wanted_isr = self.wanted_isr or frozenset(self.isr - gone)
 
     def grow_isr(self, now: float, lag_s: float) -> None:
         """Wish for replicas that are in sync, but could not join when they reached the watermark."""
@@ -172,20 +172,20 @@ class Partition:
         if come:
             come -= self.followers.behind(now, lag_s, self.log.next_offset)
         if come:
-            self.wish = self.wish or frozenset(self.isr | come)
+            self.wanted_isr = self.wanted_isr or frozenset(self.isr | come)
 
     def settle_isr(self, isr: Iterable[int], version: int) -> bool:
         """Use the in-sync replicas that the store has. Returns whether the watermark moved."""
-        self.isr, self.version, self.wish = set(isr), version, None
+        self.isr, self.version, self.wanted_isr = set(isr), version, None
         return self.is_leader and self.advance_high_watermark()
 
     # -- leadership, in a cluster
 
-    def is_news(self, leadership: Leadership) -> bool:
+    def is_newer_than_ours(self, leadership: Leadership) -> bool:
         """Whether a leadership is later than the one that this replica knows."""
         return (leadership.leader_epoch, leadership.version) > (self.leader_epoch, self.version) or self.version < 0
 
-    def is_known(self, leadership: Leadership) -> bool:
+    def is_ours(self, leadership: Leadership) -> bool:
         return (leadership.leader_epoch, leadership.version) == (self.leader_epoch, self.version)
 
     def lead(self, leadership: Leadership, replicas: tuple[int, ...], now: float) -> None:
@@ -194,22 +194,22 @@ class Partition:
         self._take(leadership, replicas)
         if begins:
             self.followers.forget_all()
-        self._know_followers(now)
+        self._update_followers(now)
         if begins:
             self._epoch_start = self.log.next_offset
             self.log.epochs.begin(self.leader_epoch, self.log.next_offset)
         self.is_leader = self.is_aligned = True
         self.advance_high_watermark()
 
-    def _know_followers(self, now: float) -> None:
+    def _update_followers(self, now: float) -> None:
         # A former replica that is still in sync, as far as this leader knows, counts until it has left.
-        self.followers.know({*self.replicas, *self.isr, *(self.wish or ())} - {self.node_id}, now)
+        self.followers.set_followers({*self.replicas, *self.isr, *(self.wanted_isr or ())} - {self.node_id}, now)
 
     def move(self, replicas: tuple[int, ...], now: float) -> None:
         """Set the replicas under the same leadership, during a reassignment."""
         self.replicas = replicas
         if self.is_leader:
-            self._know_followers(now)
+            self._update_followers(now)
 
     def follow(self, leadership: Leadership, replicas: tuple[int, ...]) -> None:
         """Follow the leader, if there is one."""
@@ -220,7 +220,7 @@ class Partition:
 
     def _take(self, leadership: Leadership, replicas: tuple[int, ...]) -> None:
         self.leader_id, self.leader_epoch = leadership.leader, leadership.leader_epoch
-        self.isr, self.version, self.wish = set(leadership.isr), leadership.version, None
+        self.isr, self.version, self.wanted_isr = set(leadership.isr), leadership.version, None
         self.replicas = replicas
 
     def check_epoch(self, epoch: int) -> None:
@@ -250,7 +250,7 @@ class Partition:
     def advance_high_watermark(self) -> bool:
         """Move the watermark to the lowest end in the ISR. It never moves back. Returns whether it moved."""
         lowest = self.log.next_offset
-        for node in self.isr if self.wish is None else self.isr | self.wish:
+        for node in self.isr if self.wanted_isr is None else self.isr | self.wanted_isr:
             if node != self.leader_id:
                 lowest = min(lowest, self.followers.end_of(node))
         if lowest > self.high_watermark:

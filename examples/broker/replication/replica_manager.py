@@ -53,7 +53,7 @@ class ReplicaManager:
         self.partitions: dict[Key, Partition] = {}
         self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
-        """In a cluster: writes a partition's wish for other in-sync replicas."""
+        """In a cluster: writes the in-sync replicas that a partition's leader wants."""
         self.on_disk: Callable[[bool], None] = lambda _: None
         """Called when this node's disk begins to reject writes, and when it accepts them again."""
         self._disk_was_failing = False
@@ -138,10 +138,10 @@ class ReplicaManager:
             partition = self._open(topic, key[1], NO_LEADER, replicas)
             # A node that is about to stop still fetches. It must not join the ISR again.
             partition.eligible = self.metadata.staying
-        if partition.is_known(leadership) and replicas != partition.replicas:
+        if partition.is_ours(leadership) and replicas != partition.replicas:
             partition.move(replicas, time.monotonic())
             self.changed(partition)
-        if not partition.is_news(leadership):
+        if not partition.is_newer_than_ours(leadership):
             return
         led = partition.is_leader
         self.apply_settings(partition, topic)
@@ -212,7 +212,7 @@ class ReplicaManager:
             except BrokerError as error:
                 results[key] = (error.code, -1)
                 _log.debug("append rejected", key=key, reason=str(error))
-                self.heed_disk()
+                self.check_disk()
             else:
                 results[key] = (ErrorCode.NONE, first)
                 appended.append(partition)
@@ -273,8 +273,8 @@ class ReplicaManager:
             self._propose(partition)
 
     def _propose(self, partition: Partition) -> None:
-        if partition.wish is not None:
-            self.propose_isr(partition, partition.wish)
+        if partition.wanted_isr is not None:
+            self.propose_isr(partition, partition.wanted_isr)
 
     def shrink_isrs(self) -> None:
         """Propose ISRs without lagging replicas, and with those that could not join at once."""
@@ -315,7 +315,7 @@ class ReplicaManager:
             durably=durably,
         )
 
-    def heed_disk(self) -> None:
+    def check_disk(self) -> None:
         """Probe a disk that failed, and call `on_disk` when its state has changed."""
         disk = self.store.disk
         disk.probe()

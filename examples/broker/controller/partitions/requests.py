@@ -40,7 +40,7 @@ _MOST_AT_ONCE = 1_000
 class Channel(Protocol):
     """Sends messages to the other nodes."""
 
-    def know(self, brokers: Mapping[int, BrokerInfo]) -> None:
+    def set_addresses(self, brokers: Mapping[int, BrokerInfo]) -> None:
         """Set the addresses. Messages that are queued for other nodes are dropped."""
 
     def send(self, node: int, message: Message) -> None:
@@ -85,7 +85,7 @@ class Requests:
             LiveBroker(node, info.host, info.port, node not in context.alive)
             for node, info in sorted(context.brokers.items())
         ]
-        self._channel.know(context.brokers)
+        self._channel.set_addresses(context.brokers)
         for node, keys in sorted(self._leaders.items()):
             for piece in _pieces(keys):
                 self._channel.send(node, LeaderAndIsrRequest(*head, self._states(piece), live))

@@ -88,7 +88,7 @@ class FetchSession:
     wanted: dict[Key, Wanted] = attrs.field(factory=dict)
     due: dict[Key, None] = attrs.field(factory=dict)
     """The partitions to look at, in the order of their turns."""
-    told: dict[Key, tuple[int, int]] = attrs.field(factory=dict)
+    last_answer: dict[Key, tuple[int, int]] = attrs.field(factory=dict)
     """The watermark and log start in the last answer."""
     clock: FetchClock = attrs.field(factory=FetchClock)
 
@@ -113,23 +113,23 @@ class FetchSession:
         for key in keys:
             self.wanted.pop(key, None)
             self.due.pop(key, None)
-            self.told.pop(key, None)
+            self.last_answer.pop(key, None)
 
-    def settle(self, found: Found, *, cut: bool) -> bool:
+    def note_answer(self, found: Found, *, has_more: bool) -> bool:
         """Note what was found in a partition. Returns whether the answer must list it.
 
         Args:
             found: the answer.
-            cut: whether there are records for which this answer has no space. Then the partition keeps its turn.
+            has_more: whether there are records for which this answer has no space. Then the partition keeps its turn.
         """
         seen = (found.high_watermark, found.log_start)
-        if not cut:
+        if not has_more:
             del self.due[found.key]
             if found.records or found.code is not ErrorCode.NONE:
                 self.due[found.key] = None  # again, after the others
-        if not found.records and found.code is ErrorCode.NONE and self.told.get(found.key) == seen:
+        if not found.records and found.code is ErrorCode.NONE and self.last_answer.get(found.key) == seen:
             return False
-        self.told[found.key] = seen
+        self.last_answer[found.key] = seen
         return True
 
 

@@ -121,23 +121,23 @@ class Fetches:
     def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
         """Read the due partitions of a session, up to `max_bytes`, but at least one batch."""
         space = min(max_bytes, self._settings.max_fetch_bytes)
-        told = []
+        answers = []
         is_first = True
         by_follower = session.by_follower
         for key in list(session.due):
             want = session.wanted[key]
-            records, cut, bounds = b"", False, (-1, -1)
+            records, has_more, bounds = b"", False, (-1, -1)
             try:
                 partition = self._source(session, key)
                 end = partition.readable_end(by_follower=by_follower)
                 bounds = (partition.high_watermark, partition.log.start_offset)
                 if space > 0 or is_first:
                     records = partition.log.read(want.offset, end, max(min(want.max_bytes, space), 0))
-                    cut = not is_first and len(records) > space
-                    if cut:
+                    has_more = not is_first and len(records) > space
+                    if has_more:
                         records = b""
                 else:
-                    cut = want.offset < end
+                    has_more = want.offset < end
                 found = Found(key, ErrorCode.NONE, *bounds, records)
             except BrokerError as error:
                 found = Found(key, error.code, *bounds)  # an answer "out of range" includes the range
@@ -146,9 +146,9 @@ class Fetches:
                 space -= len(records)
                 if by_follower:
                     partition.followers.sent(session.node, session.clock.at, partition.log.next_offset)
-            if session.settle(found, cut=cut):
-                told.append(found)
-        return told
+            if session.note_answer(found, has_more=has_more):
+                answers.append(found)
+        return answers
 
     def check(self, keys: Iterable[Key]) -> None:
         """Check the fetches that wait for partitions with an event."""

@@ -221,7 +221,7 @@ class _Fetcher:
         except BrokerError as error:
             if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # `disk` logs it once
                 _log.warning("replication failed", key=partition.key, error=str(error))
-            self._replicas.heed_disk()
+            self._replicas.check_disk()
             return False
         return True
 

@@ -3,7 +3,7 @@
 Messages to a node are sent in order, each after the answer to the one before. While the node is unreachable, the queue
 waits and retries. When the node is dead, its queue is dropped: the controller sends everything to its next process.
 
-`know` and `send` are called on the controller's thread, everything else on the broker's loop.
+`set_addresses` and `send` are called on the controller's thread, everything else on the broker's loop.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Channels:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._send, node, message)
 
-    def know(self, brokers: Mapping[int, BrokerInfo]) -> None:
+    def set_addresses(self, brokers: Mapping[int, BrokerInfo]) -> None:
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._know, dict(brokers))
+            self._loop.call_soon_threadsafe(self._set_addresses, dict(brokers))
 
     def _send(self, node: int, message: Message) -> None:
         if node == self._key.node_id:
@@ -71,7 +71,7 @@ class Channels:
             self._tasks[node] = self._loop.create_task(self._run(node, self._queues[node]))
         self._queues[node].put_nowait(message)
 
-    def _know(self, brokers: dict[int, BrokerInfo]) -> None:
+    def _set_addresses(self, brokers: dict[int, BrokerInfo]) -> None:
         for node, task in list(self._tasks.items()):
             if brokers.get(node) != self._brokers.get(node):
                 task.cancel()

@@ -169,7 +169,7 @@ class Instructions:
 
     def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> Steps[m.LeaderAndIsrResponse]:
         outcomes = []
-        self._know_brokers(message.live_leaders)
+        self._set_live_nodes(message.live_leaders)
         for state in message.states:
             key, code = (state.topic, state.partition), ErrorCode.NONE
             # Clients ask for metadata after an error of this partition. It must be up to date by then.
@@ -185,18 +185,18 @@ class Instructions:
             outcomes.append(m.PartitionOutcome(*key, code))
             yield
         self._follower.refresh()
-        self._replicas.heed_disk()
+        self._replicas.check_disk()
         return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
 
-    def _know_brokers(self, live: Collection[m.LiveBroker]) -> None:
-        self._replicas.metadata.know(
+    def _set_live_nodes(self, live: Collection[m.LiveBroker]) -> None:
+        self._replicas.metadata.set_live_nodes(
             {broker.broker_id: (broker.host, broker.port) for broker in live},
             {broker.broker_id for broker in live if broker.is_leaving},
         )
 
     def _learn(self, message: m.UpdateMetadataRequest) -> Steps[m.UpdateMetadataResponse]:
         metadata = self._replicas.metadata
-        self._know_brokers(message.live_brokers)
+        self._set_live_nodes(message.live_brokers)
         for state in message.states:
             yield
             key = (state.topic, state.partition)

@@ -1,7 +1,7 @@
 """A node's part in a cluster.
 
     controller (here or elsewhere) --> `instructions`
-    replica manager --> a wish for other in-sync replicas --> tree
+    replica manager --> wanted in-sync replicas --> tree
     clients         --> elections; a node that stops      --> controller
 
 Used on the broker's loop. The controller and calls to the tree have their own threads.
@@ -226,24 +226,24 @@ class Membership:
 
     def _propose_isr(self, partition: Partition, isr: frozenset[int]) -> None:
         key, epoch = partition.key, partition.leader_epoch
-        if isr == partition.asked_for:
+        if isr == partition.isr_being_written:
             return
-        partition.asked_for = isr
+        partition.isr_being_written = isr
         node = self.config.cluster.node_id
         now = Leadership(
             node, epoch, tuple(sorted(partition.isr)), self.instructions.controller_epoch, partition.version
         )
 
         def settle(found: Leadership) -> None:
-            partition.asked_for = None
+            partition.isr_being_written = None
             if partition.is_leader and partition.leader_epoch == epoch == found.leader_epoch:
                 _log.info("isr changed", key=key, isr=found.isr)
                 partition.settle_isr(found.isr, found.version)
                 self.replicas.changed(partition)
 
         def give_up(error: BrokerError) -> None:
-            # It may be written or not. The wish stays and counts. It is proposed again.
-            partition.asked_for = None
+            # It may be written or not. They stay wanted and count. They are proposed again.
+            partition.isr_being_written = None
             _log.warning("isr not changed", key=key, reason=str(error))
 
         self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)

@@ -166,12 +166,12 @@ class ClusterTopics:
     def read_names(self) -> None:
         """Read the names of all topics, and check the requests that wait for a deletion."""
 
-        def know(names: set[str]) -> None:
+        def known(names: set[str]) -> None:
             gone, self._names = self._names - names, names
             for name in gone:
                 self.deletions.check_and_complete(name)
 
-        self._tree.run(self._jobs.topic_names, know, lambda _: None)
+        self._tree.run(self._jobs.topic_names, known, lambda _: None)
 
     def read_settings(self) -> None:
         """Read the known topics from the tree, and apply their settings."""

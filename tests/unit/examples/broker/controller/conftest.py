@@ -29,7 +29,7 @@ class Channel:
         self.node = None
         self.refuses_deletion = set()
 
-    def know(self, brokers):
+    def set_addresses(self, brokers):
         self.known = sorted(brokers)
 
     def send(self, node, message):

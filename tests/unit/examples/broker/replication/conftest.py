@@ -29,7 +29,7 @@ class Fixture:
             self.timer,
             self.actions,
         )
-        self.manager.metadata.know({node: ("host", node) for node in (1, 2, 3)})
+        self.manager.metadata.set_live_nodes({node: ("host", node) for node in (1, 2, 3)})
         self.topics = TopicManager(self.manager)
         self.topics.create(self.topics.plan("t", partitions=2))
         self.partition = self.manager.partitions[KEY]

@@ -157,7 +157,7 @@ def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatc
     monkeypatch.setattr("examples.broker.replication.replica_manager.time.monotonic", lambda: now)
     go_on(leader, session)
     leader.manager.shrink_isrs()
-    assert {1, 2} == leader.partition.wish, "3 has a session too, but was not heard of"
+    assert {1, 2} == leader.partition.wanted_isr, "3 has a session too, but was not heard of"
     assert silent != session.session_id
 
 

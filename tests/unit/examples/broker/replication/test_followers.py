@@ -8,7 +8,7 @@ from examples.broker.replication.followers import FetchClock, Followers
 @pytest.fixture
 def followers():
     made = Followers()
-    made.know([2, 3], now=0.0)
+    made.set_followers([2, 3], now=0.0)
     return made
 
 
@@ -51,7 +51,7 @@ def test_a_session_that_forgets_the_partition_says_nothing_more(followers):
 def test_who_was_known_stays_as_known(followers):
     """Others may come and go. The state of the remaining followers is kept."""
     fetches(followers, 1.0, 20, 20)
-    followers.know([2, 4], now=5.0)
+    followers.set_followers([2, 4], now=5.0)
     assert (20, -1) == (followers.end_of(2), followers.end_of(4))
     assert {2} == followers.at_least(20)
     assert 3 not in followers

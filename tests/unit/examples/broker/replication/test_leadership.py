@@ -36,7 +36,7 @@ class Node:
             Cluster(ports=(1, 2, 3)), ReplicationSettings(lag_ms=3_000), store, self.timer, self.actions
         )
         store.topics["t"] = Topic("t", 1, ALL, {"min.insync.replicas": "2"})
-        self.manager.metadata.know({node: ("host", node) for node in ALL})
+        self.manager.metadata.set_live_nodes({node: ("host", node) for node in ALL})
         self.wishes = []
         self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
         self.manager.on_leading = lambda key: self.told.append(("leads", key))
@@ -138,11 +138,11 @@ def test_shrinking_is_a_wish_until_it_is_written(node):
     node.fetched(2, 1, now=later)
 
     node.partition.shrink_isr(later + 2, 3.0)
-    assert {1, 2} == node.partition.wish
+    assert {1, 2} == node.partition.wanted_isr
     assert (0, set(ALL)) == (node.partition.high_watermark, node.partition.isr)
 
     assert node.partition.settle_isr((1, 2), 7)
-    assert (1, {1, 2}, None) == (node.partition.high_watermark, node.partition.isr, node.partition.wish)
+    assert (1, {1, 2}, None) == (node.partition.high_watermark, node.partition.isr, node.partition.wanted_isr)
 
 
 def test_growing_counts_before_it_is_written(node):
@@ -153,7 +153,7 @@ def test_growing_counts_before_it_is_written(node):
     assert 1 == node.partition.high_watermark
 
     node.fetched(3, 1)
-    assert {1, 2, 3} == node.partition.wish
+    assert {1, 2, 3} == node.partition.wanted_isr
     node.append()
     node.fetched(2, 2)
     assert 1 == node.partition.high_watermark
@@ -169,20 +169,20 @@ def test_joining_takes_all_that_earlier_leaders_committed(node):
     assert 0 == node.partition.high_watermark
 
     node.fetched(3, 3)
-    assert None is node.partition.wish
+    assert None is node.partition.wanted_isr
     node.fetched(3, 5)
-    assert {1, 2, 3} == node.partition.wish
+    assert {1, 2, 3} == node.partition.wanted_isr
 
 
 def test_leaving_node_is_not_taken_in(node):
     """A node that is about to stop is not taken into the in-sync replicas again, though it still fetches."""
     node.decide(1, 0, isr=(1, 2))
-    node.manager.metadata.know({each: ("host", each) for each in ALL}, [3])
+    node.manager.metadata.set_live_nodes({each: ("host", each) for each in ALL}, [3])
 
     node.fetched(3, 0)
     node.partition.grow_isr(1.0, 3.0)
 
-    assert None is node.partition.wish
+    assert None is node.partition.wanted_isr
 
 
 def test_epoch_is_written_into_batches(node):
@@ -254,14 +254,14 @@ def test_other_replicas_under_one_leadership(node):
     now = Leadership(1, 0, ALL, 1, node.version)
     with pytest.raises(BrokerError):
         node.fetched(4, 1)
-    node.manager.metadata.know({each: ("host", each) for each in (*ALL, 4)})
+    node.manager.metadata.set_live_nodes({each: ("host", each) for each in (*ALL, 4)})
 
     node.manager.lead_or_follow(KEY, now, (*ALL, 4))
     node.fetched(4, 1)
-    assert {1, 2, 3, 4} == node.partition.wish
+    assert {1, 2, 3, 4} == node.partition.wanted_isr
 
     node.manager.lead_or_follow(KEY, now, (1, 4))
-    assert ({1, 2, 3, 4}, (1, 4)) == (node.partition.wish, node.partition.replicas)
+    assert ({1, 2, 3, 4}, (1, 4)) == (node.partition.wanted_isr, node.partition.replicas)
     node.fetched(2, 1)
     assert 0 == node.partition.high_watermark
     assert node.partition.settle_isr((1, 4), node.version + 1)

@@ -34,12 +34,12 @@ def append(partition, acks=-1, count=1):
 def lagging(partition, now):
     """The nodes without which the leader wishes for its in-sync replicas."""
     partition.shrink_isr(now, LAG_S)
-    return set() if partition.wish is None else partition.isr - partition.wish
+    return set() if partition.wanted_isr is None else partition.isr - partition.wanted_isr
 
 
 def settle(partition):
     """Have the coordination store accept what the leader wishes for."""
-    return partition.settle_isr(partition.wish, partition.version + 1)
+    return partition.settle_isr(partition.wanted_isr, partition.version + 1)
 
 
 def test_alone_what_is_appended_is_committed(make):
@@ -83,7 +83,7 @@ def test_who_lags_leaves_the_isr_and_comes_back(make):
     assert ({1}, 1) == (partition.isr, partition.high_watermark)
     append(partition)
     partition.follower_fetches(2, 1, 0, FetchClock(5.0))
-    assert partition.wish is None
+    assert partition.wanted_isr is None
     partition.follower_fetches(2, 2, 0, FetchClock(5.1))
     settle(partition)
     assert {1, 2} == partition.isr

@@ -162,7 +162,7 @@ def test_deletion_does_not_wait_for_a_dead_node(leader):
     leader.followers_reach(1)
     leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
     leader.followers_reach(1, nodes=[2], log_start=1)
-    leader.manager.metadata.know({1: ("h", 1), 2: ("h", 2)})
+    leader.manager.metadata.set_live_nodes({1: ("h", 1), 2: ("h", 2)})
     leader.manager.changed(leader.partition)
     leader.run()
     assert {KEY: (ErrorCode.NONE, 1)} == leader.answers[-1]

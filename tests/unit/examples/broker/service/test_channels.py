@@ -13,7 +13,7 @@ def test_waiting_for_unreachable_nodes_ends_and_leaves_no_task():
     async def main():
         channels = Channels(SimpleNamespace(node_id=0), None, None)
         nobody = SimpleNamespace(host="127.0.0.1", port=1)
-        channels.know({1: nobody, 2: nobody})
+        channels.set_addresses({1: nobody, 2: nobody})
         for node in (1, 2):
             channels.send(node, m.StopReplicaRequest)
         await asyncio.sleep(0)

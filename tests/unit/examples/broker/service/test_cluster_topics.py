@@ -62,11 +62,11 @@ def test_the_offsets_topic_waits_for_enough_nodes(node):
     addresses = {number: ("host", number) for number in NODES.nodes}
     for live in ([], [1, 2]):
         if live:
-            node.replicas.metadata.know({number: addresses[number] for number in live})
+            node.replicas.metadata.set_live_nodes({number: addresses[number] for number in live})
         node.topics.make_offsets_topic()
         assert set() == node.jobs.topic_names()
 
-    node.replicas.metadata.know(addresses)
+    node.replicas.metadata.set_live_nodes(addresses)
     node.topics.make_offsets_topic()
 
     assert {1, 2, 3} == set(node.jobs.read_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].replicas)

@@ -42,7 +42,7 @@ def node():
             metadata=Metadata({}),
             store=SimpleNamespace(topics={}),
             drop_stray=lambda _: None,
-            heed_disk=lambda: None,
+            check_disk=lambda: None,
             lead_or_follow=lambda key, *_: 1 // key[1],
         )
         tree = Tree()
