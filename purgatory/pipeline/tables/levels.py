@@ -71,7 +71,7 @@ def peaks(widths: Widths) -> Table:
 
     Sorting all events to learn a few levels would be the most expensive part of a report. A slot that begins at level
     20 and has 5 arrivals cannot exceed 25. If the level was 26 at some slot's end, that slot need not be looked at. So
-    only the events of the few slots in which the peak may lie are put in order.
+    only the events of the few slots in which the peak may lie are put in order. These slots are the parts of ``steps``.
     """
     slot = widths.slot_us
     return Table(
@@ -112,7 +112,7 @@ def widths_of(window_us: int, slot_us: int, span: Mapping[str, int]) -> Widths:
 
     A peak is looked for in parts of a slot so short that few operations arrive in one, beside how much the level
     varies. With n operations per second that wait w seconds, about n * w are parked, give or take the root of that. In
-    root(w / n) seconds just as many arrive.
+    root(w / n) seconds just as many arrive. The parts divide a slot, so that both come from the same sums.
     """
     span_us, operations = span["last_us"] - span["first_us"], span["operations"]
     wanted = max(math.sqrt(span["waited_us"] * span_us) / max(1, operations), span_us / _MOST_PARTS, _FINEST_US)

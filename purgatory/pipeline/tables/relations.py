@@ -36,6 +36,7 @@ ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
 _WAIT_US: Final = "(finished_us - created_us)"
 MEASURED_US: Final = f"case when outcome = 'expired' then greatest({_WAIT_US} - {LIMIT_US}, 0) else {_WAIT_US} end"
 """What percentiles are of: the wait, or how long after its deadline an expired operation left."""
+#: Its bin: the bounds of a bin are one percent apart. Operations that neither were answered nor expired have -1.
 _BIN: Final = f"""cast(case when outcome = 'expired' or {ANSWERED} then floor(ln({MEASURED_US} + 1) * 100)
     else -1 end as smallint)"""
 
