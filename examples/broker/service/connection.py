@@ -53,7 +53,6 @@ _log = structlog.get_logger(__name__)
 _SIZE = struct.Struct(">i")
 _SMALLEST_REQUEST = 8
 _NO_LIMIT = 1 << 62
-_MOST_SURPLUS = 100
 _WORTH_JOINING = 16 * 1024
 
 
@@ -85,8 +84,6 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """The challenge that a node must answer with its proof."""
         self.node: int | None = None
         """The node that this connection has proved to be from."""
-        self.is_surplus = False
-        """Whether it is above the limit. Then its next request must be a node's proof."""
         self._active_at = 0.0
 
     @property
@@ -99,8 +96,9 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def proved(self, node: int) -> None:
         """Note that the connection is from a node of the cluster."""
-        self.node, self.is_surplus = node, False
+        self.node = node
         self._server.from_nodes.add(self)
+        self._server.surplus.pop(self, None)
 
     # -- what asyncio calls
 
@@ -108,18 +106,13 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's class does not derive from it
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        self._server.connections.add(self)
         self._active_at = time.monotonic()
-        surplus = self._server.surplus
-        self.is_surplus = surplus > 0
-        if surplus > _MOST_SURPLUS:
-            self.close("too many connections")
+        self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Forget the client, and cancel its operations that wait."""
         self._transport = None
-        self._server.connections.discard(self)
-        self._server.from_nodes.discard(self)
+        self._server.lost(self)
         self._buffer.clear()
         self._account()
         self.frame_began = None
@@ -198,7 +191,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def _handle(self, data: bytes, start: int, end: int) -> None:
         header, position = decode_prefix(RequestHeader, 0, data, start, end)
-        if self.is_surplus and header.api_key != ApiKey.NODE_HANDSHAKE:
+        if self in self._server.surplus and header.api_key != ApiKey.NODE_HANDSHAKE:
             raise MalformedRequest("too many connections")
         api = APIS.get(header.api_key)
         handler = self._server.handlers.get(header.api_key)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from examples.broker.service.reply import Handler, Reply
     from purgatory import ActionQueue
 
+_MOST_SURPLUS = 100
 _INPUT_BYTES = 256 * 1024
 
 
@@ -27,6 +28,8 @@ class Server:
         self.connections: set[Connection] = set()
         self.from_nodes: set[Connection] = set()
         """The connections of other nodes, which have proved it."""
+        self.surplus: dict[Connection, None] = {}
+        """The connections above the limit, the oldest first. Their next request must be a node's proof."""
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
         """The bytes of unfinished frames of all connections."""
@@ -47,10 +50,18 @@ class Server:
         while len(self.actions):
             self.actions.try_complete_actions()
 
-    @property
-    def surplus(self) -> int:
-        """The connections above the limit."""
-        return len(self.connections) - len(self.from_nodes) - self.config.max_connections
+    def opened(self, connection: Connection) -> None:
+        """Note a new connection. Far above the limit, it takes the place of the oldest one that is above it."""
+        self.connections.add(connection)
+        if len(self.connections) - len(self.from_nodes) > self.config.max_connections:
+            self.surplus[connection] = None
+            if len(self.surplus) > _MOST_SURPLUS:
+                next(iter(self.surplus)).close("too many connections")
+
+    def lost(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.from_nodes.discard(connection)
+        self.surplus.pop(connection, None)
 
     def close_slow_and_idle(self) -> None:
         """Close connections with an incomplete frame that is too old, and idle clients. Called periodically."""
@@ -59,7 +70,7 @@ class Server:
         for connection in list(self.connections):
             if connection.frame_began is not None and connection.frame_began < slow:
                 connection.close("a request took too long to arrive")
-            elif connection.is_idle_since(slow if connection.is_surplus else idle):
+            elif connection.is_idle_since(slow if connection in self.surplus else idle):
                 connection.close("no request for too long")
 
     def stop_listening(self) -> None:
