@@ -134,7 +134,7 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
     raise_limit()
     broker = Broker(config)
     await broker.start()
-    beside = "".join(f", {what} on {url}" for what, url in broker.look_in.urls.items())
+    beside = "".join(f", {what} on {url}" for what, url in broker.observers.urls.items())
     here = config.cluster
     print(f"node {here.node_id} listens on {here.host}:{here.port}{beside}", flush=True)
     await stop.wait()

@@ -27,7 +27,7 @@ from examples.broker.service.handlers.nodes import ClusterHandlers
 from examples.broker.service.handlers.offsets import OffsetHandlers
 from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.handlers.topics import TopicHandlers
-from examples.broker.service.look_in import LookIn
+from examples.broker.service.observers import Observers
 from examples.broker.service.server import Server
 from examples.broker.storage.folder_lock import FolderLock, folder_id
 from examples.broker.storage.log import Fsync
@@ -109,7 +109,7 @@ class Broker:
             configs.change = self.membership.topics.change_settings
             self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
             self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table
-        self.look_in = LookIn(config)
+        self.observers = Observers(config)
         if config.replication.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
@@ -168,5 +168,5 @@ class Broker:
         self.server.close()
         await asyncio.sleep(0.05)  # the transports write their buffers
         self.replicas.close()
-        await asyncio.to_thread(self.look_in.close)
+        await asyncio.to_thread(self.observers.close)
         self._lock.release()

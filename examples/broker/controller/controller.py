@@ -137,7 +137,7 @@ class Controller:
 
     def refused(self) -> None:
         """Look for a newer controller, because another node has rejected a request as stale."""
-        self.events.put("refused", self._stand)
+        self.events.put("refused", self._try_to_become_controller)
 
     # -- session and election
 
@@ -151,7 +151,7 @@ class Controller:
             self._is_registered = False
             self._take_part()
         elif change is SessionChange.RESUMED:
-            self._stand()
+            self._try_to_become_controller()
         self.on_session(change)
 
     def _take_part(self) -> None:
@@ -161,7 +161,9 @@ class Controller:
             layout.make_roots(self.store)
             self._key.secret = layout.secret_of(self.store)
             if not self._watching:
-                self.store.watch(layout.CONTROLLER, lambda: self.events.put("controller", self._stand))
+                self.store.watch(
+                    layout.CONTROLLER, lambda: self.events.put("controller", self._try_to_become_controller)
+                )
                 self._watching = True
             self._register()
             self._is_registered = True
@@ -171,7 +173,7 @@ class Controller:
             _log.warning("registration failed, will retry", reason=str(error))
             self._later(_RELOAD_MS, "retry", self._take_part)
             return
-        self._stand()
+        self._try_to_become_controller()
 
     def _register(self) -> None:
         path = f"{layout.IDS}/{self.info.node_id}"
@@ -204,17 +206,19 @@ class Controller:
                 "give each node its own id, or wait for the end of that session"
             )
 
-    def _stand(self) -> None:
+    def _try_to_become_controller(self) -> None:
         """Find out which node is the controller, and become the controller if there is none."""
         if not self._is_registered:
             return
         try:
-            election = candidacy.stand(self.store, self.info.node_id, in_office=self._duties is not None)
+            election = candidacy.try_to_become_controller(
+                self.store, self.info.node_id, is_controller=self._duties is not None
+            )
         except SessionLost:
             return
         except (OSError, LookupError) as error:
             _log.warning("candidacy failed, will retry", reason=str(error))
-            self._later(_RELOAD_MS, "retry", self._stand)
+            self._later(_RELOAD_MS, "retry", self._try_to_become_controller)
             return
         self.controller_id = election.controller
         if election.won:
@@ -223,7 +227,7 @@ class Controller:
         elif election.controller != self.info.node_id:
             self._end_term()
         if election.controller is None:
-            self._later(_RELOAD_MS, "retry", self._stand)
+            self._later(_RELOAD_MS, "retry", self._try_to_become_controller)
 
     # -- a term
 
@@ -264,7 +268,7 @@ class Controller:
         except Deposed as error:
             _log.warning("deposed", node=self.info.node_id, reason=str(error))
             self._end_term()
-            self.events.put("controller", self._stand)
+            self.events.put("controller", self._try_to_become_controller)
             return False
         except Exception:  # noqa: BLE001 - contained: the context is loaded again
             _log.exception("event failed, the context is loaded again", epoch=duties.context.epoch)

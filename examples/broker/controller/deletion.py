@@ -43,17 +43,17 @@ class Deletion:
             else:
                 _log.warning("unknown topic in a deletion", topic=topic)
                 self._duties.writer.write([Delete(f"{layout.DELETIONS}/{topic}")])
-        self.go_on()
+        self.advance()
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Do the next step of each deletion."""
         self._finish_all()
         for topic in sorted(self._context.deletions):
             moving = any(key[0] == topic for key in self._context.reassignments)
             if topic in self._context.assignments and not moving:
-                self._go_on_with(topic)
+                self._advance_one(topic)
 
-    def _go_on_with(self, topic: str) -> None:
+    def _advance_one(self, topic: str) -> None:
         context, duties = self._context, self._duties
         states = {replica: context.replica_state(replica) for replica in context.replicas_of_topic(topic)}
         if any(context.partition_state(key) is not PartitionState.NON_EXISTENT for key in context.partitions_of(topic)):

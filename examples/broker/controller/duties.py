@@ -257,7 +257,7 @@ class Duties:
         # The leader's disk rejects writes, and another replica is in sync now.
         stuck = [key for key in known if self.context.leaderships[key].leader in self.context.offline]
         self.partitions.move(stuck, PartitionState.ONLINE, self.partitions.elect_successor)
-        self.reassignment.go_on()
+        self.reassignment.advance()
         self.writer.write_each([[Delete(f"{layout.ISR_CHANGES}/{name}")] for name in names])
 
     def preferred_changed(self) -> None:

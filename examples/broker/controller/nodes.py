@@ -84,9 +84,10 @@ class Nodes:
         context, duties = self._context, self._duties
         for node in gone:
             duties.deletion.node_died(node)
-        headless = [key for key, known in context.leaderships.items() if known.leader in gone]
+        without_leader = [key for key, known in context.leaderships.items() if known.leader in gone]
         known = (PartitionState.ONLINE, PartitionState.OFFLINE)
-        duties.partitions.move([key for key in headless if context.partition_state(key) in known], known[1])
+        had_leader = [key for key in without_leader if context.partition_state(key) in known]
+        duties.partitions.move(had_leader, PartitionState.OFFLINE)
         duties.elect_missing()
         replicas = [r for r in context.replicas_on(gone) if context.replica_state(r) in _AT_REST]
         duties.replicas.move(replicas, ReplicaState.OFFLINE)
@@ -103,8 +104,8 @@ class Nodes:
         ]
         duties.replicas.move(replicas, ReplicaState.ONLINE)
         duties.elect_missing()
-        duties.reassignment.go_on()
-        duties.deletion.go_on()
+        duties.reassignment.advance()
+        duties.deletion.advance()
 
     # -- registered, but unable to lead
 

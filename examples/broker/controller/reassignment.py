@@ -64,7 +64,7 @@ class Reassignment:
                 self._context.reassignments[key] = targets
             else:
                 _log.warning("reassignment rejected", key=key, targets=targets, reason=reason)
-        self.go_on()
+        self.advance()
         self._write_what_is_left()
 
     def _refusal(self, key: Key, targets: tuple[int, ...]) -> str | None:
@@ -78,12 +78,12 @@ class Reassignment:
             return "a target without a replica is not alive"
         return None
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Do the next step of each move."""
         for key in list(self._context.reassignments):
-            self._go_on_with(key)
+            self._advance_one(key)
 
-    def _go_on_with(self, key: Key) -> None:
+    def _advance_one(self, key: Key) -> None:
         context, duties = self._context, self._duties
         targets = context.reassignments[key]
         now = duties.partitions.refresh(key)

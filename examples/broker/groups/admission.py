@@ -72,7 +72,7 @@ class Admission:
                 else:
                     self._join_new(group, wish, answer)
             except BrokerError:
-                self._groups.forget_if_unused(group)
+                self._groups.remove_if_unused(group)
                 raise
 
     def _join_new(self, group: Group, wish: Join, answer: AnswerJoin) -> None:

@@ -74,7 +74,7 @@ class Commits:
 
             def stored(code: ErrorCode) -> None:
                 answer(codes | dict.fromkeys(accepted, code))
-                self._groups.forget_if_unused(group)
+                self._groups.remove_if_unused(group)
 
             self._store.commit(group, accepted, stored)
 
@@ -99,16 +99,16 @@ class Commits:
 
     # -- deleted topics
 
-    def forget_topic(self, name: str) -> None:
+    def delete_offsets_of_topic(self, name: str) -> None:
         """Delete all offsets of a topic that is deleted.
 
         A new topic of that name begins at 0, and so do its readers. A node that coordinates a group later uses
-        `forget_gone`.
+        `delete_offsets_of_missing_topics`.
         """
         for group in list(self._groups):
-            self._forget(group, [key for key in group.offsets if key[0] == name])
+            self._delete_offsets(group, [key for key in group.offsets if key[0] == name])
 
-    def forget_gone(self, groups: Iterable[Group], topic_ids: Mapping[str, str]) -> None:
+    def delete_offsets_of_missing_topics(self, groups: Iterable[Group], topic_ids: Mapping[str, str]) -> None:
         """Delete the offsets of topics that were deleted before these groups were loaded.
 
         `topic_ids` is from the tree and may be old. A topic that this node knows by the commit's id exists.
@@ -120,14 +120,14 @@ class Commits:
                 is_known = here is not None and here.topic_id == commit.topic_id
                 if not is_known and (key[0] not in topic_ids or not _may_be(commit, topic_ids[key[0]])):
                     gone.append(key)
-            self._forget(group, gone)
+            self._delete_offsets(group, gone)
 
-    def _forget(self, group: Group, gone: list[Key]) -> None:
+    def _delete_offsets(self, group: Group, gone: list[Key]) -> None:
         if not gone:
             return
         with group.lock:
-            _log.info("offsets of deleted topics forgotten", group=group.group_id, partitions=len(gone))
-            self._store.forget(group, gone, lambda _: self._groups.forget_if_unused(group))
+            _log.info("offsets of deleted topics removed", group=group.group_id, partitions=len(gone))
+            self._store.delete(group, gone, lambda _: self._groups.remove_if_unused(group))
 
     # -- deletion
 
@@ -139,10 +139,10 @@ class Commits:
                 raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
 
             def stored(code: ErrorCode) -> None:
-                self._groups.forget_if_unused(group)
+                self._groups.remove_if_unused(group)
                 answer(code)
 
-            self._store.forget(group, list(group.offsets), stored)
+            self._store.delete(group, list(group.offsets), stored)
 
     def delete_offsets(self, group_id: str, keys: Collection[Key], answer: Callable[[Codes], None]) -> None:
         """Delete offsets of topics that no member reads. Raises BrokerError if the members are not consumers."""
@@ -155,9 +155,9 @@ class Commits:
 
             def stored(code: ErrorCode) -> None:
                 answer(codes | dict.fromkeys(allowed, code))
-                self._groups.forget_if_unused(group)
+                self._groups.remove_if_unused(group)
 
-            self._store.forget(group, [key for key in allowed if key in group.offsets], stored)
+            self._store.delete(group, [key for key in allowed if key in group.offsets], stored)
 
     def _deletion_refusal(self, group: Group, key: Key) -> ErrorCode:
         topic = self._topics.topics.get(key[0])

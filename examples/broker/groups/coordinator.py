@@ -71,15 +71,15 @@ class Coordinator:
         self.groups = KnownGroups(self.store, alone=alone)
         self.admission = Admission(settings, self.groups, self.store, self.sessions, rebalance=self._rebalance)
         self.commits = Commits(settings, self.groups, self.store, self.sessions, topics)
-        topics.on_deleted = self.commits.forget_topic
+        topics.on_deleted = self.commits.delete_offsets_of_topic
         if alone and replicas.partitions.get((OFFSETS_TOPIC, 0)) is not None:
             key = (OFFSETS_TOPIC, 0)
             groups = run_at_once(self.store.load(key))
-            self.take_over(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
+            self.add_loaded(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
 
     # -- groups that arrive and leave with their partition
 
-    def take_over(self, key: Key, groups: Mapping[str, Group], topic_ids: Mapping[str, str] | None) -> None:
+    def add_loaded(self, key: Key, groups: Mapping[str, Group], topic_ids: Mapping[str, str] | None) -> None:
         """Coordinate the loaded groups of a partition that this node leads now.
 
         `topic_ids` has the existing ones of the topics that these groups have committed offsets of. None if that is
@@ -87,18 +87,18 @@ class Coordinator:
         """
         if not self.store.is_here(key):
             return
-        self.groups.take_over(key, groups)
+        self.groups.add_loaded(key, groups)
         if topic_ids is not None:
-            self.commits.forget_gone(groups.values(), topic_ids)
+            self.commits.delete_offsets_of_missing_topics(groups.values(), topic_ids)
         _log.info("groups loaded", key=key, groups=len(groups))
         for group in groups.values():
             # The members do not know that the coordinator moved, so they have a full session.
             for member in group.members.values():
                 self.sessions.renew(group, member)
 
-    def let_go(self, key: Key) -> None:
-        """Forget the groups of a partition that moved away. Members that wait are answered NOT_COORDINATOR."""
-        for group in self.groups.let_go(key):
+    def release(self, key: Key) -> None:
+        """Remove the groups of a partition that moved away. Members that wait are answered NOT_COORDINATOR."""
+        for group in self.groups.release(key):
             with group.lock:
                 for purgatory in (self.joins, self.syncs):
                     purgatory.cancel_for_key(group.group_id)
@@ -167,7 +167,7 @@ class Coordinator:
             group.protocol = ""
             if group.is_stored and group.offsets:
                 self.store.save(group)
-            self.groups.forget_if_unused(group)
+            self.groups.remove_if_unused(group)
             return
         group.state = GroupState.COMPLETING
         group.protocol = protocol
@@ -259,7 +259,7 @@ class Coordinator:
                 return
             if group.pending.pop(member.member_id, None) is not None:
                 self._check_join(group)
-                self.groups.forget_if_unused(group)
+                self.groups.remove_if_unused(group)
             else:
                 self._remove(group, member.member_id, "its session expired")
 
@@ -271,7 +271,7 @@ class Coordinator:
             if pending is not None:
                 self.sessions.end(group, pending)
                 self._check_join(group)
-                self.groups.forget_if_unused(group)
+                self.groups.remove_if_unused(group)
                 return
             if who.instance_id is not None and not who.member_id:
                 who = Identity(group.static.get(who.instance_id, ""), instance_id=who.instance_id)

@@ -7,7 +7,7 @@
     server         the listener, and the state that all connections share
     handlers       one method per API
     cluster        the node's membership
-    look_in        metrics, console, journal
+    observers      metrics, console, journal
 
 The handlers turn wire messages into values. The packages before this one know values only.
 """

@@ -215,7 +215,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         try:
             steps = handler(request, version, reply)
             if steps is not None:
-                self.go_on(steps)
+                self.run_steps(steps)
         except MalformedRequest:
             raise
         except Exception:  # noqa: BLE001 - contained: only this connection is closed
@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
 
     # -- turns
 
-    def go_on(self, steps: Steps[None]) -> None:
+    def run_steps(self, steps: Steps[None]) -> None:
         """Run a handler in steps, after the earlier ones of this connection, and in turn with other connections."""
         self._steps.append(steps)
         if not self._is_between_turns:

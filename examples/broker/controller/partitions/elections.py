@@ -58,6 +58,7 @@ def after_crash(
         waits: whether to wait for replicas that are not back.
     """
     back = [node for node in now.isr if node in ends]
+    # The removal of the last leader raised the epoch by one. A log with the epoch before it was written by that leader.
     has_led = any(ends[node][0] >= now.leader_epoch - 1 for node in back)
     awaited = now.isr if has_led else (*now.isr, *now.gone)
     if not back or (waits and not ends.keys() >= set(awaited)):

@@ -39,13 +39,14 @@ class Election:
     won: bool = False
 
 
-def stand(store: Store, node: int, *, in_office: bool = False) -> Election:
+def try_to_become_controller(store: Store, node: int, *, is_controller: bool = False) -> Election:
     """Become the controller if there is none.
 
     Args:
         store: the session that owns `/controller`.
         node: this node.
-        in_office: whether this session already is the controller. Otherwise a `/controller` with this node's id is old.
+        is_controller: whether this session already is the controller. If not, a `/controller` with this node's id is
+            that of an earlier session.
 
     Raises:
         StoreError: if the store is unreachable.
@@ -54,7 +55,7 @@ def stand(store: Store, node: int, *, in_office: bool = False) -> Election:
         found = _read(store)
         if found is not None:
             current = _controller_in(found)
-            if current is not None and (current != node or in_office):
+            if current is not None and (current != node or is_controller):
                 return Election(current)
         epoch_node = store.get(EPOCH)
         epoch = epoch_in(epoch_node) + 1

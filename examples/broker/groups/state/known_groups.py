@@ -40,12 +40,12 @@ class KnownGroups:
         if not group_id:
             raise BrokerError(ErrorCode.INVALID_GROUP_ID)
 
-    def take_over(self, key: Key, groups: Mapping[str, Group]) -> None:
+    def add_loaded(self, key: Key, groups: Mapping[str, Group]) -> None:
         self._groups.update(groups)
         self._loaded.add(key)
 
-    def let_go(self, key: Key) -> list[Group]:
-        """Forget the groups of a partition, and return them."""
+    def release(self, key: Key) -> list[Group]:
+        """Remove the groups of a partition, and return them."""
 
         def is_there(group: Group) -> bool:
             try:
@@ -75,10 +75,10 @@ class KnownGroups:
         group = self._groups[group_id] = Group(group_id)
         return group
 
-    def forget_if_unused(self, group: Group) -> None:
-        """Forget a group without members, offsets and writes."""
+    def remove_if_unused(self, group: Group) -> None:
+        """Remove a group without members, offsets and writes."""
         if group.state is GroupState.EMPTY and not (group.members or group.pending or group.offsets or group.writes):
             if self._groups.get(group.group_id) is group:
                 del self._groups[group.group_id]
             if group.is_stored:
-                self._store.forget(group, [])
+                self._store.delete(group, [])

@@ -139,7 +139,7 @@ class GroupStore:
         ]
         self._write(group, pairs, stored)
 
-    def forget(self, group: Group, offsets: list[Key], respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
+    def delete(self, group: Group, offsets: list[Key], respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
         """Delete offsets, and the group itself if nothing else remains. Responds as `commit`."""
 
         def stored(code: ErrorCode) -> None:

@@ -48,12 +48,12 @@ class GroupMoves:
             self._loading[key] = self._loop.create_task(self._load(key))
 
     def followed(self, key: Key) -> None:
-        """Forget the groups of a partition that this node no longer leads."""
+        """Release the groups of a partition that this node no longer leads."""
         if key[0] == OFFSETS_TOPIC:
             task = self._loading.pop(key, None)
             if task is not None:
                 task.cancel()
-            self._coordinator.let_go(key)
+            self._coordinator.release(key)
 
     async def _load(self, key: Key) -> None:
         ids: dict[str, str] | None
@@ -63,7 +63,7 @@ class GroupMoves:
             ids = await self._tree.ask(lambda: self._jobs.topic_ids(names))
         except BrokerError:
             ids = None
-        self._coordinator.take_over(key, groups, ids)
+        self._coordinator.add_loaded(key, groups, ids)
         self._run_actions()
         del self._loading[key]
 

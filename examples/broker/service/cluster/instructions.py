@@ -204,7 +204,7 @@ class Instructions:
                 metadata.forget(key)
                 if state.topic not in metadata.topics:
                     self._replicas.store.topics.pop(state.topic, None)
-                    self._coordinator.commits.forget_topic(state.topic)
+                    self._coordinator.commits.delete_offsets_of_topic(state.topic)
                 continue
             metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
             if self._replicas.cluster.node_id not in state.replicas:

@@ -3,8 +3,8 @@
 A call to the coordination store may block for as long as its disk or server takes, and the loop must not block. So one
 thread runs these jobs in order, and their results are returned on the loop.
 
-    loop      wish: in-sync replicas 1 2 of orders-0     new topic           ... answer
-    thread            set if version, note for the controller       create if absent
+    loop      in-sync replicas 1 2 of orders-0                 new topic              ... answer
+    thread           set if version, note for the controller          create if absent
 
 `TreeJobs` has the jobs, plain functions of the store. `TreeClient` has the thread.
 """
@@ -53,7 +53,7 @@ class TreeJobs:
         self._store = store
         self._node_id = node_id
         self._numbers = itertools.count(1)
-        self._start = layout.BrokerInfo(node_id, "", 0).write().hex()[-24:]
+        self._process = uuid.uuid4().hex
 
     def read_topics(self, names: Iterable[str]) -> dict[str, Topic]:
         """Read these topics, as far as they exist."""
@@ -186,7 +186,7 @@ class TreeJobs:
         If another node was first, that is its state.
         """
         wanted = now.with_isr(tuple(sorted(isr)), now.controller_epoch)
-        note = f"{layout.ISR_CHANGES}/{self._node_id}-{self._start}-{next(self._numbers)}"
+        note = f"{layout.ISR_CHANGES}/{self._node_id}-{self._process}-{next(self._numbers)}"
         try:
             self._store.multi(
                 [

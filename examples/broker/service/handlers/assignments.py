@@ -25,14 +25,14 @@ MOST_AT_ONCE = 200
 _MOST_PER_REQUEST = 10_000
 
 
-def counted(partitions: int) -> int:
+def check_total(partitions: int) -> int:
     """Return the number of partitions that a request creates. Raises POLICY_VIOLATION if there are too many."""
     if partitions > _MOST_PER_REQUEST:
         raise BrokerError(ErrorCode.POLICY_VIOLATION, f"one request creates at most {_MOST_PER_REQUEST} partitions")
     return partitions
 
 
-def named(request: MetadataRequest, version: int) -> list[str] | None:
+def names_in(request: MetadataRequest, version: int) -> list[str] | None:
     """Return the topics that a request names, each once. None stands for all topics."""
     if request.topics is None or (version == 0 and not request.topics):
         return None
@@ -47,7 +47,7 @@ def by_name(wanted: Iterable[W]) -> dict[str, W | None]:
     return found
 
 
-def once(name: str, wanted: W | None) -> W:
+def single_entry(name: str, wanted: W | None) -> W:
     """Return an entry of `by_name`. Raises INVALID_REQUEST if there were two."""
     if wanted is None:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"a request must name each topic once, got {name!r} twice")

@@ -24,9 +24,9 @@ from examples.broker.service.handlers.assignments import (
     assigned_at_creation,
     assigned_at_growth,
     by_name,
-    counted,
-    named,
-    once,
+    check_total,
+    names_in,
+    single_entry,
 )
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
 
@@ -64,11 +64,11 @@ class ClusterTopicHandlers:
 
     def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
         """Describe the cluster, once a controller has introduced this node. Until then it does not know all topics."""
-        self.membership.once_introduced(lambda: reply.go_on(self._describe(request, version, reply)))
+        self.membership.once_introduced(lambda: reply.run_steps(self._describe(request, version, reply)))
 
     def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         # A request for a topic may create it.
-        names = named(request, version)
+        names = names_in(request, version)
         creations = 0
         topics = []
         for name in sorted(self.metadata.topics) if names is None else names:
@@ -140,8 +140,8 @@ class ClusterTopicHandlers:
         for name, wanted in by_name(request.topics).items():
             yield
             try:
-                topic, assignment = self._planned(once(name, wanted))
-                total = counted(total + topic.partitions)
+                topic, assignment = self._planned(single_entry(name, wanted))
+                total = check_total(total + topic.partitions)
             except BrokerError as error:
                 work.settled(name, error)
             else:
@@ -180,8 +180,8 @@ class ClusterTopicHandlers:
         for name, wanted in by_name(request.topics).items():
             yield
             try:
-                new = self._grown(once(name, wanted))
-                total = counted(total + len(new))
+                new = self._grown(single_entry(name, wanted))
+                total = check_total(total + len(new))
             except BrokerError as error:
                 work.settled(name, error)
             else:

@@ -200,7 +200,7 @@ class RecordHandlers:
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,
-            respond=lambda found: reply.go_on(answer([(each, session.wanted[each.key]) for each in found])),
+            respond=lambda found: reply.run_steps(answer([(each, session.wanted[each.key]) for each in found])),
         )
         if operation is not None:
             reply.on_lost = operation.cancel

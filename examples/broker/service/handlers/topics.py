@@ -16,9 +16,9 @@ from examples.broker.service.handlers.assignments import (
     assigned_at_creation,
     assigned_at_growth,
     by_name,
-    counted,
-    named,
-    once,
+    check_total,
+    names_in,
+    single_entry,
 )
 from examples.broker.storage.topics import check_name, check_not_internal
 
@@ -48,7 +48,7 @@ class TopicHandlers:
 
     def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         """Describe the cluster. A request for a topic may create it."""
-        names = named(request, version)
+        names = names_in(request, version)
         codes: Mapping[str, ErrorCode] = {}
         if names is not None and request.allow_auto_topic_creation and self.config.auto_create_topics:
             codes = yield from self._create_missing(names)
@@ -103,8 +103,8 @@ class TopicHandlers:
         for name, wanted in by_name(request.topics).items():
             answer = m.CreatedTopic(name)
             try:
-                topic = self._planned(once(name, wanted))
-                total = counted(total + topic.partitions)
+                topic = self._planned(single_entry(name, wanted))
+                total = check_total(total + topic.partitions)
                 planned.append((topic, answer))
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
@@ -144,9 +144,9 @@ class TopicHandlers:
             try:
                 check_not_internal(name)
                 before = self.topics.existing(name).partitions
-                topic = self.topics.plan_growth(name, once(name, wanted).count)
-                total = counted(total + topic.partitions - before)
-                assigned_at_growth(once(name, wanted), before, self.config.cluster.nodes)
+                topic = self.topics.plan_growth(name, single_entry(name, wanted).count)
+                total = check_total(total + topic.partitions - before)
+                assigned_at_growth(single_entry(name, wanted), before, self.config.cluster.nodes)
                 if not request.validate_only:
                     yield from self.topics.create_in_steps(topic)
             except BrokerError as error:
@@ -157,19 +157,19 @@ class TopicHandlers:
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         answers = []
-        doomed: list[Topic] = []
+        to_delete: list[Topic] = []
         for name in dict.fromkeys(request.topic_names):
             code = ErrorCode.NONE
             try:
                 check_not_internal(name)
-                doomed.append(self.topics.existing(name))
+                to_delete.append(self.topics.existing(name))
             except BrokerError as error:
                 code = error.code
             answers.append(m.DeletedTopic(name, code))
-            if not doomed:
+            if not to_delete:
                 yield  # not before, as above
-        if doomed:
-            yield from self.topics.delete_in_steps(*(topic.name for topic in doomed))
+        if to_delete:
+            yield from self.topics.delete_in_steps(*(topic.name for topic in to_delete))
         reply(m.DeleteTopicsResponse(responses=answers))
 
     def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:

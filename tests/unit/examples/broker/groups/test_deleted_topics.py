@@ -40,8 +40,8 @@ def create(groups, name):
 def load_again(groups, topic_ids):
     """Have the coordinator load its groups, as one that takes them over from another node."""
     found = run_at_once(groups.coordinator.store.load(PARTITION))
-    groups.coordinator.groups.let_go(PARTITION)
-    groups.coordinator.take_over(PARTITION, found, topic_ids)
+    groups.coordinator.groups.release(PARTITION)
+    groups.coordinator.add_loaded(PARTITION, found, topic_ids)
     groups.run()
 
 

@@ -64,5 +64,5 @@ def test_the_coordinator_is_not_available(store, tmp_path):
 def test_groups_leave_with_a_deleted_topic(store):
     """A partition that leaves after its topic is forgotten takes its groups along."""
     groups = KnownGroups(store, alone=False)
-    groups.take_over((OFFSETS_TOPIC, 0), {"g": Group("g")})
-    assert ["g"] == [group.group_id for group in groups.let_go((OFFSETS_TOPIC, 0))]
+    groups.add_loaded((OFFSETS_TOPIC, 0), {"g": Group("g")})
+    assert ["g"] == [group.group_id for group in groups.release((OFFSETS_TOPIC, 0))]

@@ -28,7 +28,7 @@ class Answers(list):
     def __call__(self, answer):
         self.append(answer)
 
-    def go_on(self, steps):
+    def run_steps(self, steps):
         run_at_once(steps)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
 
 
-class LookIn:
+class Observers:
     """The observers of this node, until it is closed.
 
     Raises:
