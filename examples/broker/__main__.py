@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 
@@ -163,6 +165,18 @@ def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: l
         lock.release()
 
 
+class _Log:
+    """Standard error, without errors of its own. A log on a full disk must not fail the requests that are logged."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def _configure_log(level: str) -> None:
     """Log to standard error, with plain tracebacks. The default ones are boxes of a hundred lines."""
     renderer = structlog.dev.ConsoleRenderer(
@@ -171,7 +185,7 @@ def _configure_log(level: str) -> None:
     structlog.configure(
         processors=[*structlog.get_config()["processors"][:-1], renderer],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Log())),
         cache_logger_on_first_use=True,
     )
 

@@ -35,6 +35,8 @@ _WELL_S = 60.0
 class Disk:
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
         self.is_failing = False
+        self._cause = ""
+        """The error of the write that failed. It need not be the disk's: there can be too many open files."""
         self._path = folder / ".probe"
         self._now = now
         self._bytes = _LEAST_PROBE
@@ -52,12 +54,13 @@ class Disk:
         self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S) if soon else _FIRST_WAIT_S
         self._probe_at = now + self._wait_s
         self._bytes = max(size, _LEAST_PROBE)
-        _log.error("the disk rejects writes", folder=str(self._path.parent), error=str(error))
+        self._cause = str(error)
+        _log.error("a write failed", folder=str(self._path.parent), error=str(error))
 
     def check(self) -> None:
         """Reject a write while the disk fails. Raises KAFKA_STORAGE_ERROR."""
         if self.is_failing:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk rejects writes")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"an earlier write failed: {self._cause}")
 
     def probe(self) -> None:
         """Find out whether the disk accepts writes again, if a probe is due."""
@@ -75,7 +78,7 @@ class Disk:
         finally:
             self._path.unlink(missing_ok=True)
         self.is_failing, self._well_since = False, now
-        _log.info("the disk takes writes again", folder=str(self._path.parent))
+        _log.info("writes succeed again", folder=str(self._path.parent))
 
 
 def sync_folder(folder: Path) -> None:

@@ -137,7 +137,15 @@ def test_an_incident_is_two_lines(log, disk, clock, full):
         for _ in range(50):
             code_of(log, 0)
         heal(disk, clock, full)
-    assert ["the disk rejects writes", "the disk takes writes again"] == [line["event"] for line in lines]
+    assert ["a write failed", "writes succeed again"] == [line["event"] for line in lines]
+
+
+def test_the_cause_is_named(disk):
+    """Writes fail for other reasons than a full disk. The error of a rejected write names the first one."""
+    disk.failed(OSError(24, "Too many open files"))
+    disk.failed(FULL)
+    with pytest.raises(BrokerError, match="Too many open files"):
+        disk.check()
 
 
 def test_a_disk_that_fails_again_soon_is_probed_less_often(disk, clock):
