@@ -50,14 +50,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _report(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--journal",
-        type=place,
-        required=True,
-        action="append",
-        metavar="DIR",
-        help="folder of one or several journals (may be repeated)",
-    )
+    how = "folder of one or several journals (may be repeated)"
+    sub.add_argument("--journal", type=place, required=True, action="append", metavar="DIR", help=how)
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the report")
     _engine(sub)
     add_range(sub, "report on operations that left")
@@ -110,13 +104,8 @@ def _monitor(sub: argparse.ArgumentParser) -> None:
 
 def _compact(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--answers", required=True, metavar="DIR", help="--out of a stream with --format delta")
-    sub.add_argument(
-        "--retention",
-        type=seconds,
-        default=7 * 86_400.0,
-        metavar="TIME",
-        help="how long to keep replaced files (default 7d)",
-    )
+    how = "how long to keep replaced files (default 7d)"
+    sub.add_argument("--retention", type=seconds, default=7 * 86_400.0, metavar="TIME", help=how)
 
 
 def _replay(sub: argparse.ArgumentParser) -> None:

@@ -96,17 +96,15 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
         of = f"{purgatory} · {kind}" if kind else purgatory
         known = [row for row in rows if row["expiry_share"] is not None]
         fit = [row for row in known if meets(row["expiry_share"], grid.target_expiry)]
-        if fit:
-            row = fit[0]
-            why = f"the shortest tried that lets at most {grid.target_expiry:.3g} expire: {row['expiry_share']:.3g}"
-            chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
-        elif known:
-            row = known[-1]
-            why = (
-                f"the longest tried that the recorded operations can judge. It lets {row['expiry_share']:.3g} expire, "
-                f"more than {grid.target_expiry:.3g}"
-            )
-            chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
+        if not known:
+            continue
+        row = fit[0] if fit else known[-1]
+        share, target = f"{row['expiry_share']:.3g}", f"{grid.target_expiry:.3g}"
+        longest = (
+            f"the longest tried that the recorded operations can judge. It lets {share} expire, more than {target}"
+        )
+        why = f"the shortest tried that lets at most {target} expire: {share}" if fit else longest
+        chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
     if found["wheels"]:
         most_ms = max(grid.max_late_ms, min(r["late_ms_at_most"] for r in found["wheels"]))
         prompt = [r for r in found["wheels"] if r["late_ms_at_most"] <= most_ms]
