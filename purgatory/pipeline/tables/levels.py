@@ -85,7 +85,7 @@ def peaks(widths: Widths) -> Table:
         inside as (
             select /*+ broadcast(l) */ l.purgatory, fine_us, begins, at_us, sum(change) as change
             from ({_MOVES}) as m join likely as l
-                on xxhash64(m.purgatory, m.at_us - m.at_us % {widths.fine_us}) = xxhash64(l.purgatory, fine_us)
+                on m.purgatory = l.purgatory and m.at_us - m.at_us % {widths.fine_us} = fine_us
             group by all),
         reached as (
             select purgatory, at_us,
