@@ -135,9 +135,9 @@ class Controller:
 
         self.events.put(kind, event)
 
-    def refused(self) -> None:
+    def rejected_as_stale(self) -> None:
         """Look for a newer controller, because another node has rejected a request as stale."""
-        self.events.put("refused", self._try_to_become_controller)
+        self.events.put("stale", self._try_to_become_controller)
 
     # -- session and election
 

@@ -58,7 +58,7 @@ class Reassignment:
             before = self._context.reassignments.get(key)
             if targets == before:
                 continue
-            reason = self._refusal(key, targets)
+            reason = self._rejection(key, targets)
             if reason is None:
                 _log.info("reassignment begins", key=key, targets=targets, instead_of=before)
                 self._context.reassignments[key] = targets
@@ -67,7 +67,7 @@ class Reassignment:
         self.advance()
         self._write_what_is_left()
 
-    def _refusal(self, key: Key, targets: tuple[int, ...]) -> str | None:
+    def _rejection(self, key: Key, targets: tuple[int, ...]) -> str | None:
         if not self._context.replicas_of(key):
             return "the partition does not exist"
         if key[0] in self._context.deletions:

@@ -224,7 +224,7 @@ class ZooKeeperStore:
         while (note := self.notes.get()) is not None:
             try:
                 if isinstance(note, _Watch):
-                    self._tell(note)
+                    self._set_and_call(note)
                 else:
                     self._take_state(note)
             except Unreachable as error:
@@ -235,7 +235,7 @@ class ZooKeeperStore:
             except Exception:  # noqa: BLE001 - contained
                 _log.exception("a callback failed")
 
-    def _tell(self, watch: _Watch) -> None:
+    def _set_and_call(self, watch: _Watch) -> None:
         if watch not in self.watches:
             return
         try:

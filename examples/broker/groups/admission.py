@@ -53,41 +53,41 @@ class Admission:
         self._sessions = sessions
         self._rebalance = rebalance
 
-    def join(self, wish: Join, answer: AnswerJoin) -> None:
+    def join(self, request: Join, answer: AnswerJoin) -> None:
         """Add a member. `answer` is called when the next generation begins. Raises BrokerError if it cannot join."""
-        group = self._groups.find(wish.group_id)
+        group = self._groups.find(request.group_id)
         longest = self._settings.max_session_timeout_ms
-        if not self._settings.min_session_timeout_ms <= wish.session_timeout_ms <= longest:
+        if not self._settings.min_session_timeout_ms <= request.session_timeout_ms <= longest:
             raise BrokerError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        if wish.instance_id == "":
+        if request.instance_id == "":
             raise BrokerError(ErrorCode.INVALID_REQUEST, "an instance id must not be empty")
         if group is None:
-            if wish.member_id:
+            if request.member_id:
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
-            group = self._groups.make(wish.group_id)
+            group = self._groups.make(request.group_id)
         with group.lock:
             try:
-                if wish.member_id:
-                    self._join_again(group, wish, answer)
+                if request.member_id:
+                    self._join_again(group, request, answer)
                 else:
-                    self._join_new(group, wish, answer)
+                    self._join_new(group, request, answer)
             except BrokerError:
                 self._groups.remove_if_unused(group)
                 raise
 
-    def _join_new(self, group: Group, wish: Join, answer: AnswerJoin) -> None:
-        place = "" if wish.instance_id is None else group.static.get(wish.instance_id, "")
-        if not group.accepts(wish.protocol_type, wish.protocols, member_id=place):
+    def _join_new(self, group: Group, request: Join, answer: AnswerJoin) -> None:
+        place = "" if request.instance_id is None else group.static.get(request.instance_id, "")
+        if not group.accepts(request.protocol_type, request.protocols, member_id=place):
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        timeout = wish.rebalance_timeout_ms
+        timeout = request.rebalance_timeout_ms
         member = Member(
-            member_id=f"{wish.instance_id or wish.client_id}-{uuid.uuid4()}",
-            instance_id=wish.instance_id,
-            client_id=wish.client_id,
-            client_host=wish.client_host,
-            session_timeout_ms=wish.session_timeout_ms,
-            rebalance_timeout_ms=timeout if timeout >= 0 else wish.session_timeout_ms,
-            protocols=wish.protocols,
+            member_id=f"{request.instance_id or request.client_id}-{uuid.uuid4()}",
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=timeout if timeout >= 0 else request.session_timeout_ms,
+            protocols=request.protocols,
         )
         former = group.members.get(place)
         if former is not None:
@@ -97,13 +97,13 @@ class Admission:
             raise BrokerError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED, f"a group has at most {self._settings.max_group_size} members"
             )
-        if wish.needs_known_id and wish.instance_id is None:
+        if request.needs_known_id and request.instance_id is None:
             # The client may be gone before it reads this. It is a member once it returns with the id.
             group.pending[member.member_id] = member
             self._sessions.renew(group, member)
             answer(Joined(ErrorCode.MEMBER_ID_REQUIRED, member.member_id))
             return
-        self._admit(group, member, wish.protocol_type, answer)
+        self._admit(group, member, request.protocol_type, answer)
 
     def _take_place(self, group: Group, former: Member, member: Member, answer: AnswerJoin) -> None:
         """Replace a static member by its new process. The former member id is fenced, and the assignment stays."""
@@ -142,27 +142,27 @@ class Admission:
         self._sessions.renew(group, member)
         self._rebalance(group, f"{member.member_id} joined")
 
-    def _join_again(self, group: Group, wish: Join, answer: AnswerJoin) -> None:
-        pending = group.pending.pop(wish.member_id, None)
+    def _join_again(self, group: Group, request: Join, answer: AnswerJoin) -> None:
+        pending = group.pending.pop(request.member_id, None)
         if pending is not None:
-            pending.protocols = wish.protocols
-            if not group.accepts(wish.protocol_type, wish.protocols):
+            pending.protocols = request.protocols
+            if not group.accepts(request.protocol_type, request.protocols):
                 self._sessions.end(group, pending)
                 raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-            self._admit(group, pending, wish.protocol_type, answer)
+            self._admit(group, pending, request.protocol_type, answer)
             return
-        member = group.member(Identity(wish.member_id, instance_id=wish.instance_id))
-        if not group.accepts(wish.protocol_type, wish.protocols, member_id=member.member_id):
+        member = group.member(Identity(request.member_id, instance_id=request.instance_id))
+        if not group.accepts(request.protocol_type, request.protocols, member_id=member.member_id):
             # With this member, the group would have no common protocol, and the rebalance no end.
             raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        same = dict(wish.protocols) == dict(member.protocols)
+        same = dict(request.protocols) == dict(member.protocols)
         leads = member.member_id == group.leader_id
         if same and (group.state is GroupState.COMPLETING or (group.state is GroupState.STABLE and not leads)):
             # It has missed the answer, so it gets it again.
             self._sessions.renew(group, member)
             answer(group.joined(member))
             return
-        member.protocols = wish.protocols
+        member.protocols = request.protocols
         if member.answer_join is not None:
             member.answer_join(Joined(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         member.answer_join = answer

@@ -65,7 +65,7 @@ class Commits:
                 if group.state is GroupState.COMPLETING:
                     raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
                 self._sessions.renew(group, member)
-            codes = {key: self._refusal(key, commit) for key, commit in offsets.items()}
+            codes = {key: self._rejection(key, commit) for key, commit in offsets.items()}
             accepted = {
                 key: attrs.evolve(commit, topic_id=self._topics.topics[key[0]].topic_id)
                 for key, commit in offsets.items()
@@ -78,7 +78,7 @@ class Commits:
 
             self._store.commit(group, accepted, stored)
 
-    def _refusal(self, key: Key, commit: Commit) -> ErrorCode:
+    def _rejection(self, key: Key, commit: Commit) -> ErrorCode:
         topic = self._topics.topics.get(key[0])
         if topic is None or not 0 <= key[1] < topic.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -150,7 +150,7 @@ class Commits:
         with group.lock:
             if group.members and group.protocol_type != "consumer":
                 raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
-            codes = {key: self._deletion_refusal(group, key) for key in keys}
+            codes = {key: self._deletion_rejection(group, key) for key in keys}
             allowed = [key for key in keys if codes[key] is ErrorCode.NONE]
 
             def stored(code: ErrorCode) -> None:
@@ -159,7 +159,7 @@ class Commits:
 
             self._store.delete(group, [key for key in allowed if key in group.offsets], stored)
 
-    def _deletion_refusal(self, group: Group, key: Key) -> ErrorCode:
+    def _deletion_rejection(self, group: Group, key: Key) -> ErrorCode:
         topic = self._topics.topics.get(key[0])
         if topic is None or not 0 <= key[1] < topic.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

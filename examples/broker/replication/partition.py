@@ -11,9 +11,9 @@ end within the lag limit. The *high watermark* is the lowest end among them. Rec
 waits for that, and consumers read only these. A replica that lags is removed from the ISR, so that the watermark moves
 on without it. It returns as soon as it has reached the watermark.
 
-**In a cluster**, any member of the ISR may be elected, so the leader cannot change the ISR alone. It *wishes* for
-another one, and uses it once the coordination store has it. Until then the high watermark counts both: a node that is
-to leave may still be elected, and a node that is to join may already be elected.
+**In a cluster**, any member of the ISR may be elected, so the leader cannot change the ISR alone. It proposes another
+one, and uses it once the coordination store has it. Until then the high watermark counts both: a node that is to leave
+may still be elected, and a node that is to join may already be elected.
 
 State and arithmetic only. Nothing here parks or answers. Used on the broker's loop.
 """
@@ -157,7 +157,7 @@ class Partition:
         return max(self.high_watermark, self._epoch_start)
 
     def shrink_isr(self, now: float, lag_s: float) -> None:
-        """Wish for in-sync replicas without those that lag for too long."""
+        """Want in-sync replicas without those that lag for too long."""
         if not self.is_leader:
             return
         gone = self.isr & self.followers.behind(now, lag_s, self.log.next_offset)
@@ -165,7 +165,7 @@ class Partition:
             self.wanted_isr = self.wanted_isr or frozenset(self.isr - gone)
 
     def grow_isr(self, now: float, lag_s: float) -> None:
-        """Wish for replicas that are in sync, but could not join when they reached the watermark."""
+        """Want replicas that are in sync, but could not join when they reached the watermark."""
         if not self.is_leader:
             return
         come = {node for node in self.followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}

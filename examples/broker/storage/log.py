@@ -154,7 +154,7 @@ class Log:
                 self._write(data, batch, offset, head)
                 self._secure(offset)
             except BrokerError:
-                self.producers.refused(batch)
+                self.producers.rejected(batch)
                 raise
         return offset
 

@@ -44,7 +44,7 @@ class ProducerStates:
 
     def __init__(self) -> None:
         self._producers: dict[int, _Producer] = {}
-        self._refused: dict[int, tuple[int, int]] = {}
+        self._rejected: dict[int, tuple[int, int]] = {}
         """By producer, the epoch and the base sequence of the first batch that the disk rejected."""
 
     def duplicate_of(self, batch: Batch) -> int | None:
@@ -80,24 +80,24 @@ class ProducerStates:
         return None
 
     def _check_refused(self, batch: Batch) -> None:
-        epoch, sequence = self._refused.get(batch.producer_id, (-1, -1))
+        epoch, sequence = self._rejected.get(batch.producer_id, (-1, -1))
         if epoch == batch.producer_epoch and sequence != batch.base_sequence:
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"sequence {sequence} was rejected and must come first, got {batch.base_sequence}",
             )
 
-    def refused(self, batch: Batch) -> None:
+    def rejected(self, batch: Batch) -> None:
         """Remember a batch that the disk rejected."""
-        epoch, _ = self._refused.get(batch.producer_id, (-1, -1))
-        if batch.producer_id >= 0 and epoch < batch.producer_epoch and len(self._refused) < _MOST_PRODUCERS:
-            self._refused[batch.producer_id] = (batch.producer_epoch, batch.base_sequence)
+        epoch, _ = self._rejected.get(batch.producer_id, (-1, -1))
+        if batch.producer_id >= 0 and epoch < batch.producer_epoch and len(self._rejected) < _MOST_PRODUCERS:
+            self._rejected[batch.producer_id] = (batch.producer_epoch, batch.base_sequence)
 
     def appended(self, batch: Batch, offset: int) -> None:
         """Remember a batch that is in the log at `offset`."""
         if batch.producer_id < 0:
             return
-        self._refused.pop(batch.producer_id, None)
+        self._rejected.pop(batch.producer_id, None)
         known = self._producers.pop(batch.producer_id, None)
         if known is None or known.epoch != batch.producer_epoch:
             known = _Producer(batch.producer_epoch)

@@ -217,7 +217,7 @@ class Membership:
     def _answered(self, node: int, message: Message, answer: Any) -> None:
         """Handle a node's answer to this node's controller."""
         if answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
-            self.controller.refused()
+            self.controller.rejected_as_stale()
         elif isinstance(message, m.StopReplicaRequest) and message.delete:
             outcomes = [((p.topic, p.partition), p.error_code == ErrorCode.NONE) for p in answer.partitions]
             self.controller.ask("stopped", lambda duties: duties.deletion.answered(node, outcomes), lambda: None)
@@ -260,13 +260,13 @@ class Membership:
         def handle(duties: Duties) -> None:
             result = what(duties)
             # In a second event: the first one sends its requests at its end, and they come first.
-            self.controller.events.put("answer", lambda: self._tell(answer, result))
+            self.controller.events.put("answer", lambda: self._call_on_loop(answer, result))
 
-        self.controller.ask(kind, handle, lambda: self._tell(answer, None))
+        self.controller.ask(kind, handle, lambda: self._call_on_loop(answer, None))
 
-    def _tell(self, answer: Callable[[Any], object], result: Any) -> None:
-        def tell() -> None:
+    def _call_on_loop(self, answer: Callable[[Any], object], result: Any) -> None:
+        def on_loop() -> None:
             answer(result)
             self._run_actions()
 
-        self._loop.call_soon_threadsafe(tell)
+        self._loop.call_soon_threadsafe(on_loop)

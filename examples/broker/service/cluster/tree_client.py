@@ -219,13 +219,13 @@ class TreeClient:
             try:
                 result = job()
             except BrokerError as error:
-                self._tell(failed, error)
+                self._call_on_loop(failed, error)
             except Exception as error:  # noqa: BLE001 - the caller waits for one of the two calls
                 is_expected = isinstance(error, (StoreError, ValueError))
                 _log.warning("call to the tree failed", error=repr(error), exc_info=not is_expected)
-                self._tell(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
+                self._call_on_loop(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
             else:
-                self._tell(then, result)
+                self._call_on_loop(then, result)
 
         with contextlib.suppress(RuntimeError):  # shut down
             self._thread.submit(work)
@@ -237,13 +237,13 @@ class TreeClient:
         except (StoreError, ValueError) as error:
             raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
-    def _tell(self, function: Callable[[T], None], value: T) -> None:
-        def tell() -> None:
+    def _call_on_loop(self, function: Callable[[T], None], value: T) -> None:
+        def on_loop() -> None:
             function(value)
             self._after()
 
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(on_loop)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)

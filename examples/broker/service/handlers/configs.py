@@ -152,14 +152,14 @@ class ConfigHandlers:
 
     def _alter(
         self,
-        wishes: Sequence[tuple[m.AlterConfigsResource | m.ConfigChangesOfResource, Change]],
+        changes: Sequence[tuple[m.AlterConfigsResource | m.ConfigChangesOfResource, Change]],
         *,
         validate_only: bool,
         respond: Callable[[list[m.AlteredResource]], None],
     ) -> Steps[None]:
         """Change settings, and respond when each topic is changed or rejected."""
-        answers = [m.AlteredResource(0, None, each.resource_type, each.resource_name) for each, _ in wishes]
-        waiting = set(range(len(wishes)))
+        answers = [m.AlteredResource(0, None, each.resource_type, each.resource_name) for each, _ in changes]
+        waiting = set(range(len(changes)))
 
         def settled(number: int, error: BrokerError | None) -> None:
             if error is not None:
@@ -168,9 +168,9 @@ class ConfigHandlers:
             if not waiting:
                 respond(answers)
 
-        if not wishes:
+        if not changes:
             respond([])
-        for number, (resource, change) in enumerate(wishes):
+        for number, (resource, change) in enumerate(changes):
             yield
             try:
                 if resource.resource_type != _Resource.TOPIC:

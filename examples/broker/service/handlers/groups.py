@@ -74,7 +74,7 @@ class GroupHandlers:
                 )
             )
 
-        wish = Join(
+        wanted = Join(
             group_id=request.group_id,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
@@ -87,7 +87,7 @@ class GroupHandlers:
             needs_known_id=version >= _FIRST_WITH_KNOWN_ID,
         )
         try:
-            self.coordinator.admission.join(wish, answer)
+            self.coordinator.admission.join(wanted, answer)
         except BrokerError as error:
             answer(Joined(error.code, request.member_id))
 

@@ -152,7 +152,7 @@ def test_refused_request_makes_it_look(cluster):
     cluster.write(Delete("/controller"))
     old, new = sorted(cluster.nodes.values(), key=lambda node: node.controller.is_active)
 
-    old.controller.refused()
+    old.controller.rejected_as_stale()
     cluster.settle()
 
     assert new is cluster.active

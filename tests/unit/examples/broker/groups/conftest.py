@@ -48,7 +48,7 @@ class Fixture:
     def join(self, member_id="", *, known=False, rebalance_ms=5_000, instance=None, metadata=b"", protocol="range"):
         """Join, and give the list that the answers will be in."""
         answers = []
-        wish = Join(
+        wanted = Join(
             group_id="g",
             member_id=member_id,
             instance_id=instance,
@@ -60,7 +60,7 @@ class Fixture:
             rebalance_timeout_ms=rebalance_ms,
             needs_known_id=known,
         )
-        self.coordinator.admission.join(wish, answers.append)
+        self.coordinator.admission.join(wanted, answers.append)
         self.run()
         return answers
 
