@@ -108,12 +108,14 @@ class Membership:
         self.controller.on_session = self._session_changed
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()
-        replicas.propose_isr = self._propose_isr
         self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions=run_actions, turn_ms=config.turn_ms)
-        replicas.on_disk = self._report_disk
-        replicas.on_leading = self._groups.led
-        replicas.on_following = self._groups.followed
-        coordinator.store.make_topic = self.topics.make_offsets_topic
+        self._set_callbacks()
+
+    def _set_callbacks(self) -> None:
+        replicas = self.replicas
+        replicas.propose_isr, replicas.on_disk = self._propose_isr, self._report_disk
+        replicas.on_leading, replicas.on_following = self._groups.led, self._groups.followed
+        self.coordinator.store.make_topic = self.topics.make_offsets_topic
 
     # -- start and stop
 
