@@ -98,6 +98,7 @@ def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end):
             await asyncio.wait(waiting)
             assert {raised.value} == {task.exception() for task in waiting}
             frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+            frames = [name for name in frames if name != "__step"]  # a task's own, where asyncio is pure Python
             assert ["wait", "main", "origin"] == frames
 
     run(main)
