@@ -10,6 +10,7 @@ Used on the broker's loop.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -58,9 +59,7 @@ class Coordinator:
         *,
         alone: bool = True,
     ) -> None:
-        def purgatory(name: str) -> DelayedOperationPurgatory[Any]:
-            return DelayedOperationPurgatory(name, timer=timer, broker_id=replicas.cluster.node_id)
-
+        purgatory = partial(DelayedOperationPurgatory[Any], timer=timer, broker_id=replicas.cluster.node_id)
         self.settings = settings
         self.actions = actions
         self.joins: DelayedOperationPurgatory[DelayedJoin] = purgatory("join")

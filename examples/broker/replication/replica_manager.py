@@ -10,6 +10,7 @@ Used on the broker's loop.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -61,18 +62,12 @@ class ReplicaManager:
         self.on_following: Callable[[Key], None] = lambda _: None
         """Called when a leadership leaves this node; `on_leading` when one arrives."""
 
-        def purgatory(name: str, purge_interval: int = 1_000) -> DelayedOperationPurgatory[Any]:
-            return DelayedOperationPurgatory(
-                name,
-                timer=timer,
-                broker_id=cluster.node_id,
-                purge_interval=purge_interval,
-                max_parked=settings.max_parked,
-            )
-
+        purgatory = partial(
+            DelayedOperationPurgatory[Any], timer=timer, broker_id=cluster.node_id, max_parked=settings.max_parked
+        )
         self.produces: DelayedOperationPurgatory[DelayedProduce] = purgatory("produce")
         self.fetches = Fetches(settings, purgatory("fetch"), self.leader, self._follower_moved)
-        self.deletions: DelayedOperationPurgatory[DelayedDeleteRecords] = purgatory("delete_records", 1)
+        self.deletions: DelayedOperationPurgatory[DelayedDeleteRecords] = purgatory("delete_records", purge_interval=1)
         for topic in store.topics.values():
             for index in range(topic.partitions):
                 self.open(topic, index)

@@ -14,6 +14,7 @@ Used on the broker's loop. Calls to the tree have their own thread.
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -52,9 +53,7 @@ class ClusterTopics:
         self._names: set[str] = set()
         """All topics in the tree, those that are being deleted included."""
 
-        def purgatory(name: str) -> DelayedOperationPurgatory[Any]:
-            return DelayedOperationPurgatory(name, timer=timer, broker_id=config.cluster.node_id)
-
+        purgatory = partial(DelayedOperationPurgatory[Any], timer=timer, broker_id=config.cluster.node_id)
         self.creations: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("create_topics")
         self.deletions: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("delete_topics")
         self.elections: DelayedOperationPurgatory[DelayedTopics[Key]] = purgatory("elect_leaders")
