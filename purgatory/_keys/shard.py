@@ -167,9 +167,11 @@ class Shard:
         return len(self.completions)
 
     def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
-        """In a forked child, which has only the thread that forked, and the hooks of the operations ``mine``."""
+        """In a forked child, which has only the thread that forked, and the shard's hooks of ``mine``."""
         self.lock, self.key_lock = threading.Lock(), threading.Lock()
         self.completions = {operation: each for operation, each in self.completions.items() if id(operation) in mine}
+        for watchers in self.by_key.values():
+            watchers.closed = False  # the thread that was forgetting the key is not in this process
 
     def watchers(self) -> list[Watchers]:
         """The watchers of every key of the shard: a copy."""

@@ -213,6 +213,7 @@ class ThresholdPurgatory(ShutsDown):
             number.after_fork()
         for waiter in self._purgatory.operations():
             free_future(waiter.future)
+            waiter.number._put(waiter.threshold)  # another thread may have removed it, to check the waiter
 
 
 #: The same class, by the name for a purgatory whose numbers have keys.

@@ -257,3 +257,124 @@ def test_a_forked_childs_futures_call_back():
         """
     )
     assert ["8 children ended"] == out
+
+
+#: A key whose comparison stops on one thread, and a fork while it does.
+STOPPED = """
+import signal
+at, go = threading.Event(), threading.Event()
+stops = lambda: False
+
+class Key:
+    def __init__(self, name):
+        self.name = name
+    def __hash__(self):
+        return 7
+    def __eq__(self, other):
+        if threading.current_thread() is worker and stops():
+            at.set()
+            go.wait()
+        return self.name == other.name
+
+def fork_during(work, child):
+    "Run a child that is forked while a thread is stopped in work, or after work."
+    global worker
+    worker = threading.Thread(target=lambda: (work(), at.set()), daemon=True)
+    worker.start()
+    at.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        child()
+        os._exit(0)
+    print("status", os.waitpid(pid, 0)[1], flush=True)
+    go.set()
+    worker.join()
+
+worker = None
+"""
+
+
+@global_lock
+def test_a_child_parks_under_a_key_that_was_being_forgotten():
+    """The thread that was forgetting the key is not in the child, so the key stays."""
+    out = run(
+        STOPPED
+        + """
+p = DelayedOperationPurgatory("p", reaper_enabled=False, shards=1)
+left = Quiet(60_000)
+p.try_complete_else_watch(Quiet(60_000), [Key("other")])
+p.try_complete_else_watch(left, [Key("left")])
+left.cancel()
+watchers = left._op_watches[0]
+stops = lambda: watchers.closed
+def child():
+    p.try_complete_else_watch(Quiet(60_000), [Key("left")])
+    print("parked", p.parked, flush=True)
+fork_during(p.purge, child)
+"""
+    )
+    assert ["parked 2", "status 0"] == out
+
+
+@global_lock
+def test_a_child_has_the_place_of_an_operation_that_another_thread_was_parking():
+    """The thread had taken the place, and had not watched the operation yet."""
+    out = run(
+        STOPPED
+        + """
+p = DelayedOperationPurgatory("p", reaper_enabled=False, shards=1, max_parked=2)
+p.try_complete_else_watch(Quiet(60_000), [Key("first")])
+stops = lambda: True
+def child():
+    p.try_complete_else_watch(Quiet(60_000), ["second"])
+    print("parked", p.parked, flush=True)
+fork_during(lambda: p.try_complete_else_watch(Quiet(60_000), [Key("lost")]), child)
+"""
+    )
+    assert ["parked 2", "status 0"] == out
+
+
+@global_lock
+def test_a_child_that_is_forked_in_a_hook_waits_for_no_hook_of_another_thread():
+    """Each shard counts its own hooks, so the hook that forked does not stand for one that another thread ran."""
+    out = run(
+        STOPPED
+        + """
+class Slow(Op):
+    def on_complete(self):
+        at.set()
+        go.wait()
+class Forks(Op):
+    def on_complete(self):
+        fork_during(slow.force_complete, child)
+p = DelayedOperationPurgatory("p", reaper_enabled=False)
+slow, forks = Slow(60_000), Forks(60_000)
+p.try_complete_else_watch(slow, [1])
+p.try_complete_else_watch(forks, [2])
+def child():
+    began = time.monotonic()
+    p.shutdown(timeout_ms=10_000)
+    print("waited", time.monotonic() - began > 5, flush=True)
+forks.force_complete()
+"""
+    )
+    assert ["waited False", "status 0"] == out
+
+
+@global_lock
+def test_a_childs_waiters_are_reached_by_a_value_after_the_one_at_the_fork():
+    """A thread that raised the number had removed their thresholds from the heap, and had not checked them."""
+    out = run(
+        STOPPED
+        + """
+from purgatory import ThresholdPurgatory
+one = ThresholdPurgatory("one", reaper_enabled=False)
+first, second = one.wait(1, 60_000), one.wait(2, 60_000)
+first.add_done_callback(lambda _: (at.set(), go.wait()))
+def child():
+    print("completed", one.maybe_complete(6), second.done(), flush=True)
+fork_during(lambda: one.maybe_complete(5), child)
+"""
+    )
+    assert ["completed 1 True", "status 0"] == out
