@@ -102,7 +102,9 @@ class ShutdownReport(Generic[OperationT]):
         satisfied: operations that completed by themselves while the shutdown waited.
         expired: operations that expired during the shutdown, by it or by themselves.
         cancelled: operations that were removed uncompleted. The caller must answer them.
-        stuck: operations whose ``lock=`` was taken until the timeout. They are still open.
+        stuck: operations whose ``lock=`` was taken until the timeout. They are still open, and no thread checks them
+            any more. After you release the lock, call ``maybe_try_complete`` of each. It expires the operation.
+            ``AsyncPurgatory`` does this by itself.
         elapsed_ms: how long the shutdown took.
     """
 

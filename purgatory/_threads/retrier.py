@@ -81,7 +81,7 @@ class Retrier:
             self._round = None
             missed = self._take()
         for operation in missed:
-            self._try(operation)
+            self.check(operation)
         with self._changed:
             if self._trying is missed:
                 self._trying = []
@@ -162,7 +162,7 @@ class Retrier:
                     return
                 missed = self._take()
             for operation in missed:
-                self._try(operation)
+                self.check(operation)
             with self._changed:
                 if len(self._missed) < len(missed):
                     rest_s = SHORTEST_REST_S
@@ -171,8 +171,8 @@ class Retrier:
                     rest_s = min(2 * rest_s, LONGEST_REST_S)
 
     @staticmethod
-    def _try(operation: Any) -> None:
-        """Check once.
+    def check(operation: Any) -> None:
+        """Check once. What the user's lock or a hook raises is counted and logged.
 
         If the user's lock is still taken, the check calls :meth:`retry` again. If another thread has the turn, that
         thread checks again, or passes the operation to the retrier if it is interrupted.

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._purgatory.shutdown import LONGEST_REST_S, Drain, Shutdown
+from purgatory._threads.retrier import Retrier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +93,8 @@ async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:
 
 def _retry(stuck: Sequence[DelayedOperation]) -> None:
     """Check stuck operations until their locks are free. The retrier has ended with the purgatory."""
-    left = [operation for operation in stuck if not operation.maybe_try_complete() and operation.outcome is None]
+    for operation in stuck:
+        Retrier.check(operation)
+    left = [operation for operation in stuck if operation.outcome is None]
     if left:
         asyncio.get_running_loop().call_later(LONGEST_REST_S, _retry, left)

@@ -350,6 +350,38 @@ def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(run, opened
     run(main)
 
 
+def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(run, opened):
+    """After a shutdown, every stuck operation is checked again, also if the lock of another one raises."""
+
+    class Lock:
+        result = True
+
+        def acquire(self, blocking=True, timeout=-1):
+            if self.result is None:
+                raise OSError("lost connection")
+            return self.result
+
+        def release(self):
+            pass
+
+    async def main():
+        bad, good = Lock(), Lock()
+        async with opened() as purgatory:
+            operations = [Waiting(lock=lock) for lock in (bad, good)]
+            tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in operations]
+            await until(lambda: all(operation.keys for operation in operations))
+            bad.result = good.result = False
+            assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
+            bad.result = None
+            await until(lambda: "try_complete" in purgatory.purgatory.callback_errors)
+            good.result = True
+            assert Outcome.EXPIRED is await tasks[1]
+            bad.result = True
+            assert Outcome.EXPIRED is await tasks[0]
+
+    run(main)
+
+
 @pytest.mark.parametrize("call", [lambda function, *args: function(*args), in_thread])
 def test_started_operation_of_a_closed_loop_is_forgotten(call):
     """A started operation that completes after its loop was closed is not waited for, whichever thread completes it."""

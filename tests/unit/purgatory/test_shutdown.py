@@ -215,6 +215,19 @@ def test_operation_whose_lock_is_never_let_go_is_reported():
     assert ["complete", "expire"] == other.history
 
 
+def test_stuck_operation_is_expired_by_its_next_check():
+    """A stuck operation stays open after its lock is released. A check expires it."""
+    lock = threading.Lock()
+    purgatory = DelayedOperationPurgatory("test")
+    stuck = park(purgatory, "k", lock=lock)
+    with lock:
+        report = purgatory.shutdown(timeout_ms=30)
+
+    assert (None, (stuck,)) == (stuck.outcome, report.stuck)
+    assert not stuck.maybe_try_complete()
+    assert (["complete", "expire"], True, 0) == (stuck.history, stuck.drained, purgatory.watched)
+
+
 def test_hook_that_raises_does_not_stop_the_drain():
     """Every operation is settled although hooks raise."""
 
