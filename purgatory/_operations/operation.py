@@ -153,8 +153,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     Args:
         delay_ms: how long the operation may wait, in milliseconds. Zero or less means that it is due at once.
-        lock: held while the operation is checked. Pass the lock of the state that ``try_complete`` reads, if code that
-            holds this lock parks or checks the operation. Use an ``RLock``.
+        lock: held while the operation is checked, and in the hooks that the check calls. Pass the lock of the state
+            that ``try_complete`` reads, if code that holds this lock parks or checks the operation. Use an ``RLock``.
 
     Raises:
         timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
@@ -368,7 +368,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         """
         if self._op_overdue and self._op_state != ARRIVING:
             self._op_finish(EXPIRED)
-            return False  # an expiry uses up nothing of what the event offers, so it must not count
+            return False  # an expiry takes nothing that the event provided, so it does not count
         self._op_checks += 1
         try:
             if not self.try_complete():

@@ -296,33 +296,25 @@ static int check_once(Operation *op)
     return completed;
 }
 
-/* Expire the operation, whose lock is held, and release the lock before on_expiration. 0, or -1 with an error. */
+/* Expire the operation, whose lock is held. 0, or -1 with an error. */
 static int expire(Operation *op)
 {
     PyObject *error = NULL, *deferred = NULL;
-    int failed = !has_room_for_outcome();
-    int expired = !failed && decide(op, EXPIRED, &deferred);
-    if (expired)
-        failed = run_hook(op, core.str_on_complete, &error);
-    failed |= release_turn(op) < 0;
-    if (!expired) {
-        if (failed && state_of(op) <= PARKED)
-            retry(op);
-        return failed ? -1 : 0;
-    }
-    if (failed && deferred == NULL) /* on_expiration is still to run, so the error waits */
-        deferred = take_error();
-    else if (failed)
-        PyErr_Clear();
+    if (!has_room_for_outcome())
+        return -1;
+    if (!decide(op, EXPIRED, &deferred))
+        return 0;
+    if (run_hook(op, core.str_on_complete, &error))
+        defer_error(&deferred); /* on_expiration is still to run */
     run_hook(op, core.str_on_expiration, &error);
-    failed = end(op, error);
+    int failed = end(op, error);
     Py_XDECREF(error);
     stop_completing(op);
     return raise_deferred(deferred) || failed ? -1 : 0;
 }
 
 /* Check the operation. If another thread is checking it, that thread checks again. 1 if this call's check completed it,
- * 0, or -1 with an error. An expiry gives 0, because it uses nothing of what the event offers. */
+ * 0, or -1 with an error. An expiry takes nothing that the event provided, so it does not count: 0. */
 static int check(Operation *op)
 {
     int completed = 0;
@@ -331,8 +323,9 @@ static int check(Operation *op)
         if (held <= 0)
             return held;
         if (flag_of(&op->overdue))
-            return expire(op);
-        completed = state_of(op) <= PARKED ? check_once(op) : 0;
+            completed = expire(op);
+        else
+            completed = state_of(op) <= PARKED ? check_once(op) : 0;
         again = release_turn(op);
         if (completed < 0 || again < 0) {
             if (state_of(op) <= PARKED)

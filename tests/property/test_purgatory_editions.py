@@ -349,9 +349,8 @@ class Lock:
 class Failing(Lock):
     """A lock whose ``acquire`` fails now and then.
 
-    Its ``release`` does not: the pure implementation runs ``on_expiration`` with the lock held, the native one after
-    that, and they would draw from the seed in another order. Nor does an ``acquire`` of a lock that is held: of an
-    operation that is being checked, the native implementation tries the lock, and the pure one does not.
+    An ``acquire`` of a lock that is held does not. While an operation is checked, the native implementation tries the
+    lock, and the pure one does not.
     """
 
     def __init__(self, plan):

@@ -349,21 +349,18 @@ def test_check_that_succeeds_beats_the_expiry_that_waits_for_it(purgatory, mock_
     assert ["complete"] == operation.history
 
 
-@pytest.mark.native
-def test_on_expiration_runs_without_the_lock(purgatory, mock_timer):
-    """``on_expiration`` may wait for threads that need the operation's lock."""
-    lock = threading.Lock()
+def test_user_lock_is_held_in_both_hooks_of_an_expiry(purgatory, mock_timer):
+    """An expiry holds the user's lock until both hooks have run."""
+    lock, held = threading.Lock(), []
 
-    def expire(operation):
-        assert in_thread(lock.acquire, True, 2)
-        lock.release()
-        operation.history.append("got it")
+    def note(_):
+        held.append(lock.locked())
 
-    operation = Waiting(5, lock=lock, expire=expire)
+    operation = Waiting(5, lock=lock, complete=note, expire=note)
     purgatory.try_complete_else_watch(operation, ["k"])
     mock_timer.advance_clock(5)
 
-    assert ["complete", "expire", "got it"] == operation.history
+    assert (["complete", "expire"], [True, True], False) == (operation.history, held, lock.locked())
 
 
 # -- hooks that raise
