@@ -216,5 +216,5 @@ class ThresholdPurgatory(ShutsDown):
             waiter.number._put(waiter.threshold)  # another thread may have removed it, to check the waiter
 
 
-#: The same class, by the name for a purgatory whose numbers have keys.
+#: The same class: an alias for use with keys.
 KeyedThresholdPurgatory = ThresholdPurgatory

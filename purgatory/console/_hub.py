@@ -1,8 +1,8 @@
 """One thread that takes the looks for all open pages: however many are open, the service is looked at once.
 
 While a page is open, the thread looks twice per second. Otherwise it only notes, once per second, how many operations
-are parked. So a page that is opened at 3 a.m. shows the last ten minutes. The thread ends with :meth:`Hub.close`, and
-by itself when nothing refers to the hub any more.
+are parked. So a page that is opened after an incident shows the last ten minutes. The thread ends with
+:meth:`Hub.close`, and by itself when nothing refers to the hub any more.
 """
 
 from __future__ import annotations
